@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-#: The folder in the package, and what of the project it has. `harness/installed.py` finds it there.
+#: The folder in the package, and what of the project it has. `harness/cli/installed.py` finds it there.
 BUNDLE = Path("harness", "bundle")
 CONTENTS = ("suites", "configs", "pyproject.toml")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.cluster.fake_agent import attempt, open_session, say
+from tests.tools.cluster.fake_agent import attempt, open_session, say
 
 _WORKERS = 8
 #: A case of `suites/` takes so many seconds on average (2026-11-23).
@@ -83,9 +83,9 @@ def node(name: str, count: int) -> None:
 
 def head(nodes: int, count: int) -> None:
     """One run; prints what it took."""
-    from harness.cluster.engine import Host
-    from harness.cluster.head import Head
-    from harness.cluster.wanted import Wanted
+    from harness.tools.cluster.engine import Host
+    from harness.tools.cluster.head import Head
+    from harness.tools.cluster.wanted import Wanted
 
     own = (sys.executable, str(Path(__file__).resolve()))
     hosts = [Host(f"n{at}", (*own, "--node", f"n{at}", "--cases", str(count))) for at in range(nodes)]

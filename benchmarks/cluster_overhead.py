@@ -22,8 +22,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.reporting import journal
-from harness.reporting.events import Finish, RunStarted, Start
+from harness.journal import journal
+from harness.journal.events import Finish, RunStarted, Start
 
 _INI = "[pytest]\naddopts = -p no:cacheprovider\nharness_suites = suites\nharness_preload =\n"
 _SUITE = "import pytest\n\n@pytest.mark.parametrize('number', range({cases}))\ndef test_it(number): pass\n"

@@ -22,10 +22,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.reporting import journal
-from harness.reporting.events import Finish, RunStarted
-from harness.reporting.ledger import Ledger
-from harness.text import counted
+from harness.core.text import counted
+from harness.journal import journal
+from harness.journal.events import Finish, RunStarted
+from harness.journal.ledger import Ledger
 
 #: Differences that are printed.
 _SHOWN = 20

@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 from measuring import machine_facts
 
-from harness.reporting import environment, journal
-from harness.reporting.events import SCHEMA
+from harness.journal import environment, journal
+from harness.journal.events import SCHEMA
 
 _BEGIN = 1_760_000_000.0
 _SUITES = ("autocast", "autograd", "compile", "distributed", "graphs", "memory", "optimizers", "profiler", "streams")

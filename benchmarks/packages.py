@@ -136,7 +136,10 @@ def _with_harness(python: Path, package: Package, source: Path, results: Path) -
     """By test, in the same words, the verdict of the harness."""
     _pytest(python, package, source, (*_OURS, f"--harness-results-dir={results}"))
     told = subprocess.run(
-        [str(python), "-m", "harness.cli", "report", "json", str(results)], capture_output=True, text=True, check=False
+        [str(python), "-m", "harness.cli", "report", "json", str(results)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if told.returncode:
         print(told.stderr, file=sys.stderr)

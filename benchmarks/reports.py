@@ -20,9 +20,10 @@ from typing import Any
 
 from measuring import machine_facts, median
 
-from harness.reporting import environment, journal, junit
-from harness.reporting.events import SCHEMA
-from harness.reporting.ledger import Ledger
+from harness.journal import environment, journal
+from harness.journal.events import SCHEMA
+from harness.journal.ledger import Ledger
+from harness.reporting import junit
 from harness.reporting.page import report
 
 _DEVICES = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(4)]

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measuring import machine_facts, median, run
 
-from harness.reporting import journal
-from harness.reporting.events import Finish, Start
+from harness.journal import journal
+from harness.journal.events import Finish, Start
 from harness.scheduling import slow_files
 from harness.scheduling.history import History
 from harness.scheduling.slow_files import SlowFiles

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.softdevice import build, loading
+from harness.sim.softdevice import build, loading
 
 
 def resident() -> float:

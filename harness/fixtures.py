@@ -11,7 +11,7 @@ import pytest
 
 from harness.backends.backend import Kind
 from harness.backends.table import BACKENDS
-from harness.keeping import Keeps, parse
+from harness.checks.keeping import Keeps, parse
 
 if TYPE_CHECKING:
     import torch

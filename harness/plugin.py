@@ -21,26 +21,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import _compat, command_line, fixtures, neighbours, options, scope
+from harness import _compat, fixtures
 from harness.backends import cuda
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.command_line import CommandLine
-from harness.errors import HarnessError
-from harness.ignored_marks import IgnoredMarks
-from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, Outcome
-from harness.scope import Scope
+from harness.collection import scope
+from harness.collection.ignored_marks import IgnoredMarks
+from harness.collection.scope import Scope
+from harness.configuration import command_line, neighbours, options
+from harness.configuration.command_line import CommandLine
+from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, Outcome
 
 if TYPE_CHECKING:
     from execnet import XSpec
     from xdist.scheduler.protocol import Scheduling
     from xdist.workermanage import WorkerController
 
-    from harness.run import Run
+    from harness.configuration.under import Around
+    from harness.controller.run import Run
     from harness.scheduling.remote_queue import RemoteQueue
     from harness.scheduling.selection import Selection
-    from harness.under import Around
-    from harness.worker import Worker
+    from harness.supervisor.worker import Worker
 
 _RUN = pytest.StashKey["Run"]()
 _WORKER = pytest.StashKey["Worker"]()
@@ -61,8 +63,8 @@ def pytest_load_initial_conftests(
     line = CommandLine(early_config, parser, args)
     backend = _needed_from_start(options.EarlyConfig(early_config))
     if backend is not None:
-        from harness.interposer import front
-        from harness.native import provider
+        from harness.sim.interposer import front
+        from harness.sim.native import provider
 
         try:
             wanted = provider.of(backend).provide().variables
@@ -96,7 +98,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """``-n auto``: one worker per GPU or software device, else by cores and memory. xdist's variable has priority."""
     if not Scope.of(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
-    from harness import plan
+    from harness.controller import plan
     from harness.scheduling import workers
 
     devices = plan.inventory(config).accelerators
@@ -120,11 +122,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
     if not Scope.of(config).any:
         return
-    from harness import machine, stop_signals
-    from harness.context import RunContext
+    from harness.configuration.context import RunContext
+    from harness.configuration.rootdir import Root
+    from harness.controller import machine, stop_signals
     from harness.protocol import compact_reports
-    from harness.rootdir import Root
-    from harness.worker import Worker
+    from harness.supervisor.worker import Worker
 
     heeded: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     if hasattr(config, "workerinput"):
@@ -147,8 +149,8 @@ def pytest_configure(config: pytest.Config) -> None:
             fail=functools.partial(_send_failure, config),
         )
     else:
-        from harness import plan  # a worker needs neither these two nor pydantic, which they import
-        from harness.run import Run
+        from harness.controller import plan  # a worker needs neither these two nor pydantic, which they import
+        from harness.controller.run import Run
         from harness.scheduling.remote_queue import RemoteQueue
 
         queue = RemoteQueue.of_this_process()
@@ -184,7 +186,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _around(name: str) -> Around:
-    from harness.under import Around, WrapperError
+    from harness.configuration.under import Around, WrapperError
 
     try:
         return Around(name)
@@ -213,7 +215,7 @@ def _choose(config: pytest.Config, items: list[pytest.Item], selection: Selectio
 
     Returns the ids of all selected cases, of all shards, in collection order.
     """
-    from harness.worker import CASE_ID
+    from harness.supervisor.worker import CASE_ID
 
     cases = [item for item in items if CASE_ID in item.stash]
     ids = [case.stash[CASE_ID] for case in cases]
@@ -233,7 +235,7 @@ class ListingHooks:
     """With ``--collect-only``: keep the cases that a run would select. With ``--seed``, in the order of that run."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from harness import plan
+        from harness.controller import plan
         from harness.scheduling.earlier_run import EarlierRun
         from harness.scheduling.selection import Selection
 
@@ -268,7 +270,7 @@ class ControllerHooks:
     def __init__(self, run: Run, config: pytest.Config) -> None:
         self._run = run
         self._config = config
-        from harness.reporting.signs_of_life import SignsOfLife
+        from harness.progress.signs_of_life import SignsOfLife
 
         here = run.inline and config.getoption("dist", "no") == "no"
         self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
@@ -329,9 +331,9 @@ class ControllerHooks:
 
     def pytest_report_header(self) -> list[str]:
         from harness.collection import real_items
-        from harness.reporting import terminal
+        from harness.controller.header import header
 
-        lines = terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
+        lines = header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
         reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
         lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
@@ -493,7 +495,7 @@ class WorkerHooks:
     @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from harness.scheduling.resumption import ResumeError
-        from harness.worker import CASE_ID
+        from harness.supervisor.worker import CASE_ID
 
         kept = [item.stash[CASE_ID] for item in session.items if CASE_ID in item.stash]
         wanted = {*kept, *(self._selected if self._worker.context.shard else ())}
@@ -509,7 +511,7 @@ class WorkerHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        from harness.worker import CASE_ID
+        from harness.supervisor.worker import CASE_ID
 
         if CASE_ID not in item.stash:
             return None
@@ -561,7 +563,7 @@ class InlineHooks:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Store the id with which a case was collected: xdist's ``loadgroup`` changes it later, only in workers."""
     if Scope.of(item.config).has(item.path):
-        from harness.worker import CASE_ID
+        from harness.supervisor.worker import CASE_ID
 
         item.stash[CASE_ID] = item.nodeid
 

@@ -17,15 +17,16 @@ import typer.main
 from typer.testing import CliRunner
 
 import harness
-from harness.cli import app
-from harness.cluster import run as cluster_run
-from harness.cluster.record import RunRecord, SessionLines
-from harness.evidence import manifest, record, verify
-from harness.outcome import EXIT_OK, EXIT_RED, Outcome
-from harness.reporting import finding_kinds, journal, terminal
-from harness.reporting.events import Finding, RunStarted
-from harness.reporting.finding_kinds import KINDS
-from harness.reporting.ledger import Ledger
+from harness.cli.main import app
+from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
+from harness.journal import finding_kinds, journal
+from harness.journal.events import Finding, RunStarted
+from harness.journal.finding_kinds import KINDS
+from harness.journal.ledger import Ledger
+from harness.reporting import terminal
+from harness.tools.cluster import run as cluster_run
+from harness.tools.cluster.record import RunRecord, SessionLines
+from harness.tools.evidence import manifest, record, verify
 from tests.reporting import build
 
 HARNESS = Path(harness.__file__).parent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.checks.keeping import Keeps
+from harness.core.errors import HarnessError
 from harness.fixtures import kept
-from harness.keeping import Keeps
 
 pytest_plugins = ["pytester"]
 

@@ -14,47 +14,18 @@ HARNESS = Path(__file__).parent.parent / "harness"
 
 #: Rooms and files of the harness from the ground up. Those of one row are on one floor and do not import each other.
 FLOORS = (
-    ("__init__", "errors", "text", "outcome", "caseid", "clock", "linux", "_compat"),
-    ("keeping", "neighbours", "plain_values", "shard", "temp_folder"),
-    ("backends", "under"),
-    ("devices",),
-    ("native",),
-    ("simcuda", "softdevice"),
-    ("interposer",),
-    ("fixtures", "machine", "options", "rootdir"),
-    ("arguments", "scope"),
-    ("carried",),
-    ("command_line",),
-    ("ignored_marks",),
-    ("gating",),
-    ("context", "checks", "plan", "protocol"),
-    ("reporting",),
-    ("diagnosis", "scheduling"),
-    ("stop_signals",),
+    ("__init__", "_compat", "core"),
+    ("backends", "protocol"),
+    ("checks", "devices"),
+    ("fixtures", "gating", "sim"),
+    ("catalog", "configuration", "executor", "journal"),
+    ("progress", "reporting", "scheduling"),
     ("collection",),
-    ("executor",),
     ("zygote",),
     ("supervisor",),
-    ("preparation",),
-    ("run", "worker"),
-    ("cluster", "evidence", "kit", "matrix", "mutation"),
-    ("cli_console", "installed"),
-    (
-        "cli_cluster",
-        "cli_diff",
-        "cli_durations",
-        "cli_evidence",
-        "cli_faults",
-        "cli_kit",
-        "cli_matrix",
-        "cli_mutate",
-        "cli_renamed",
-        "cli_report",
-        "cli_run",
-        "cli_waivers",
-    ),
-    ("cli", "plugin"),
-    ("cli_reference", "entry"),
+    ("controller",),
+    ("plugin", "tools"),
+    ("cli", "entry"),
 )
 
 
@@ -145,7 +116,7 @@ def test_a_circle_would_be_found(tmp_path: Path) -> None:
 
 def test_the_verdict_needs_no_executor() -> None:
     """What judges must not bring in what runs cases: it judges in the process that survives them."""
-    reached = {"harness.supervisor.verdict"}
+    reached = {"harness.supervisor.judgement"}
     waiting = list(reached)
     while waiting:
         new = AT_START[waiting.pop()] - reached

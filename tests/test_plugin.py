@@ -181,7 +181,7 @@ def test_fixtures_give_device_and_seed(project: pytest.Pytester) -> None:
         "suites/a/test_fixtures.py",
         """
 import random
-from harness.caseid import case_seed as expected
+from harness.core.caseid import case_seed as expected
 def test_device(device): assert device.type == "cpu" and device.index is None
 def test_seed(case_seed, request):
     assert case_seed == expected(5, request.node.nodeid)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli_reference
-from harness.cli_reference import PAGES, REGENERATE, commands_page, main, options_page
-from harness.options import INI_VALUES, OPTIONS
+from harness.cli import reference
+from harness.cli.reference import PAGES, REGENERATE, commands_page, main, options_page
+from harness.configuration.options import INI_VALUES, OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -66,4 +66,4 @@ def test_a_folder_that_is_missing_is_a_usage_error(arguments: list[str], capsys:
 
 
 def test_the_command_that_regenerates_names_the_module() -> None:
-    assert cli_reference.__name__ in REGENERATE
+    assert reference.__name__ in REGENERATE

@@ -26,10 +26,10 @@ import yaml
 from packaging.version import InvalidVersion, Version
 
 from benchmarks.upstream import sources, table
-from harness.errors import HarnessError
-from harness.outcome import Outcome
-from harness.reporting import environment
-from harness.reporting.stored_run import StoredRun
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome
+from harness.journal import environment
+from harness.journal.stored_run import StoredRun
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent.parent

@@ -25,9 +25,9 @@ from pathlib import Path
 
 from benchmarks.upstream import sources
 from benchmarks.upstream.__main__ import File, chosen, default_cache
-from harness.diagnosis.campaign import RECORD
-from harness.errors import HarnessError
-from harness.native import faults
+from harness.core.errors import HarnessError
+from harness.sim.native import faults
+from harness.tools.diagnosis.campaign import RECORD
 
 _ROOT = Path(__file__).parents[2]
 SIDES = ("theirs", "ours")

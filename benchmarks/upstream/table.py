@@ -12,7 +12,7 @@ from enum import StrEnum
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 
 
 class Why(StrEnum):

@@ -38,7 +38,7 @@ class Backend:
     - `hardware`: a driver serves it. Its devices are examined and monitored, and workers take turns at them. Processes
       go through the whole teardown at their end, since drivers crash there.
     - `software`: this project builds and loads it. Every process has its own devices.
-    - `provider`: of a software device, the module that builds and loads it (`harness.native.provider`).
+    - `provider`: of a software device, the module that builds and loads it (`harness.sim.native.provider`).
     - `from_start`: it must be in a process from its start on, or from before an import of torch.
     - `faults`: the list of the faults that can be injected, relative to the folder of the package; empty if there are
       none. `faults_variable` has the injections of a process, separated by semicolons.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from harness.text import one_line
+from harness.core.text import one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Simulated CUDA devices: torch's own CUDA build on this project's CUDA runtime, without a GPU (`harness.simcuda`)."""
+"""Simulated CUDA devices: torch's CUDA build on this project's CUDA runtime (`harness.sim.simcuda`), without a GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BACKEND = Backend(
     mask=cuda.MASK,
     variables=(COUNT, MEMORY),
     software=True,
-    provider="harness.simcuda.provider",
+    provider="harness.sim.simcuda.provider",
     from_start=True,
     faults=cuda.FAULTS,
     faults_variable=cuda.INJECT,

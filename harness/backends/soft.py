@@ -1,4 +1,4 @@
-"""Software devices: the project's own accelerator for torch, on the CPU (`harness.softdevice`)."""
+"""Software devices: the project's own accelerator for torch, on the CPU (`harness.sim.softdevice`)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BACKEND = Backend(
     mask=MASK,
     variables=(COUNT, MEMORY),
     software=True,
-    provider="harness.softdevice.provider",
+    provider="harness.sim.softdevice.provider",
     faults="softdevice/csrc/faults.def",
     faults_variable=INJECT,
     implied={"accelerator": True, "accelerator_graphs": True},

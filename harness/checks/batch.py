@@ -12,9 +12,9 @@ from itertools import accumulate
 
 from harness.checks import growth, trend
 from harness.checks.growth import Allowed, Leak
+from harness.checks.keeping import Keeps
 from harness.checks.meters.table import inflect, meter_of, noun_of
 from harness.checks.slope import goes_on
-from harness.keeping import Keeps
 
 _KIB, _MIB = 1 << 10, 1 << 20
 

@@ -6,7 +6,7 @@ import faulthandler
 from collections.abc import Callable
 from typing import Any
 
-from harness import clock
+from harness.core import clock
 
 
 class DumpLater:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from statistics import median_low
 
 from harness.checks.meters.table import METERS, Unit, inflect, meter_of, noun_of, quantity
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 
 #: Repetitions that do not count. Some things are made in the second or third call: torch.jit profiles its first runs,
 #: torch.compile compiles again for a second shape, free lists and dictionaries reach their size.

@@ -8,13 +8,13 @@ from typing import Literal
 from harness.checks import trend
 from harness.checks.batch import BatchGrowth, Kept
 from harness.checks.batch import suspicions as suspicions_of_batch
+from harness.checks.keeping import Keeps
 from harness.checks.meters import process as meters_process
 from harness.checks.meters.table import Meters, Reading, Tier, collect_garbage, growths, suspicions
 from harness.checks.process import Problem
 from harness.checks.state.guard import StateGuard
-from harness.keeping import Keeps
-from harness.outcome import Outcome
-from harness.plain_values import plain_repr
+from harness.core.outcome import Outcome
+from harness.core.plain_values import plain_repr
 
 #: ``--leak-check``: no check, the cheap meters, or all meters after every case.
 LeakCheck = Literal["off", "fast", "full"]

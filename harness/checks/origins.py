@@ -28,7 +28,7 @@ from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
 from harness.checks.meters.holders import held_by
 from harness.checks.meters.table import quantity
-from harness.text import one_line
+from harness.core.text import one_line
 
 #: Lines for one meter, and frames of one stack.
 MAX_LINES = 5

@@ -16,8 +16,8 @@ from resource import getrlimit
 from signal import ITIMER_REAL, getitimer
 from time import sleep
 
-from harness import clock, linux
-from harness.outcome import Outcome
+from harness.core import clock, linux
+from harness.core.outcome import Outcome
 
 #: All limits that this kernel has. How much memory for real-time queues the whole machine has used is not among them.
 LIMITS = {

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from harness.checks.batch import Kept
+from harness.checks.keeping import Keeps
 from harness.checks.meters.table import Meters, Reading, growths
 from harness.checks.origins import Origins, record_history
-from harness.keeping import Keeps
 
 #: Bytes of malloc memory that torch.jit keeps for ever for each function that it has traced. Measured: 42 to 48 KiB,
 #: where a module is several functions. A scripted function takes 10 to 33 KiB.

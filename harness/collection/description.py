@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.collection import plain
-from harness.errors import HarnessError, writing
+from harness.core.errors import HarnessError, writing
 
 #: The name of the file, beside the zygote's socket.
 FILE = "collection.jsonl"

@@ -15,10 +15,10 @@ import pytest
 
 from harness.collection import nodes, real_items
 from harness.collection.description import Description, DescriptionError, in_order
-from harness.outcome import EXIT_NOTHING_RAN
+from harness.collection.scope import Scope
+from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import reports
 from harness.scheduling.stop_request import StoppedError
-from harness.scope import Scope
 
 #: What identifies a warning: category, text, file and line.
 _Key = tuple[str, str, str, int]

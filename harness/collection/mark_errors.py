@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness import fixtures, options, scope
-from harness.errors import HarnessError
+from harness import fixtures
+from harness.collection import scope
+from harness.configuration import options
+from harness.core.errors import HarnessError
 from harness.gating import requirements, waivers
 
 

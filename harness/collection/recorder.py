@@ -11,9 +11,9 @@ import pytest
 
 from harness.collection import description, real_items
 from harness.collection.description import Description, MarkRecord, NodeRecord
+from harness.collection.scope import Scope
+from harness.journal.journal import digest
 from harness.protocol import reports
-from harness.reporting.journal import digest
-from harness.scope import Scope
 
 
 class Recorder:

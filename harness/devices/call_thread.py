@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 
 #: Devices at most: torch keeps their indices in 8 bits.
 MOST_DEVICES = 64

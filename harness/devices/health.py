@@ -27,10 +27,10 @@ from typing import IO, TYPE_CHECKING, Any
 from harness.backends.backend import Backend
 from harness.backends.cuda import MASK
 from harness.backends.table import BACKENDS
+from harness.core.errors import HarnessError
+from harness.core.text import exit_text, one_line
 from harness.devices.device import Device
 from harness.devices.visibility import mask_for
-from harness.errors import HarnessError
-from harness.text import exit_text, one_line
 
 if TYPE_CHECKING:
     import torch

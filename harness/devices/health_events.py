@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar
 
 import pynvml
 
-from harness import linux
+from harness.core import linux
+from harness.core.text import one_line
 from harness.devices.call_thread import NVML_LIMIT, CallThread, StuckError
 from harness.devices.device import Device
-from harness.text import one_line
 
 T = TypeVar("T")
 

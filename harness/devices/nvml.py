@@ -12,10 +12,10 @@ from typing import Any
 
 import pynvml
 
+from harness.core.text import one_line
 from harness.devices.call_thread import StuckError, call_nvml
 from harness.devices.detected import Detected
 from harness.devices.device import Device
-from harness.text import one_line
 
 # From nvml.h: pynvml makes a tuple of the first and spells the states in more than one way.
 _P2P_WAYS = {"read": 0, "write": 1}

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness.backends.cuda import MASK
+from harness.core.text import exit_text, one_line
 from harness.devices import software
 from harness.devices.detected import Detected
 from harness.devices.device import Device
 from harness.devices.probe import Question
 from harness.devices.visibility import mask_for
-from harness.text import exit_text, one_line
 
 Answers = Mapping[str, Detected]
 

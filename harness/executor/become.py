@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness import linux
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.errors import HarnessError
+from harness.core import linux
+from harness.core.errors import HarnessError
 from harness.executor import failure, streams
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
-from harness.interposer import front
-from harness.native import provider
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message
+from harness.sim.interposer import front
+from harness.sim.native import provider
 
 
 def detach(zygote: int) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness import _compat, linux
+from harness import _compat
 from harness.backends.backend import Backend
 from harness.checks import poison, process
 from harness.checks.dump_later import DUMP_LATER
@@ -32,18 +32,19 @@ from harness.checks.meters.table import Meters, growths
 from harness.checks.origins import Origins, record_history
 from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
-from harness.clock import monotonic, now
+from harness.core import linux
+from harness.core.clock import monotonic, now
+from harness.core.outcome import Outcome
+from harness.core.plain_values import plain_repr, plain_text
+from harness.core.text import counted
 from harness.devices import health
 from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
 from harness.executor.session import CollectedSession, late_marks, late_warning, told_session
 from harness.fixtures import CURRENT, Current, kept
-from harness.outcome import Outcome
-from harness.plain_values import plain_repr, plain_text
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode
-from harness.text import counted
 
 #: Seconds after which no further case of one request begins. Meanwhile the supervisor hears nothing.
 BURST = 0.05

@@ -10,10 +10,10 @@ from os import _exit
 from traceback import format_exception, format_exception_only, walk_tb
 from typing import NoReturn
 
-from harness.plain_values import plain_repr
+from harness.core.plain_values import plain_repr
+from harness.core.text import cap, one_line
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message
-from harness.text import cap, one_line
 
 #: Characters kept of a traceback.
 _MOST = 32 << 10

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from harness.clock import monotonic, now
+from harness.core.clock import monotonic, now
 from harness.protocol.phase_page import PHASES
 from harness.protocol.reports import Times
 

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from harness import linux
+from harness.core import linux
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

@@ -27,7 +27,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.gating import requirements
 
 M = TypeVar("M", bound=BaseModel)

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 
 _MOST_BYTES = 64 << 20  # half a million cases
 HEADING = "# must-pass list, written by: harness catalog --must-pass FILE"

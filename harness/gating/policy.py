@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.core.outcome import AttemptResult, Outcome, Ruling
 from harness.devices.capabilities import Capabilities
 from harness.gating import patterns, requirements, waivers
 from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Unmet
 from harness.gating.waivers import Waiver
-from harness.outcome import AttemptResult, Outcome, Ruling
 
 #: The fraction of its time limit that a case may need under `--verify`. A case that is close today exceeds it tomorrow.
 NEAR_LIMIT = 0.8

@@ -24,7 +24,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.gating import patterns
 
 FILE_NAME = "renamed.json"

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from harness.core.errors import HarnessError
 from harness.devices.capabilities import VOCABULARY, Capabilities
-from harness.errors import HarnessError
 from harness.gating import clauses as language
 from harness.gating.clauses import DEVICES, Clause
 

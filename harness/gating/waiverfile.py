@@ -19,11 +19,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from harness.core.outcome import Outcome
 from harness.gating import requirements
 from harness.gating.configfile import Conditions, advice, load
 from harness.gating.requirements import AnyOf, Condition, Not
 from harness.gating.waivers import EXPECTABLE, Waiver
-from harness.outcome import Outcome
 
 
 def load_waivers(paths: Sequence[Path], base: Path) -> tuple[Waiver, ...]:

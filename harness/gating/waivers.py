@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
 
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome, Ruling
 from harness.devices.capabilities import Capabilities
-from harness.errors import HarnessError
 from harness.gating import patterns, requirements
 from harness.gating.requirements import Mark
-from harness.outcome import Outcome, Ruling
 
 #: The outcomes that a waiver may expect. `passed` and `flaky` are for intermittent failures.
 EXPECTABLE = (

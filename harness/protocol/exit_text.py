@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.core.text import exit_text
 from harness.protocol import exit_status
-from harness.text import exit_text
 
 #: Why an executor ends with a status of the harness's own.
 OWN = {

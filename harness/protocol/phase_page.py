@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness import linux
+from harness.core import linux
 from harness.protocol.wire import Message, ProtocolError
 
 PHASES = ("setup", "call", "teardown")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from harness.outcome import Outcome
-from harness.plain_values import plain, plain_text
+from harness.core.outcome import Outcome
+from harness.core.plain_values import plain, plain_text
 from harness.protocol.phase_page import PHASES
 from harness.protocol.wire import Message, ProtocolError, decode, encode
 
@@ -25,7 +25,7 @@ _MOST_SECONDS, _LAST_MOMENT = 1e9, 2.5e11
 
 
 class Times(NamedTuple):
-    """How long a phase has taken, when it began, and when it ended: seconds, by the clocks of `harness.clock`."""
+    """How long a phase has taken, when it began, and when it ended: seconds, by the clocks of `harness.core.clock`."""
 
     duration: float
     start: float

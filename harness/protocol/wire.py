@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 
 Message = dict[str, Any]
 

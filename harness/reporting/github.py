@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.reporting.events import Finding
-from harness.reporting.ledger import Results, Summary
-from harness.reporting.place import Places
-from harness.reporting.verdict import Verdict
-from harness.text import cap, clean, counted, first_of, one_line
+from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.core.text import cap, clean, counted, first_of, one_line
+from harness.journal.events import Finding
+from harness.journal.ledger import Results, Summary
+from harness.journal.place import Places
+from harness.journal.verdicts import Verdict
 
 #: GitHub takes 1 MiB of all summaries of a step together. Some of it is left to others.
 MOST_BYTES = 1_000_000

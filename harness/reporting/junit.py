@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from harness.backends.table import labels
+from harness.core.atomic import replacing
+from harness.core.errors import writing
+from harness.core.text import cap, clean, counted
 from harness.devices.capabilities import size
-from harness.errors import writing
-from harness.reporting import environment
-from harness.reporting.atomic import replacing
-from harness.reporting.environment import EnvironmentFileError
-from harness.reporting.events import RunStarted
+from harness.journal import environment
+from harness.journal.environment import EnvironmentFileError
+from harness.journal.events import RunStarted
+from harness.journal.ledger import Results, Summary
+from harness.journal.place import Place, Places
+from harness.journal.stored_run import StoredRun
 from harness.reporting.junit_case import LIMITS, MOST_TEXT, CaseWriter, finding_case, tag_of
 from harness.reporting.junit_flavour import named
 from harness.reporting.junit_names import Names
-from harness.reporting.ledger import Results, Summary
-from harness.reporting.place import Place, Places
-from harness.reporting.stored_run import StoredRun
 from harness.reporting.xml_text import attributes
-from harness.text import cap, clean, counted
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.core.text import cap, clean, one_line
+from harness.journal.events import Finding, Finish, Levels
+from harness.journal.verdicts import Verdict
 from harness.protocol.exit_text import executor_exit_text
-from harness.reporting.events import Finding, Finish, Levels
 from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
-from harness.reporting.verdict import Verdict
 from harness.reporting.xml_text import attributes, element, escaped
-from harness.text import cap, clean, one_line
 
 #: Characters of one captured text or traceback, if the report has room for them.
 MOST_TEXT = 32_768

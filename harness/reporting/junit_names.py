@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from harness.text import clean
+from harness.core.text import clean
 
 Pair = tuple[str, str]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.checks.meters.table import amounts
-from harness.reporting.events import Batch
-from harness.text import counted, one_line
+from harness.core.text import counted, one_line
+from harness.journal.events import Batch
 
 
 def unproven(searches: Sequence[Batch]) -> list[str]:

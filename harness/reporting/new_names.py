@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from harness.gating.renamed import Renamed
-from harness.reporting.events import Event
-from harness.reporting.journal import JournalContents
+from harness.journal.events import Event
+from harness.journal.journal import JournalContents
 
 #: The fields of events that name one case, and those that name several.
 _ONE, _SEVERAL = "case", ("cases", "ids", "deselected", "selected")

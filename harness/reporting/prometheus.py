@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.outcome import Outcome
-from harness.reporting.ledger import Results, Summary
-from harness.reporting.place import Place, Places
-from harness.text import clean
+from harness.core.outcome import Outcome
+from harness.core.text import clean
+from harness.journal.ledger import Results, Summary
+from harness.journal.place import Place, Places
 
 #: Characters of a label that are kept.
 _MOST_LABEL = 200

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from harness.checks import trend as soak
 from harness.checks.meters.table import quantity
 from harness.checks.trend import Sample, Series, Shape
-from harness.reporting.events import Levels
-from harness.reporting.ledger import Ledger
+from harness.journal.events import Levels
+from harness.journal.ledger import Ledger
 from harness.reporting.plot import plot
 
 

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.outcome import Outcome
-from harness.reporting import events
-from harness.reporting.events import Finish, Gate, Ruling
-from harness.reporting.ledger import Results, Summary
-from harness.reporting.place import Places
-from harness.reporting.verdict import Verdict
-from harness.text import cap, clean
+from harness.core.outcome import Outcome
+from harness.core.text import cap, clean
+from harness.journal import events
+from harness.journal.events import Finish, Gate, Ruling
+from harness.journal.ledger import Results, Summary
+from harness.journal.place import Places
+from harness.journal.verdicts import Verdict
 
 #: Increased with every change that a reader of the previous number would misread.
 SCHEMA = 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from harness.errors import writing
+from harness.core.errors import writing
 
 _FILE = "case-facts.json"
 

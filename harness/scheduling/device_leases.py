@@ -22,8 +22,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from harness import clock, linux
-from harness.errors import HarnessError, NoDeviceError, writing
+from harness.core import clock, linux
+from harness.core.errors import HarnessError, NoDeviceError, writing
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.lease_board import Board, Entry, Process
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from harness.core.errors import HarnessError
 from harness.devices.device import Inventory
-from harness.errors import HarnessError
 from harness.gating.renamed import Renamed
-from harness.reporting.ledger import Ledger
+from harness.journal.ledger import Ledger
 from harness.scheduling import slow_files
 from harness.scheduling.history import FILE_NAME, History, HistoryError
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError, writing
+from harness.configuration.options import RED
+from harness.core.errors import HarnessError, writing
+from harness.core.text import counted, first_of
 from harness.gating import patterns
 from harness.gating.renamed import NOTHING, Renamed
-from harness.options import RED
-from harness.reporting import journal
-from harness.reporting.ledger import Ledger
-from harness.text import counted, first_of
+from harness.journal import journal
+from harness.journal.ledger import Ledger
 
 _FILE = "only.json"
 
@@ -47,7 +47,7 @@ class EarlierRun:
 
     @classmethod
     def read(cls, run_dir: Path, only: Sequence[str], renamed: Renamed = NOTHING) -> EarlierRun:
-        """Read a run directory. `only`: words of `harness.options.VERDICTS`; empty for red cases.
+        """Read a run directory. `only`: words of `harness.configuration.options.VERDICTS`; empty for red cases.
 
         The ids are those that the cases have now.
 

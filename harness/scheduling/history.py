@@ -14,10 +14,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from harness.errors import HarnessError, writing
-from harness.reporting import journal
-from harness.reporting.atomic import write_atomically
-from harness.reporting.ledger import Ledger
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError, writing
+from harness.journal import journal
+from harness.journal.ledger import Ledger
 from harness.scheduling.slow_files import SlowFiles
 
 #: The file beside the run directories.

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.errors import HarnessError
-from harness.reporting import environment, identity, journal
-from harness.reporting.events import RunStarted
+from harness.core.errors import HarnessError
+from harness.core.text import counted
+from harness.journal import environment, identity, journal
+from harness.journal.events import RunStarted
 from harness.scheduling.resumption import ResumeError, Resumption
 from harness.scheduling.run_lock import RunLock
 from harness.scheduling.unfinished import in_flight, lost_lines, reopened_lines, resumption_of
-from harness.text import counted
 
 
 class InterruptedRun:

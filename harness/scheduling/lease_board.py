@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from harness import linux
+from harness.core import linux
 from harness.scheduling.claims import Claim, Lease, decide
 
 _FORMAT = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from harness.caseid import suite_of
+from harness.core.caseid import suite_of
 from harness.gating.policy import Policy
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from harness import linux
+from harness.core import linux
 
 #: The agent sets it for its pytest alone: the descriptor, and the name of the node.
 VARIABLE = "HARNESS_NODE_SESSION"

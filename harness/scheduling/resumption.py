@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, writing
-from harness.outcome import Outcome
-from harness.text import counted, first_of
+from harness.core.errors import HarnessError, writing
+from harness.core.outcome import Outcome
+from harness.core.text import counted, first_of
 
 #: The file in the run's temporary folder.
 FILE = "resumption.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 
 _FILE = ".lock"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.shard import Shard
 from harness.gating.policy import Policy
 from harness.scheduling import order
-from harness.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)

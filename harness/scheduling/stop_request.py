@@ -12,8 +12,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness import clock
-from harness.errors import HarnessError
+from harness.core import clock
+from harness.core.errors import HarnessError
 
 #: The folder below the run's folder for temporary files.
 FOLDER = "stop"
@@ -29,7 +29,7 @@ class StoppedError(HarnessError):
 class Stop:
     """A request to stop. `reason`: for example ``stopped by SIGTERM``. Running cases may go on until `deadline`.
 
-    `deadline` is a time of `harness.clock.monotonic`. `grace`: seconds from the request to the deadline.
+    `deadline` is a time of `harness.core.clock.monotonic`. `grace`: seconds from the request to the deadline.
     """
 
     reason: str

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.outcome import Outcome
-from harness.reporting.events import Collected, Executor, Finding, Finish, RunStarted, Start
-from harness.reporting.journal import JournalContents
-from harness.reporting.ledger import Ledger
-from harness.reporting.verdict import Verdict
+from harness.core.outcome import Outcome
+from harness.journal.events import Collected, Executor, Finding, Finish, RunStarted, Start
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
+from harness.journal.verdicts import Verdict
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
 
 #: The outcomes of attempts that say nothing about the case.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.clock import now
+from harness.core.clock import now
 
 
 @dataclass(slots=True)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from harness import clock
 from harness.checks.meters.table import meter_of
 from harness.checks.process import Problem
+from harness.core import clock
+from harness.core.outcome import Outcome
 from harness.executor.session import ENDS
-from harness.outcome import Outcome
 from harness.protocol import phase_page, reports
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.reports import Failure, RecordedWarning
 from harness.protocol.wire import Message, ProtocolError, decode_lines
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.verdict import Evidence, Judgement, Phase, judge, phase_of
+from harness.supervisor.judgement import Evidence, Judgement, Phase, judge, phase_of
 from harness.zygote.client import ZygoteError
 
 #: Seconds from the executor's watchdog to the supervisor's own deadline.

@@ -12,14 +12,14 @@ from functools import partial
 
 import pytest
 
-from harness import clock
+from harness.core import clock
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.wire import Message, ProtocolError, decode
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in, phases_in
 from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.verdict import Evidence
+from harness.supervisor.judgement import Evidence
 from harness.zygote.client import ZygoteError
 
 #: The most cases of one request.

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import pytest
 
+from harness.core.outcome import Outcome, Ruling
+from harness.core.text import cap, one_line
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
-from harness.outcome import Outcome, Ruling
 from harness.scheduling.claims import ALONE
 from harness.supervisor import doctest_reason
-from harness.text import cap, one_line
 
 #: Characters kept of the tracebacks of a case.
 _TRACEBACK_LIMIT = 64 << 10

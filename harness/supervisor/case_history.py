@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from harness.outcome import AttemptResult, Outcome, Ruling, settle
+from harness.core.outcome import AttemptResult, Outcome, Ruling, settle
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, first_line
 

@@ -12,7 +12,7 @@ from harness.supervisor.executor_handle import ExecutorHandle
 
 
 class CaseRunner(Protocol):
-    """Runs cases again. Methods that need a device raise `harness.errors.NoDeviceError`.
+    """Runs cases again. Methods that need a device raise `harness.core.errors.NoDeviceError`.
 
     They raise `harness.scheduling.stop_request.StoppedError` after a request to stop the run.
     """

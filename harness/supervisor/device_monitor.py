@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from harness.core.errors import NoDeviceError
+from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health import Health
-from harness.errors import NoDeviceError
-from harness.outcome import Outcome
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from harness import clock
+from harness.core import clock
+from harness.core.errors import NoDeviceError
 from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
 from harness.devices.visibility import combinable
-from harness.errors import NoDeviceError
 from harness.scheduling import leases
 from harness.scheduling.claims import Claim
 from harness.supervisor.case import Case

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness import clock
 from harness.backends.table import BACKENDS
-from harness.context import RunContext
+from harness.configuration.context import RunContext
+from harness.core import clock
+from harness.core.outcome import Outcome
+from harness.core.text import exit_text
 from harness.devices import kernel_log
-from harness.outcome import Outcome
 from harness.supervisor import core_files
 from harness.supervisor.activity import Activities
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle
-from harness.text import exit_text
 
 #: Seconds that a program may take.
 SMI_LIMIT, REPORT_LIMIT = 30.0, 300.0

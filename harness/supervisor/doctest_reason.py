@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.text import one_line
+from harness.core.text import one_line
 
 _END = re.compile(r":(?P<line>[0-9]+): (?:DocTestFailure|UnexpectedException)\s*\Z")
 _UNEXPECTED = re.compile(r"^UNEXPECTED EXCEPTION: (?P<error>.*)$", re.MULTILINE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness import clock
+from harness.core import clock
 from harness.devices import health
 from harness.devices.health import Health
 from harness.protocol.exit_status import WATCHDOG_SIGNAL

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from harness import clock, temp_folder
 from harness.backends.backend import Kind
 from harness.backends.table import DEVICE_VARIABLES
 from harness.checks.process import describe_stuck
-from harness.errors import writing
+from harness.core import clock, temp_folder
+from harness.core.errors import writing
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.reports import Failure, unpack_failure
@@ -264,7 +264,7 @@ class ExecutorHandle:
             self._channel.send(message)
 
     def receive(self, deadline: float, *, heed_stop: bool = True) -> Message | NoMessage:
-        """Returns the next message, or why none came by `deadline` (of `harness.clock.monotonic`). Raises ZygoteError.
+        """Return the next message, or why none came by `deadline` (of `core.clock.monotonic`). Raises ZygoteError.
 
         With `heed_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
         """

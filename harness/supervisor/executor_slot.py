@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import clock, temp_folder
-from harness.errors import WriteError, writing
+from harness.core import clock, temp_folder
+from harness.core.errors import WriteError, writing
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.errors import NoDeviceError
+from harness.core.errors import NoDeviceError
+from harness.core.text import counted
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import CaseRequest, leave, run_attempt
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.text import counted
 
 
 class ExitBisect:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness import clock
-from harness.context import RunContext
+from harness.configuration.context import RunContext
+from harness.core import clock
 from harness.supervisor import recorded_properties
 from harness.supervisor.case import Case, first_line, tracebacks
 from harness.supervisor.executor_slot import Record
-from harness.supervisor.verdict import Evidence, judge, phase_of
+from harness.supervisor.judgement import Evidence, judge, phase_of
 
 
 class InlineCase:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from harness.checks import growth, shm_turn
 from harness.checks.growth import Leak
 from harness.checks.meters.table import amounts, meter_of
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.core.text import exit_text
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
@@ -20,7 +21,6 @@ from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.supervisor.search_time import SearchTime
-from harness.text import exit_text
 from harness.zygote.client import ZygoteError
 
 TIMES = growth.WARMUP + growth.COUNTED

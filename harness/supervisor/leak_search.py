@@ -6,18 +6,18 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.checks import batch, shm_turn
-from harness.diagnosis import leaks
-from harness.diagnosis.leaks import Culprits
-from harness.errors import NoDeviceError
-from harness.outcome import Outcome
+from harness.core.errors import NoDeviceError
+from harness.core.outcome import Outcome
+from harness.core.text import counted
 from harness.scheduling.stop_request import StoppedError
+from harness.supervisor import leak_bisect as leaks
 from harness.supervisor import leak_trials
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot, Record
+from harness.supervisor.leak_bisect import Culprits
 from harness.supervisor.leak_trials import LeakTrials
 from harness.supervisor.search_time import SearchTime
-from harness.text import counted
 
 
 @dataclass(frozen=True, slots=True)

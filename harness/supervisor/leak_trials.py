@@ -7,15 +7,15 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from harness.checks.batch import COUNTED, WARMUP, Counted
 from harness.checks.meters.table import amounts
-from harness.diagnosis.leaks import Culprits, Open, SpentError
+from harness.core.text import counted, exit_text
 from harness.protocol.wire import Message
 from harness.supervisor import leak_confirmation as confirmation
 from harness.supervisor.attempt import GRACE
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.leak_bisect import Culprits, Open, SpentError
 from harness.supervisor.search_time import MORE, SearchTime
-from harness.text import counted, exit_text
 from harness.zygote.client import ZygoteError
 
 #: The most cases that one line names.
@@ -93,7 +93,7 @@ class LeakTrials:
         return origins
 
     def trial(self, ids: Sequence[str], is_open: Open) -> Counted:
-        """Run cases round after round in a fresh process: a `harness.diagnosis.leaks.Trial`.
+        """Run cases round after round in a fresh process: a `harness.supervisor.leak_bisect.Trial`.
 
         Raises SpentError, NoDeviceError.
         """

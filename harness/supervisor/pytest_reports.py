@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from harness.outcome import Outcome, Ruling
+from harness.core.outcome import Outcome, Ruling
 from harness.protocol import reports
 from harness.protocol.compact_reports import BUNDLING
 from harness.protocol.reports import RecordedWarning

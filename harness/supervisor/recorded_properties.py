@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.text import cap, clean
+from harness.core.text import cap, clean
 
 #: Properties that are kept of a case, and characters of a name and of a value.
 MOST = 100

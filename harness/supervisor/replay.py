@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from harness.protocol import reports
 from harness.scheduling.resumption import Finished
 from harness.supervisor.pytest_reports import expected, plain, skipped, synthetic

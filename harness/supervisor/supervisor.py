@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from harness.backends.table import BACKENDS
-from harness.context import RunContext
+from harness.configuration.context import RunContext
+from harness.core.errors import NoDeviceError
+from harness.core.outcome import Outcome, Ruling
+from harness.core.text import exit_text
 from harness.devices.device import Device
-from harness.errors import NoDeviceError
 from harness.fixtures import kept
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
-from harness.outcome import Outcome, Ruling
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, pytest_reports, recorded_properties
 from harness.supervisor.ahead import Ahead, Upcoming
@@ -35,7 +36,6 @@ from harness.supervisor.exit_bisect import ExitBisect
 from harness.supervisor.leak_confirmation import LeakConfirmation
 from harness.supervisor.leak_search import LeakSearch
 from harness.supervisor.search_time import SearchTime
-from harness.text import exit_text
 from harness.zygote.client import ZygoteError
 
 

@@ -18,15 +18,15 @@ from typing import NoReturn
 
 import pytest
 
-from harness import linux
 from harness.collection.recorder import Recorder
+from harness.configuration.rootdir import RootError
+from harness.configuration.under import WrapperError
+from harness.core import linux
+from harness.core.errors import WriteError
 from harness.devices import guard
-from harness.errors import WriteError
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
-from harness.rootdir import RootError
-from harness.under import WrapperError
 from harness.zygote import cold, log
 from harness.zygote.collecting import PreloadError, collect, freeze_baseline, prepare
 from harness.zygote.server import ForkServer

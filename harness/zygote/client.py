@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness import clock, linux
 from harness.collection import description
-from harness.errors import HarnessError, WriteError, writing
+from harness.core import clock, linux
+from harness.core.errors import HarnessError, WriteError, writing
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec, waiting

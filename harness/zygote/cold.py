@@ -18,10 +18,10 @@ from typing import NoReturn
 
 import pytest
 
+from harness.configuration.rootdir import RootError
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
-from harness.rootdir import RootError
 from harness.zygote.collecting import collect, freeze_baseline, prepare
 from harness.zygote.spec import ZygoteSpec
 

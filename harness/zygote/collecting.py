@@ -13,17 +13,18 @@ from typing import NoReturn
 
 import pytest
 
-from harness import _compat, options
+from harness import _compat
 from harness.checks.dump_later import DUMP_LATER
 from harness.checks.state.guard import FixtureWatch, StateGuard
 from harness.collection.recorder import Recorder
-from harness.errors import HarnessError
+from harness.configuration import options
+from harness.configuration.rootdir import Root, RootError
+from harness.configuration.under import Around
+from harness.core.errors import HarnessError
 from harness.executor import trace_log as tracelog
 from harness.executor.phase_clock import PhaseClock
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import show_surrogates
-from harness.rootdir import Root, RootError
-from harness.under import Around
 from harness.zygote.spec import ZygoteSpec
 
 
@@ -153,7 +154,7 @@ def collect(
 def prepare(spec: ZygoteSpec) -> Around | None:
     """Import the modules that the run imports before it collects. Returns the wrapper around test calls, if any.
 
-    Raises `harness.under.WrapperError`, PreloadError.
+    Raises `harness.configuration.under.WrapperError`, PreloadError.
     """
     sys.path[:] = spec.sys_path
     DUMP_LATER.install()

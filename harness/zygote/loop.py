@@ -7,7 +7,7 @@ import itertools
 import selectors
 from collections.abc import Callable
 
-from harness.clock import monotonic
+from harness.core.clock import monotonic
 
 Action = Callable[[], object]
 

@@ -7,8 +7,8 @@ import os
 import signal
 from typing import Protocol
 
-from harness import linux
 from harness.checks import process
+from harness.core import linux
 
 
 class Processes(Protocol):

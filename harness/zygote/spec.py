@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from harness.context import RunContext, tuples
-from harness.rootdir import Root, inserted
-from harness.under import WRAPPERS
+from harness.configuration.context import RunContext, tuples
+from harness.configuration.rootdir import Root, inserted
+from harness.configuration.under import WRAPPERS
 
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
 #: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
@@ -26,7 +26,7 @@ class ZygoteSpec:
 
     `args` are the arguments of the run, `collection_args` those for the collection. pytest must find the root folder
     `rootdir` and the ini file `inifile` (None: none). `parent` is the process id of the starter.
-    `skip_early_exit_handlers`: see `harness.linux.exit_before_earlier_handlers`.
+    `skip_early_exit_handlers`: see `harness.core.linux.exit_before_earlier_handlers`.
     `many_forks`: one fork for each case, so that it pays to spend time at the start on cheaper forks.
     `start`: with ``fork``, executors are forks of the zygote, which refuses if it must not be forked. With ``cold``,
     each executor collects by itself, and the zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``.

@@ -28,7 +28,7 @@ import jsonschema
 import xmlschema
 
 import harness.reporting
-from harness.text import clean, counted
+from harness.core.text import clean, counted
 from tests.acceptance.project import Project, Result
 
 #: Element of a JUnit case, and what pytest's last line calls it, by outcome.

@@ -21,8 +21,8 @@ from xml.etree.ElementTree import Element
 
 import psutil
 
-from harness.reporting import journal
-from harness.reporting.ledger import Ledger
+from harness.journal import journal
+from harness.journal.ledger import Ledger
 from tests.acceptance.window import Window
 from tests.warm import client
 from tests.warm.client import FOREIGN, Process

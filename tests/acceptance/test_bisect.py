@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from harness.gating.renamed import Renamed
-from harness.reporting import journal
-from harness.reporting.events import Bisected
-from harness.reporting.ledger import Ledger
+from harness.journal import journal
+from harness.journal.events import Bisected
+from harness.journal.ledger import Ledger
 from tests.acceptance.project import Project, Result
 from tests.warm import client
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.caseid import case_seed
+from harness.core.caseid import case_seed
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare_junit, expected
 from tests.acceptance.project import Result, paste

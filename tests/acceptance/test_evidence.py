@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.gating import mustpass
-from harness.softdevice import build
+from harness.sim.softdevice import build
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.gpu_machine import Machine
 from tests.acceptance.project import Project, Result

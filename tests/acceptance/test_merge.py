@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.reporting import journal
+from harness.journal import journal
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import command

@@ -24,7 +24,7 @@ def test_a_product_is_a_product():
 '''
 
 BREAKS = """
-from harness.mutation.breaks import Theme, replace_kernel
+from harness.tools.mutation.breaks import Theme, replace_kernel
 
 broken = Theme()
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from harness.core.outcome import Outcome
 from harness.gating import mustpass
-from harness.outcome import Outcome
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.project import Project, Result
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from harness.core.shard import Shard
 from harness.gating import mustpass
-from harness.shard import Shard
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result

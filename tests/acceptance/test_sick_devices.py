@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness import linux
+from harness.core import linux
 from tests.acceptance.gpu_machine import (
     GPU,
     PLAIN,

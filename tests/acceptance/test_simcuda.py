@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.devices import software
-from harness.simcuda import build
+from harness.sim.simcuda import build
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import command, configure, refused
@@ -259,7 +259,7 @@ class TestRuns:
         project.write(
             "suites/cuda/test_cuda.py",
             "import pytest\nimport pynvml\nimport torch\nfrom harness.devices import probe\n"
-            "from harness.simcuda import machine\n\n"
+            "from harness.sim.simcuda import machine\n\n"
             "@pytest.mark.requires(device='cuda')\ndef test_the_driver():\n"
             "    torch.cuda.init()\n"
             "    found = {name: each['value'] for name, each in probe.driver().items()}\n"

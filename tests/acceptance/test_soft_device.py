@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.native import faults
-from harness.reporting import journal
-from harness.reporting.events import Finish
-from harness.softdevice import build
+from harness.journal import journal
+from harness.journal.events import Finish
+from harness.sim.native import faults
+from harness.sim.softdevice import build
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
 from tests.acceptance.project import PATIENCE, Project, Result

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from benchmarks.upstream import sources, table
 from benchmarks.upstream.table import Case, Explanation, Kind, Row, Why
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 
 _KNOWN = (
     Explanation("test_a.py::T::test_old*", "has no attribute", Why.TORCH_CHANGED, "the name is gone"),

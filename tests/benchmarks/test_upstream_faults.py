@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.upstream import faults
 from benchmarks.upstream.faults import Noticed, RecordError
-from harness.diagnosis.campaign import RECORD
-from harness.native.faults import catalogue
+from harness.sim.native.faults import catalogue
+from harness.tools.diagnosis.campaign import RECORD
 
 
 def _record(folder: Path, passed: int, caught: dict[str, int]) -> Path:

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
-from harness.reporting import journal
-from harness.reporting.events import Executor, Start
-from harness.reporting.journal import JournalContents
-from harness.reporting.ledger import Ledger
+from harness.journal import journal
+from harness.journal.events import Executor, Start
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
 from tests.chaos import starvation
 from tests.chaos.victims import Victim, living
 

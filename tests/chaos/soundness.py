@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 import pytest
 import xmlschema
 
-from harness import cli
-from harness.outcome import EXIT_INTERNAL, Outcome
-from harness.reporting.ledger import Ledger
+from harness.cli import main as cli
+from harness.core.outcome import EXIT_INTERNAL, Outcome
+from harness.journal.ledger import Ledger
 from harness.supervisor.burst import MOST
 from tests.chaos.run import CASES, Act, Blow, ChaosRun
 from tests.chaos.victims import Victim

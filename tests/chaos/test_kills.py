@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from tests.chaos.run import CASES, WORKERS, Blow, chaos_run, plan
 from tests.chaos.soundness import announced, each_seed, ended_by_itself, sound
 from tests.chaos.victims import Victim

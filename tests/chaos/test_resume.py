@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import Outcome
-from harness.reporting import journal, merge
-from harness.reporting.ledger import Ledger
+from harness.core.outcome import Outcome
+from harness.core.shard import Shard
+from harness.journal import journal, merge
+from harness.journal.ledger import Ledger
 from harness.scheduling.unfinished import resumption_of
-from harness.shard import Shard
 from tests.chaos.run import CASES, Act, Blow, ChaosRun, chaos_run
 from tests.chaos.soundness import announced, each_seed
 from tests.chaos.victims import Victim

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import EXIT_INTERNAL, Outcome
+from harness.core.outcome import EXIT_INTERNAL, Outcome
 from tests.chaos.run import SHORT_LIMITS, Act, Blow, ChaosRun, chaos_run, moments
 from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, sound
 from tests.chaos.starvation import control_group, prefer_for_oom_kill, small_disk

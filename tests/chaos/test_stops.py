@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from tests.chaos.run import CASES, SHORT_LIMITS, Act, Blow, chaos_run, moments
 from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, sound
 from tests.chaos.victims import Victim

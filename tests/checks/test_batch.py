@@ -24,8 +24,8 @@ from harness.checks.batch import (
     suspicions,
 )
 from harness.checks.growth import Leak
+from harness.checks.keeping import Keeps
 from harness.checks.meters.table import METERS
-from harness.keeping import Keeps
 
 KIB, MIB = 1 << 10, 1 << 20
 ALL = frozenset(meter.name for meter in METERS)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from harness import linux
 from harness.checks.process import (
     Patience,
     ProcessState,
@@ -23,7 +22,8 @@ from harness.checks.process import (
     new_children,
     stuck_text,
 )
-from harness.outcome import Outcome
+from harness.core import linux
+from harness.core.outcome import Outcome
 
 _STATE = ProcessState(folder="/a", limits={"RLIMIT_AS": (1, 2)}, descriptors={0: (1, 1), 3: (1, 2)})
 

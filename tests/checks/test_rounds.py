@@ -16,7 +16,7 @@ _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import importlib, json, sys, tempfile
 from harness.checks.rounds import Rounds
-from harness.keeping import Keeps
+from harness.checks.keeping import Keeps
 
 tempfile.tempdir = sys.argv[1]
 history = sys.argv[2].split()

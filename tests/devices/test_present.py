@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.main import app
 from harness.devices.capabilities import VOCABULARY, detect
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.present import as_capability_tables, as_json, as_markdown, as_tables

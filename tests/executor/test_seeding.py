@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from harness.backends import cpu
-from harness.caseid import case_seed
+from harness.core.caseid import case_seed
 from harness.executor.seeding import seed_everything
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.errors import HarnessError
+from harness.core.errors import HarnessError
 from harness.gating.configfile import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Conditions, ConfigError, Loaded, find, load
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.gating.mustpass import MustPass, MustPassError, check, digest, read, write
-from harness.reporting import journal
+from harness.journal import journal
 
 A, B, C = "suites/a/test_a.py::test_a", "suites/a/test_a.py::test_b[x y # z]", "suites/b/test_ü.py::test_c"
 

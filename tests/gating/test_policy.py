@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from harness.core.outcome import AttemptResult, Outcome
 from harness.devices.capabilities import Capabilities
 from harness.devices.detected import Detected, Value
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.gating.requirements import parse
 from harness.gating.waivers import Waiver
-from harness.outcome import AttemptResult, Outcome
 
 O = Outcome  # noqa: E741 - the tables below are read by column
 

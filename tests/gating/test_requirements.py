@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.core.errors import HarnessError
 from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect
 from harness.devices.detected import Detected, Value
 from harness.devices.device import CPU, Device, Inventory
-from harness.errors import HarnessError
 from harness.gating.requirements import (
     Clause,
     Requirement,

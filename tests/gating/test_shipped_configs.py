@@ -15,6 +15,8 @@ import pytest
 from pydantic import BaseModel
 
 from harness.backends import soft
+from harness.catalog import suites_page
+from harness.catalog.catalog import Entry
 from harness.devices.capabilities import VOCABULARY, detect
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating import configfile, mustpass, requirements
@@ -23,9 +25,7 @@ from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle
 from harness.gating.profiles import Profile, load_profile
 from harness.gating.renamed import Renamed, split
-from harness.reporting import suites_page
-from harness.reporting.catalog import Entry
-from harness.simcuda import machine as simulated
+from harness.sim.simcuda import machine as simulated
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"

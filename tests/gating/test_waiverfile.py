@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.outcome import Outcome
 from harness.gating.configfile import ConfigError
 from harness.gating.waiverfile import load_waivers
 from harness.gating.waivers import Waiver
-from harness.outcome import Outcome
 
 ENTRY = """\
   - case: suites/streams/test_x.py::test_copy[cuda-*]

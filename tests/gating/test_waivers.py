@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.outcome import Outcome
 from harness.devices.capabilities import VOCABULARY, Capabilities
 from harness.devices.detected import Detected, Value
 from harness.gating.waivers import (
@@ -25,7 +26,6 @@ from harness.gating.waivers import (
     is_link,
     rule,
 )
-from harness.outcome import Outcome
 
 TODAY = date(2026, 11, 21)
 CASE = "suites/streams/test_x.py::test_copy[cuda-1]"

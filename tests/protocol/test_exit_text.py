@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.core.text import exit_text
 from harness.protocol import exit_status
 from harness.protocol.exit_text import OWN, executor_exit_text
-from harness.text import exit_text
 
 STATUSES = [value for name, value in vars(exit_status).items() if name.startswith("EXIT_")]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from harness.protocol import reports
 from harness.protocol.wire import ProtocolError, decode, encode
 from harness.supervisor import pytest_reports

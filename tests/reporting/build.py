@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.outcome import Outcome
-from harness.reporting.events import EVENT, SCHEMA, Event
-from harness.reporting.journal import digest
+from harness.core.outcome import Outcome
+from harness.journal.events import EVENT, SCHEMA, Event
+from harness.journal.journal import digest
 
 Line = dict[str, Any]
 

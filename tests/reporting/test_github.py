@@ -12,12 +12,13 @@ import pytest
 from hypothesis import example, given
 from markdown_it import MarkdownIt
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.journal.stored_run import StoredRun
 from harness.reporting import github
 from harness.reporting.github import Location, location
-from harness.reporting.stored_run import StoredRun
-from tests.reporting import build, journals
-from tests.reporting.journals import CRASHED, DETAIL, ENVIRONMENT, FAILED, FLAKY, GATED
+from tests.journal import journals
+from tests.journal.journals import CRASHED, DETAIL, ENVIRONMENT, FAILED, FLAKY, GATED
+from tests.reporting import build
 
 COMMAND = re.compile(r"::error (?P<properties>[^:]*)::(?P<message>.*)")
 

@@ -20,11 +20,12 @@ import pytest
 import xmlschema
 from hypothesis import given
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.journal.ledger import Ledger
 from harness.reporting import junit
-from harness.reporting.ledger import Ledger
-from tests.reporting import build, journals
-from tests.reporting.journals import ENVIRONMENT, FAILED, PASSED
+from tests.journal import journals
+from tests.journal.journals import ENVIRONMENT, FAILED, PASSED
+from tests.reporting import build
 
 _ARCHIVE = (
     "https://files.pythonhosted.org/packages/42/6b/5847d0e6e95d08e056f23b3f8cd95bede2d3ade10a1c1a9d5b50916454e1/"

@@ -16,13 +16,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from junitparser import xunit2
 
-from harness.outcome import Outcome
-from harness.reporting import journal, junit
-from harness.reporting.atomic import WriteError
+from harness.core.atomic import WriteError
+from harness.core.outcome import Outcome
+from harness.core.text import clean
+from harness.journal import journal
+from harness.journal.ledger import Ledger
+from harness.reporting import junit
 from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.junit_names import Names
-from harness.reporting.ledger import Ledger
-from harness.text import clean
 from tests.reporting import build
 
 CASE = "suites/streams/test_events.py::TestX::test_y[cpu-3]"

@@ -14,15 +14,17 @@ import xmlschema
 from hypothesis import example, given
 from junitparser import xunit2
 
-from harness import options
-from harness.outcome import Outcome
-from harness.reporting import environment, journal, junit
+from harness.configuration import options
+from harness.core.outcome import Outcome
+from harness.core.shard import Shard
+from harness.core.text import clean
+from harness.journal import environment, journal
+from harness.journal.ledger import Ledger
+from harness.reporting import junit
 from harness.reporting.junit_flavour import FLAVOURS, named
-from harness.reporting.ledger import Ledger
-from harness.shard import Shard
-from harness.text import clean
-from tests.reporting import build, journals
-from tests.reporting.journals import CRASHED, ENVIRONMENT, FAILED, FLAKY, GATED, PASSED
+from tests.journal import journals
+from tests.journal.journals import CRASHED, ENVIRONMENT, FAILED, FLAKY, GATED, PASSED
+from tests.reporting import build
 
 SCHEMAS = {"default": "strict_junit.xsd", "jenkins": "strict_junit.xsd", "gitlab": "gitlab_junit.xsd"}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.reporting.events import Batch
+from harness.journal.events import Batch
 from harness.reporting.leak_searches import cost, unproven
 from tests.reporting import build
 

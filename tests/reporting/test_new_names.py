@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.outcome import Outcome
 from harness.gating.renamed import Renamed
-from harness.outcome import Outcome
-from harness.reporting.events import Collected, Finding
-from harness.reporting.journal import JournalContents
-from harness.reporting.ledger import Ledger
+from harness.journal.events import Collected, Finding
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
 from harness.reporting.new_names import by_new_names
 from tests.reporting import build
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from hypothesis import given
 from prometheus_client.parser import text_string_to_metric_families
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.journal.stored_run import StoredRun
 from harness.reporting import prometheus
-from harness.reporting.stored_run import StoredRun
-from tests.reporting import build, journals
-from tests.reporting.journals import ENVIRONMENT
+from tests.journal import journals
+from tests.journal.journals import ENVIRONMENT
+from tests.reporting import build
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

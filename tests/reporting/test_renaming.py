@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.reporting.catalog import fingerprints
+from harness.catalog.catalog import fingerprints
 from harness.reporting.renaming import match
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from junitparser import xunit2
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.journal.ledger import Ledger
 from harness.reporting import junit
-from harness.reporting.ledger import Ledger
 from harness.reporting.repetitions import Repeated, repetitions
 from harness.reporting.terminal import PLOTTED, summary
 from tests.reporting import build

@@ -11,13 +11,15 @@ from typing import Any
 import jsonschema
 from hypothesis import given
 
-from harness.outcome import Outcome
-from harness.reporting import journal, report_json
-from harness.reporting.ledger import Ledger
+from harness.core.outcome import Outcome
+from harness.journal import journal
+from harness.journal.ledger import Ledger
+from harness.journal.stored_run import StoredRun
+from harness.reporting import report_json
 from harness.reporting.report_json import SCHEMA_FILE, Report
-from harness.reporting.stored_run import StoredRun
-from tests.reporting import build, journals
-from tests.reporting.journals import CRASHED, DETAIL, ENVIRONMENT, FAILED, FLAKY, GATED, NOT_RUN, PASSED
+from tests.journal import journals
+from tests.journal.journals import CRASHED, DETAIL, ENVIRONMENT, FAILED, FLAKY, GATED, NOT_RUN, PASSED
+from tests.reporting import build
 
 
 @cache

@@ -9,12 +9,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from harness.outcome import Outcome
-from harness.reporting import github, journal, junit, report_json, terminal
-from harness.reporting.ledger import Ledger
+from harness.core.outcome import Outcome
+from harness.journal import journal
+from harness.journal.ledger import Ledger
+from harness.journal.stored_run import StoredRun
+from harness.reporting import github, junit, report_json, terminal
 from harness.reporting.page import document, model
-from harness.reporting.stored_run import StoredRun
-from tests.reporting import build, journals
+from tests.journal import journals
+from tests.reporting import build
 
 HERE, BOTH = "suites/a/test_a.py::test_here", "suites/a/test_a.py::test_both"
 _TEXTS = {

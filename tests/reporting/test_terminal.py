@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.journal.ledger import Ledger
 from harness.reporting import terminal
-from harness.reporting.ledger import Ledger
 from tests.reporting import build
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import NoDeviceError
+from harness.core.errors import NoDeviceError
 from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import VARIABLE, BoardError, DeviceLeases, Wait, default_folder
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.core.outcome import Outcome
 from harness.devices.device import CPU, Inventory
-from harness.outcome import Outcome
-from harness.reporting import journal
-from harness.reporting.ledger import Ledger
+from harness.journal import journal
+from harness.journal.ledger import Ledger
 from harness.scheduling.durations import Durations
 from harness.scheduling.history import FILE_NAME, History, HistoryError
 from harness.scheduling.slow_files import SlowFiles

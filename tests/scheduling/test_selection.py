@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.configuration.options import VERDICTS
+from harness.core.outcome import Outcome
+from harness.core.shard import Shard
 from harness.gating.policy import Policy
-from harness.options import VERDICTS
-from harness.outcome import Outcome
-from harness.reporting import journal
+from harness.journal import journal
 from harness.scheduling.earlier_run import EarlierRun
 from harness.scheduling.order import shuffled
 from harness.scheduling.selection import Chosen, Selection, read_ids
-from harness.shard import Shard
 from tests.reporting import build
 
 IDS = [f"suites/{suite}/test_x.py::test_{number}" for suite in "ab" for number in range(10)]

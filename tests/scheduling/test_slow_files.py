@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.main import app
+from harness.core.errors import HarnessError
 from harness.devices.device import CPU, Inventory
-from harness.errors import HarnessError
 from harness.gating.configfile import ConfigError
-from harness.reporting import journal
+from harness.journal import journal
 from harness.scheduling import slow_files
 from harness.scheduling.durations import Durations
 from harness.scheduling.slow_files import SlowFiles

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.reports import Failure
 from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt

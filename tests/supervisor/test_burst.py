@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from harness.protocol.wire import encode
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.burst import Burst

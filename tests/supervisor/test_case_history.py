@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.outcome import Outcome, Ruling
+from harness.core.outcome import Outcome, Ruling
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case_history import CaseHistory, message, result
-from harness.supervisor.verdict import Evidence, Judgement
+from harness.supervisor.judgement import Evidence, Judgement
 from tests.supervisor.fakes import case
 
 P, F, C, L, LEAKED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED, Outcome.LOST, Outcome.LEAKED

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent
-from harness.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import DeviceLeases

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from harness.core.errors import NoDeviceError
 from harness.devices.device import CPU, Device
-from harness.errors import NoDeviceError
 from harness.supervisor.device_pool import DevicePool
 from tests import fake_nvml
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from harness.context import RunContext
+from harness.configuration.context import RunContext
+from harness.configuration.options import DIAGNOSTICS
+from harness.core.outcome import Outcome
 from harness.devices import kernel_log
-from harness.options import DIAGNOSTICS
-from harness.outcome import Outcome
 from harness.supervisor import core_files, diagnostics
 from harness.supervisor.activity import Activities
 from harness.supervisor.diagnostics import Diagnostics, Failure

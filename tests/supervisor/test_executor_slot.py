@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import NoDeviceError
+from harness.core.errors import NoDeviceError
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import DeviceLeases

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness import temp_folder
+from harness.core import temp_folder
 from harness.supervisor import kept_files
 
 

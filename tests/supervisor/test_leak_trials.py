@@ -11,11 +11,11 @@ import pytest
 from harness.checks.batch import COUNTED, WARMUP
 from harness.checks.growth import Leak
 from harness.checks.shm_turn import METERS
-from harness.diagnosis.leaks import Culprits, alone, search
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.leak_bisect import Culprits, alone, search
 from harness.supervisor.leak_trials import LeakTrials, describe, details
 from harness.supervisor.search_time import SearchTime
 from harness.zygote.client import ZygoteError

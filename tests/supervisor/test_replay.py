@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from harness import plugin
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from harness.protocol import reports
 from harness.scheduling.resumption import Finished
 from harness.supervisor import replay

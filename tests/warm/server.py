@@ -23,14 +23,14 @@ from tests.warm.spares import MOST_DESCRIPTORS, REQUEST_LIMIT
 
 #: What a controller, a worker and a zygote import before they know of any case; and the command line and its agents.
 _IMPORTED = (
-    "harness.cli",
-    "harness.cluster.agent",
-    "harness.cluster.run",
+    "harness.cli.main",
+    "harness.tools.cluster.agent",
+    "harness.tools.cluster.run",
     "harness.plugin",
-    "harness.run",
+    "harness.controller.run",
     "harness.reporting.page.document",
     "harness.reporting.page.model",
-    "harness.worker",
+    "harness.supervisor.worker",
     "harness.zygote.cold",
     "harness.zygote.server",
     "execnet.multi",

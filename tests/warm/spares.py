@@ -24,7 +24,7 @@ REQUEST_LIMIT, MOST_DESCRIPTORS = 1 << 20, 253
 _WORKERS = re.compile(r"(?:-n|--numprocesses=)(\d+)")
 _NODES = re.compile(r"--nodes=(\d+)")
 #: What starts pytest, or agents of a cluster.
-_AGENT, _CLUSTER = ("-m", "harness.cluster.agent"), ("-m", "harness.cli", "cluster", "run")
+_AGENT, _CLUSTER = ("-m", "harness.tools.cluster.agent"), ("-m", "harness.cli", "cluster", "run")
 #: It starts pytest several times, one after the other: as many are prepared. Further ones start as usual.
 _BISECT, _RUNS = ("-m", "harness.cli", "bisect"), 12
 #: Signals that Python ignores or handles by itself when it starts.

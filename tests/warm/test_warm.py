@@ -270,7 +270,7 @@ def test_a_server_is_started_for_an_environment_that_comes_again() -> None:
         (("-m", "pytest", "-p", "no:harness", "-n2"), 2),
         (("-m", "harness.cli", "cluster", "run", "--engine=local", "--nodes=3", "--", "suites", "-n1"), 3),
         (("-m", "harness.cli", "cluster", "run", "--engine=slurm", "--nodes=3", "--", "suites"), 0),
-        (("-m", "harness.cluster.agent"), 1),
+        (("-m", "harness.tools.cluster.agent"), 1),
         (("-m", "harness.cli", "bisect", "run", "suites/a.py::test_b"), 12),
         (("-m", "harness.cli", "report", "run"), 0),
     ],

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from pathlib import Path
 from typing import Any
 
-from harness import linux
+from harness.core import linux
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _THREADS = "/proc/self/task"
 _DESCRIPTORS = "/proc/self/fd"
 #: Whether the kernel tells the number without a listing, which is slower: of descriptors since Linux 6.2.
-# Without /proc there is no run (`harness.preparation`); only importing this must not fail.
+# Without /proc there is no run (`harness.controller.preparation`); only importing this must not fail.
 _THREADS_BY_LINKS = os.path.isdir(_THREADS) and os.stat(_THREADS).st_nlink - 2 == len(os.listdir(_THREADS))
 _DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
     os.stat(_DESCRIPTORS).st_size == len(os.listdir(_DESCRIPTORS)) - 1

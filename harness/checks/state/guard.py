@@ -38,8 +38,8 @@ from harness.checks.state.torch_settings import (
     numpy_settings,
     torch_settings,
 )
-from harness.outcome import Outcome
-from harness.plain_values import plain_repr
+from harness.core.outcome import Outcome
+from harness.core.plain_values import plain_repr
 
 
 class StateGuard:

@@ -26,7 +26,7 @@ from typing import Any
 
 from harness import _compat
 from harness.checks.state.section import ABSENT, Change, FlatSection, Row, Values, alike, same
-from harness.text import signal_name
+from harness.core.text import signal_name
 
 
 def process_settings() -> Sequence[Row]:

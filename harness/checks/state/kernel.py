@@ -15,9 +15,10 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness import _compat, clock
+from harness import _compat
 from harness.checks.state.section import Row
-from harness.text import signal_name
+from harness.core import clock
+from harness.core.text import signal_name
 
 #: With one of these set, OpenMP binds the first thread of a process to a CPU when it first computes in parallel.
 _BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from harness.text import one_line
+from harness.core.text import one_line
 
 #: The values of one reading, by name. A reading never changes, so that it may be returned again.
 Values = Mapping[str, object]

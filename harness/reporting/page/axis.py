@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from harness.reporting.events import End, Event, Executor, Finish, RunStarted, Start
+from harness.journal.events import End, Event, Executor, Finish, RunStarted, Start
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
+from harness.core.text import cap
+from harness.journal.events import Finish, Start
+from harness.journal.verdicts import Verdict
 from harness.protocol.exit_text import executor_exit_text
-from harness.reporting.events import Finish, Start
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
-from harness.reporting.verdict import Verdict
-from harness.text import cap
 
 #: Of texts of cases that are not red, this part of the limit is kept.
 _GREEN_SHARE = 8

@@ -11,11 +11,12 @@ from urllib.parse import quote
 from jinja2 import Template
 from markupsafe import Markup
 
-from harness.outcome import Outcome
-from harness.reporting import journal, junit
+from harness.core.outcome import Outcome
+from harness.core.text import counted
+from harness.journal import journal
+from harness.reporting import junit
 from harness.reporting.page import data, inert, shell
 from harness.reporting.page.model import IN_FULL, Page, duration
-from harness.text import counted
 
 _PACKAGE = "harness.reporting.page"
 #: In this order in the page. The plots' library comes before the script that uses it.

@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from harness.text import cap
+from harness.core.text import cap
 
 #: Characters of a name or a message that are shown.
 MOST_OF_LINE = 1000

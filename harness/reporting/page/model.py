@@ -12,17 +12,18 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from harness.backends.table import labels
-from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.reporting import environment, leak_searches
-from harness.reporting.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
-from harness.reporting.journal import JournalContents
-from harness.reporting.ledger import Ledger, ListResult
+from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.core.text import counted
+from harness.journal import environment
+from harness.journal.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger, ListResult
+from harness.reporting import leak_searches
 from harness.reporting.page import cases as case_views
 from harness.reporting.page import inert, tables, timeline
 from harness.reporting.page.axis import Axis
 from harness.reporting.page.cases import Case
 from harness.reporting.repetitions import Repeated, repetitions
-from harness.text import counted
 
 #: Characters of one captured text, and of all together, that a page keeps.
 MOST_OF_TEXT = 32_768

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.reporting import environment, journal
-from harness.reporting.atomic import write_atomically
-from harness.reporting.environment import EnvironmentFileError
-from harness.reporting.journal import JournalContents
-from harness.reporting.ledger import Ledger
+from harness.core.atomic import write_atomically
+from harness.journal import environment, journal
+from harness.journal.environment import EnvironmentFileError
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
 
 FILE_NAME = "report.html"
 

@@ -9,14 +9,14 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from harness.core.outcome import Outcome
 from harness.devices.capabilities import size
 from harness.gating.lint import WARNING
 from harness.gating.waivers import is_link
-from harness.outcome import Outcome
-from harness.reporting.events import RunStarted, Waiver
+from harness.journal.events import RunStarted, Waiver
+from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
 from harness.reporting.page.cases import Case
-from harness.reporting.verdict import Verdict
 
 #: The slowest cases that are listed.
 SLOWEST = 20

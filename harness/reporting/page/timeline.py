@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.reporting.events import Activity, Device, Event, Executor
+from harness.core.text import exit_text
+from harness.journal.events import Activity, Device, Event, Executor
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
 from harness.reporting.page.cases import Case
-from harness.text import exit_text
 
 #: What a worker is said to do while it has cases run again.
 _SEARCHES = ("searching for leaks", "confirming a leak")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.outcome import Outcome
-from harness.reporting import journal
+from harness.core.outcome import Outcome
+from harness.journal import journal
 from harness.reporting.page import model, report
 from tests.reporting import build
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from tests.reporting import build
 from tests.reporting.page import browser as browsers
 from tests.reporting.page import runs

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.errors import WriteError
-from harness.outcome import Outcome
-from harness.reporting.journal import JournalContents, JournalError
+from harness.core.errors import WriteError
+from harness.core.outcome import Outcome
+from harness.journal.journal import JournalContents, JournalError
 from harness.reporting.page import document, inert, model, report, shell
 from tests.reporting import build
 from tests.reporting.page import runs
@@ -202,6 +202,7 @@ def test_the_files_of_the_page_are_in_the_package() -> None:
 
 
 def test_who_writes_no_page_imports_nothing_of_it() -> None:
-    script = "import sys, harness.run, harness.worker; print([n for n in ('jinja2', 'markupsafe') if n in sys.modules])"
+    imports = "import sys, harness.controller.run, harness.supervisor.worker"
+    script = f"{imports}; print([n for n in ('jinja2', 'markupsafe') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

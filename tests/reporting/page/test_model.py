@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.outcome import Outcome
+from harness.core.outcome import Outcome
 from harness.reporting.page import cases, inert, model
 from harness.reporting.page.axis import Axis
 from tests.reporting import build

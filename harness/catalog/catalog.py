@@ -1,0 +1,165 @@
+"""The list of all cases. Pytest collects them; none runs."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from harness.core.caseid import suite_of
+from harness.core.errors import HarnessError
+from harness.core.text import clean
+from harness.gating.renamed import split
+
+
+class CatalogError(HarnessError):
+    """The cases could not be collected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One case. `line` counts from 1 and is None if pytest does not know it. `timeout` is in seconds.
+
+    `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
+    of the module come first, marks of the case last. `partial`: those of `covers` that name a whole upstream suite
+    (``…::*``), of which one case is only a part.
+    """
+
+    id: str
+    suite: str
+    file: str
+    line: int | None
+    description: str
+    requires: tuple[dict[str, Any], ...]
+    covers: tuple[Any, ...]
+    timeout: Any
+    fingerprint: str = ""
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        return tuple(str(row) for row in self.covers if str(row).endswith("::*"))
+
+
+def catalog(paths: Sequence[str]) -> list[Entry]:
+    """Every case under `paths` (folders, files or node ids), in collection order, including deselected cases.
+
+    Imports the cases' modules into this process. If the collection fails, pytest's output goes to stderr.
+    Raises CatalogError if the collection fails or finds no case.
+    """
+    collector = _Collector()
+    # No assertion rewriting: no case runs, and pytest could only rewrite modules that are not imported yet.
+    arguments = ["--collect-only", "-qq", "--assert=plain", "-p", "no:cacheprovider", *paths]
+    where = ", ".join(repr(path) for path in paths)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as output:
+        with _stdout_into(output):
+            status = pytest.main(arguments, plugins=[collector])
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            output.seek(0)
+            sys.stderr.write(output.read())
+            code = int(status)
+            raise CatalogError(f"pytest could not collect {where} (exit status {code}): see its output above")
+    if not collector.entries:
+        raise CatalogError(f"there are no cases in {where}: name a folder with test_*.py files")
+    return collector.entries
+
+
+def as_json(entries: Sequence[Entry]) -> str:
+    """The entries as a JSON array of objects. A mark's argument that JSON cannot hold is written as its repr."""
+    values = [{**asdict(entry), "partial": entry.partial} for entry in entries]
+    return json.dumps(values, indent=2, default=repr)
+
+
+def covered_in_part(entries: Sequence[Entry]) -> Mapping[str, int]:
+    """By row that names a whole upstream suite, the number of cases that cover a part of it."""
+    return Counter(row for entry in entries for row in dict.fromkeys(entry.partial))
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._fingerprints: dict[Path, Mapping[str, str]] = {}
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        file, line, _ = item.location
+        timeout = item.get_closest_marker("timeout")
+        self.entries.append(
+            Entry(
+                id=clean(item.nodeid),
+                suite=clean(suite_of(item.nodeid)),
+                file=clean(str(file)),
+                line=None if line is None else line + 1,
+                description=first_paragraph(getattr(getattr(item, "obj", None), "__doc__", None)),
+                requires=tuple(dict(mark.kwargs) for mark in _outermost_first(item, "requires")),
+                covers=tuple(argument for mark in _outermost_first(item, "covers") for argument in mark.args),
+                timeout=timeout.args[0] if timeout is not None and timeout.args else None,
+                fingerprint=self._fingerprint(item),
+            )
+        )
+
+    def _fingerprint(self, item: pytest.Item) -> str:
+        known = self._fingerprints.get(item.path)
+        if known is None:
+            known = self._fingerprints[item.path] = fingerprints(item.path)
+        return known.get(split(item.nodeid)[0].partition("::")[2], "")
+
+
+def fingerprints(path: Path) -> Mapping[str, str]:
+    """A hash of the code of each function of a Python file, by its name within the file (``TestClass::test_name``).
+
+    Names, docstrings, decorators, comments and layout do not change it. Empty for a file that is no Python.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    return dict(_functions(tree.body, ""))
+
+
+def _functions(body: Sequence[ast.stmt], within: str) -> Iterator[tuple[str, str]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _functions(node.body, f"{within}{node.name}::")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            code = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            text = "\n".join([ast.unparse(node.args), *map(ast.unparse, code)])
+            yield f"{within}{node.name}", hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def _outermost_first(item: pytest.Item, name: str) -> list[pytest.Mark]:
+    return list(item.iter_markers(name))[::-1]
+
+
+def first_paragraph(docstring: str | None) -> str:
+    """The first paragraph of a docstring on one line, or "" if there is none."""
+    if not isinstance(docstring, str):
+        return ""
+    paragraph = re.split(r"\n\s*\n", inspect.cleandoc(docstring).strip(), maxsplit=1)[0]
+    return clean(" ".join(paragraph.split()))
+
+
+@contextlib.contextmanager
+def _stdout_into(output: IO[str]) -> Iterator[None]:
+    """Redirect stdout to a file, including what C code and child processes write to descriptor 1."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(output.fileno(), 1)
+    try:
+        with contextlib.redirect_stdout(output):
+            yield
+    finally:
+        output.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

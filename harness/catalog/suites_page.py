@@ -1,0 +1,111 @@
+"""The suites as a page: the test files and helpers of each, with what their docstrings say."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from harness.catalog.catalog import Entry
+from harness.core.text import counted
+
+_MOST_REQUIREMENTS = 4
+_HEADER = """\
+# Suites
+
+What is checked, and where. Do not edit this page. It is generated from the docstrings of the suites:
+`harness catalog --format markdown > docs/suites.md`. `harness catalog suites/NAME` lists each case and what it checks.
+
+Requirements are those of any case of the file. A reference is a row of the inventory of behaviours that cases cover.
+Below the files of a suite are its helpers, with what they offer to cases: functions, classes, and
+reasons (in quotes) that cases give.
+"""
+
+
+def page(entries: Sequence[Entry], root: Path) -> str:
+    """The page of these cases. `root`: the folder that their files are relative to."""
+    by_suite: dict[str, dict[str, list[Entry]]] = {}
+    for entry in entries:
+        by_suite.setdefault(entry.suite, {}).setdefault(entry.file, []).append(entry)
+    lines = [_HEADER, f"{counted(len(entries), 'case')} in {counted(len(by_suite), 'suite')}.", ""]
+    lines += [
+        f"- [{suite}](#{suite}): {counted(sum(map(len, files.values())), 'case')}" for suite, files in by_suite.items()
+    ]
+    for suite, files in by_suite.items():
+        folder = (root / next(iter(files))).parent
+        lines += ["", f"## {suite}", "", _summary(folder / "__init__.py"), ""]
+        lines += ["| file | cases | about | requires | references |", "| --- | --- | --- | --- | --- |"]
+        for file, cases in files.items():
+            references = len({str(row) for case in cases for row in case.covers})
+            cells = (f"`{Path(file).name}`", str(len(cases)), _summary(root / file), _requirements(cases))
+            lines.append(_row(*cells, str(references or "")))
+        lines += _helpers(folder)
+    shared = {(root / file).parent.parent for files in by_suite.values() for file in files}
+    for folder in sorted(shared):
+        if folder.name == "suites" and (found := _helpers(folder)):
+            lines += ["", "## Helpers of several suites", *found]
+    return "\n".join(lines) + "\n"
+
+
+def _helpers(folder: Path) -> list[str]:
+    """The table of the helpers in a folder; empty if there are none."""
+    helpers = [each for each in sorted(folder.glob("*.py")) if _is_helper(each)]
+    lines = ["", "| helper | what it is |", "| --- | --- |"] if helpers else []
+    for each in helpers:
+        lines.append(_row(f"`{each.name}`", _summary(each)))
+        lines += [_row(f"`{each.stem}.{name}`", text) for name, text in _offered(each)]
+    return lines
+
+
+def _is_helper(path: Path) -> bool:
+    return not path.name.startswith("test_") and path.name != "__init__.py"
+
+
+def _offered(path: Path) -> Iterator[tuple[str, str]]:
+    """What a helper offers to cases, in its order: functions and classes with their docstrings, and sentences.
+
+    A sentence is a text with a blank, such as the reason why a case shows nothing. Names with ``_`` are not offered.
+    """
+    if path.name.startswith("_"):
+        return
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                text = _first_paragraph(ast.get_docstring(node))
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(said)))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(said)))
+            ) if " " in said and "\n" not in said:
+                text = f"“{said}”"
+            case _:
+                continue
+        if not name.startswith("_") and text:
+            yield name, text
+
+
+def _summary(path: Path) -> str:
+    """The first paragraph of a file's docstring; empty without one."""
+    if not path.is_file():
+        return ""
+    return _first_paragraph(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _first_paragraph(docstring: str | None) -> str:
+    return " ".join((docstring or "").partition("\n\n")[0].split())
+
+
+def _requirements(cases: Sequence[Entry]) -> str:
+    """What cases of a file require, the commonest first."""
+    marks = [dict.fromkeys(tuple(mark.items()) for mark in _plain(case)) for case in cases]
+    found = Counter(f"{name}={value}" for each in marks for mark in each for name, value in mark)
+    named = [f"`{text}`" for text, _ in found.most_common(_MOST_REQUIREMENTS)]
+    return ", ".join(named) + (", …" if len(found) > _MOST_REQUIREMENTS else "")
+
+
+def _plain(case: Entry) -> list[dict[str, str]]:
+    return [{name: str(value) for name, value in mark.items()} for mark in case.requires]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

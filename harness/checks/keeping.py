@@ -1,0 +1,99 @@
+"""The mark ``keeps``: how much memory a case may keep in each repetition. Growth beyond that is looked at. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.core.errors import HarnessError
+
+_SIZE = re.compile(r"(\d{1,9})(KiB|MiB|GiB)", re.ASCII)
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+#: Where blocks are counted and not measured, the bytes of one: on average in Python's allocator, at least in torch's.
+_BLOCKS = {"python_blocks": 64, "cuda_active_blocks": 512, "soft_active_blocks": 512}
+
+#: What can be named, and for each the meters that it is about. Threads, descriptors, files and shared memory are never
+#: kept. What torch's allocator has in reserve for a device follows from what tensors have there.
+METERS = {
+    "tensors": ("tensors",),
+    "host": ("tensor_bytes", "heap_bytes", "mapped_bytes", "python_blocks"),
+    "pinned": ("pinned_bytes", "pinned_reserved"),
+    "device": ("cuda_allocated", "cuda_active_blocks", "soft_allocated", "soft_active_blocks"),
+    "streams": ("cuda_streams",),
+}
+#: What is named by a number, and not by a size.
+_COUNTED = ("tensors", "streams")
+#: What is kept without a limit where the mark names nothing.
+_UNNAMED = ("tensors", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """What a case keeps in each repetition, and why. `most`: the limits that the mark names, as numbers or bytes."""
+
+    reason: str
+    most: Mapping[str, int]
+
+    @property
+    def text(self) -> str:
+        """The reason, with the limits as the mark has them: ``… (at most tensors 4, host 64 KiB a repetition)``."""
+        if not self.most:
+            return self.reason
+        limits = ", ".join(f"{name} {_shown(name, most)}" for name, most in self.most.items())
+        return f"{self.reason} (at most {limits} a repetition)"
+
+    def allowance(self, meter: str) -> int | None:
+        """How much a meter may grow in a repetition. None: without limit. 0: the case does not keep it."""
+        base = meter.partition("[")[0]
+        for name, meters in METERS.items():
+            if base in meters:
+                if self.most:
+                    most = self.most.get(name, 0)
+                    return most // _BLOCKS.get(base, 1)
+                return None if name in _UNNAMED else 0
+        return 0
+
+    def beyond(self, changes: Mapping[str, int]) -> dict[str, int]:
+        """Of what changed in one repetition, by meter, what the case has not said. A decrease stays as it is."""
+        counted = {}
+        for meter, change in changes.items():
+            allowed = self.allowance(meter)
+            more = change if change < 0 else 0 if allowed is None else max(0, change - allowed)
+            if more:
+                counted[meter] = more
+        return counted
+
+
+def parse(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps:
+    """The mark with these arguments. `where`: file and line of the case. Raises HarnessError."""
+    named = dict(kwargs)
+    reasons = [*args, *([named.pop("reason")] if "reason" in named else [])]
+    if len(reasons) != 1 or not isinstance(reasons[0], str) or not reasons[0].strip():
+        raise HarnessError(
+            f"{where}: keeps(...) needs one reason: what keeps memory, and why the case cannot release it; "
+            f"it has {reasons!r}"
+        )
+    return Keeps(reasons[0], {name: _amount(name, value, where) for name, value in named.items()})
+
+
+def _amount(name: str, value: object, where: str) -> int:
+    wrong = f"{where}: keeps({name}={value!r}): expected"
+    if name not in METERS:
+        raise HarnessError(f"{wrong} one of {', '.join(f'{each}=…' for each in METERS)}")
+    if name in _COUNTED:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise HarnessError(f"{wrong} a number of {name}, at least 1")
+        return value
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or int(found[1]) < 1:
+        raise HarnessError(f"{wrong} a size with a unit, such as '64KiB', '2MiB' or '1GiB'")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _shown(name: str, most: int) -> str:
+    if name in _COUNTED:
+        return str(most)
+    unit = next(unit for unit in ("GiB", "MiB", "KiB") if most % _UNITS[unit] == 0)
+    return f"{most // _UNITS[unit]} {unit}"

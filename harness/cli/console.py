@@ -1,0 +1,24 @@
+"""The console on which commands print."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNLIMITED = 100_000  # columns
+
+
+def make_console() -> Console:
+    """A console that prints texts as they are. In a file or a pipe, each row of a table is one line of any length.
+
+    ``$COLUMNS`` sets another width.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNLIMITED
+    return console

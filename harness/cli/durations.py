@@ -1,0 +1,43 @@
+"""``harness durations``: the file from which runs without history know the slow test files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def durations(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_DIR...", help="Run directories of whole runs. Two or more in different orders."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: print it.")
+    ] = None,
+) -> None:
+    """Write how long the cases of slow test files take, from the journals of runs: configs/durations.yaml.
+
+    A run begins with the longest cases. It knows them from results/history.json, which runs keep. Where that says
+    nothing, this file does. Make it again when the suites have changed much.
+
+    Exit status 4: a RUN_DIR has no journal of a run, or no case ran in any of them.
+    """
+    from harness.core.atomic import write_atomically
+    from harness.core.errors import HarnessError
+    from harness.scheduling import slow_files
+    from harness.scheduling.history import History
+
+    runs = [History.of_runs([path]).seconds for path in run_dirs]
+    if not any(runs):
+        raise HarnessError(f"no case ran in {', '.join(repr(str(path)) for path in run_dirs)}")
+    found = slow_files.measured(runs)
+    text = slow_files.text(found)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    write_atomically(out, text.encode())
+    cases = len({case for run in runs for case in run})
+    print(f"wrote {out}: {len(found.files)} slow test files, from {cases} cases in {len(runs)} runs")

@@ -1,0 +1,142 @@
+"""``harness package`` and ``harness verify``: a run as evidence that others can verify."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.core.outcome import EXIT_RED
+from harness.core.text import clean, counted
+
+#: How many reasons are printed. An enemy could otherwise fill a terminal or a log.
+_MOST = 1000
+
+
+def package(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory: the folder of journal.ndjson.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The archive to write.")],
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEY",
+            help="Sign with this OpenSSH key, into FILE.sig. A public key is looked up in the agent.",
+        ),
+    ] = None,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Pack a run that is not complete, too. harness verify refuses it.")
+    ] = False,
+) -> None:
+    """Pack a run directory into one file that others can verify: harness verify FILE.
+
+    It contains the run directory, the must-pass lists and waivers of the run, and manifest.json with the claim, the
+    results, and the SHA-256 of every file. The same run gives the same bytes.
+
+    Exit status: 0 packed, also a red run; 1 if harness verify would refuse it; 4 if RUN is not a run directory or FILE
+    cannot be written.
+    """
+    from harness.tools.evidence import signature
+    from harness.tools.evidence.package import Package
+
+    if sign is not None and not sign.is_file():
+        raise signature.SignatureError(f"--sign={str(sign)!r}: there is no such key")
+    run = Package.of(run_dir)
+    refused = [each for each in run.problems if not (each.unfinished and unfinished)]
+    if refused:
+        print(f"not packed: harness verify would refuse {clean(str(run_dir))}:", file=sys.stderr)
+        _list([each.text for each in refused])
+        if all(each.unfinished for each in refused):
+            print("use --unfinished to pack it as an unfinished run", file=sys.stderr)
+        raise typer.Exit(EXIT_RED)
+    manifest = run.write(out)
+    results = manifest.results
+    print(
+        f"packed {counted(len(manifest.files) + 1, 'file')} into {clean(str(out))} ({out.stat().st_size} bytes): "
+        f"{results.verdict}, {counted(results.cases, 'case')}, device {manifest.claim.device}"
+    )
+    if manifest.left_out:
+        print(f"left out {counted(len(manifest.left_out), 'link')} below files/; manifest.json names them")
+    if not manifest.complete:
+        print("the run is not complete: harness verify refuses the archive")
+    if sign is not None:
+        print(f"signed: {clean(str(signature.sign(out, sign)))}")
+
+
+def verify(
+    evidence: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that harness package made.")],
+    require_green: Annotated[bool, typer.Option("--require-green", help="Refuse a run that is not green.")] = False,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Refuse a run that was not on GPUs.")] = False,
+    must_pass: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="LIST", help="Refuse a run that did not satisfy this must-pass list. Repeatable."),
+    ] = None,
+    signers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Refuse an archive without a signature by one of these (ssh-keygen: ALLOWED SIGNERS)."
+        ),
+    ] = None,
+    identity: Annotated[str, typer.Option(metavar="WHO", help="With --signers: only this signer.")] = "",
+    signature_file: Annotated[
+        Path | None, typer.Option("--signature", metavar="FILE", help="The signature. Default: the archive's name.sig.")
+    ] = None,
+    max_size: Annotated[
+        int, typer.Option(metavar="MIB", min=1, help="Refuse an archive that is larger than this.")
+    ] = 2048,
+    extract: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="If it is verified, write the run directory to this new folder.")
+    ] = None,
+) -> None:
+    """Verify an archive: derive verdicts, totals and exit status from its journal again, and compare everything.
+
+    Every reason for a refusal is a line of its own. A red run is verified like a green one, unless --require-green.
+    Without --signers, nobody can tell who made the archive.
+
+    Exit status: 0 verified, 1 refused, 4 if FILE cannot be read as an archive, or a signature cannot be examined.
+    """
+    from harness.gating import mustpass
+    from harness.tools.evidence import signature
+    from harness.tools.evidence import verify as verification
+    from harness.tools.evidence.archive import ArchiveError
+
+    if (identity or signature_file) and signers is None:
+        raise typer.BadParameter("--identity and --signature need --signers: the file of allowed signers")
+    demands = verification.Demands(require_green, require_gpu, [mustpass.read(path) for path in must_pass or ()])
+    if extract is not None and extract.exists():
+        raise ArchiveError(f"--extract={str(extract)!r} exists already: name a new folder")
+    if evidence.exists() and not evidence.is_file():
+        raise ArchiveError(f"{str(evidence)!r} is not a regular file: give an archive of harness package")
+    try:
+        file = evidence.open("rb")
+    except OSError as error:
+        raise ArchiveError(f"cannot read {str(evidence)!r}: {error.strerror}") from None
+    with file:
+        found = verification.verify(file, evidence, demands, max_size << 20)
+        problems, who = list(found.problems), ""
+        if signers is not None:
+            who, problem = signature.problem(file, signature_file or signature.path_of(evidence), signers, identity)
+            problems += [problem] if problem else []
+        if problems or found.record is None or found.manifest is None:
+            print(f"refused: {clean(str(evidence))}", file=sys.stderr)
+            _list(problems)
+            raise typer.Exit(EXIT_RED)
+        for line in verification.lines(found.record, found.manifest):
+            print(line)
+        print("  shown: its files are unchanged since they were packed, and the results follow from its journal")
+        if who:
+            print(f"  signed by {clean(who)}")
+        else:
+            there = f"; {signature.path_of(evidence)} was not examined" if signature.path_of(evidence).exists() else ""
+            print(f"  not shown: who made it, and that nobody wrote all of it anew; that takes --signers{clean(there)}")
+        if extract is not None:
+            verification.extract(file, extract)
+            print(f"  extracted into {clean(str(extract))}")
+
+
+def _list(problems: list[str]) -> None:
+    for problem in problems[:_MOST]:
+        print(f"  - {clean(problem)}", file=sys.stderr)
+    if len(problems) > _MOST:
+        print(f"  … and {len(problems) - _MOST} more reasons", file=sys.stderr)

@@ -1,0 +1,156 @@
+"""The commands ``harness faults list`` and ``harness faults run``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.backends import soft
+from harness.backends.table import BACKENDS
+from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_RED
+
+if TYPE_CHECKING:
+    from harness.catalog.catalog import Entry
+
+SUITES = "suites"
+#: Short options of pytest that take a value.
+_VALUED = ("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W")
+
+app = typer.Typer(
+    help="Faults of devices: list them, and find out which cases detect them.",
+    no_args_is_help=True,
+)
+
+
+class NothingToRunError(HarnessError):
+    """A campaign cannot start: no cases, an unknown device or fault, or an existing results folder."""
+
+
+_Device = Annotated[
+    str,
+    typer.Option("--device", metavar="KIND", help="soft (software device), simcuda (simulated CUDA) or cuda (GPUs)."),
+]
+
+
+@app.command("list")
+def list_(
+    device: _Device = soft.BACKEND.kind,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by name.")] = False,
+) -> None:
+    """List the faults that --inject accepts, and what each breaks."""
+    import json
+
+    known = _faults(device)
+    if as_json:
+        print(json.dumps(dict(known), indent=2))
+        return
+    width = max(map(len, known))
+    for name, breaks in known.items():
+        print(f"{name:{width}}  {breaks}")
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- PYTEST_ARGUMENTS]",
+            help="Arguments for pytest after --: cases, or options such as -n 2. Default: all suites that have cases "
+            "for the device.",
+            show_default=False,
+        ),
+    ] = None,
+    device: _Device = soft.BACKEND.kind,
+    names: Annotated[
+        str, typer.Option("--faults", metavar="NAME,...", help="Only these faults. NAME:probability is also accepted.")
+    ] = "",
+    first: Annotated[bool, typer.Option("--first", help="End each run with a fault at its first red case.")] = False,
+    case_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Limit for cases without a timeout mark. For all cases if the fault hangs."
+        ),
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of every run.")] = 1,
+    results_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the results. Default: results/faults-<time>.")
+    ] = None,
+) -> None:
+    """Run cases on a device: once without faults, then once with each fault. Print which cases catch which.
+
+    Exit status 1 if no case catches a fault, or if a case is red without a fault.
+    """
+    from harness.sim.native import faults
+    from harness.tools.diagnosis import campaign
+
+    known = _faults(device)
+    try:
+        chosen = [faults.parse(name, device) for name in names.split(",")] if names else []
+    except faults.InjectionError as error:
+        raise NothingToRunError(f"--faults={names!r}: expected {error}") from None
+    cases, given = _split(arguments or [])
+    if not (cases or any(map(_names_cases, given))):
+        cases = _suites(device)
+    results = (results_dir or Path("results") / f"faults-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    if results.exists():
+        raise NothingToRunError(f"--results-dir={str(results)!r} exists already: name a new folder")
+    options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}"]
+    found = campaign.conduct(
+        chosen or [faults.Injection(name) for name in known],
+        campaign.Runs(tuple(cases), (*given, *options), results, device).run,
+        results,
+        device=device,
+        first=first,
+        tell=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(campaign.as_text(found), end="")
+    print(f"results: {results}")
+    if not found.green:
+        raise typer.Exit(EXIT_RED)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What arguments for pytest name to run, and the options. A path that may be the value of an option is one of them:
+    it is given to every run, also to one of other cases."""
+    cases: list[str] = []
+    options: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        value = before in _VALUED or (before.startswith("--") and "=" not in before)
+        (cases if _names_cases(argument) and not value else options).append(argument)
+    return cases, options
+
+
+def _names_cases(argument: str) -> bool:
+    """Whether an argument for pytest names what to run: an existing file or folder, or a case in it."""
+    return not argument.startswith("-") and Path(argument.partition("::")[0]).exists()
+
+
+def _faults(device: str) -> Mapping[str, str]:
+    """The faults of a kind of device, and what each breaks. Raises NothingToRunError if it has none."""
+    from harness.sim.native import faults
+
+    if device not in faults.injectable_kinds():
+        raise NothingToRunError(f"--device={device!r}: expected one of {', '.join(faults.injectable_kinds())}")
+    return faults.catalogue(device)
+
+
+def _suites(device: str) -> list[str]:
+    """The folders of the suites with cases for the device. Raises NothingToRunError if there are none."""
+    from harness.catalog import catalog
+
+    entries = catalog.catalog([SUITES])
+    folders = sorted({f"{SUITES}/{entry.suite}" for entry in entries if _is_for(entry, device)})
+    if not folders:
+        raise NothingToRunError(f"no suite in {SUITES} has cases that require an accelerator: name cases after --")
+    return folders
+
+
+def _is_for(entry: Entry, device: str) -> bool:
+    wanted: Sequence[object] = [mark.get(name) for mark in entry.requires for name in ("accelerator", "device")]
+    return True in wanted or bool({device, BACKENDS[device].torch_type} & set(wanted))

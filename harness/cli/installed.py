@@ -1,0 +1,51 @@
+"""Where the conformance suites are: in the checkout that is installed, or in the bundle of an installed wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+
+_PACKAGE = Path(__file__).parent.parent
+#: The folder of the suites, and the file with pytest's settings for them.
+SUITES, SETTINGS = "suites", "pyproject.toml"
+
+
+class NoSuitesError(HarnessError):
+    """This installation has no suites."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The root folder of the suites. `is_bundle`: it belongs to the installed package, so nothing is written there."""
+
+    folder: Path
+    is_bundle: bool
+
+    @classmethod
+    def find(cls, package: Path = _PACKAGE) -> Home:
+        """The home of the suites of this installation. Raises NoSuitesError."""
+        for folder, is_bundle in ((package / "bundle", True), (package.parent, False)):
+            if (folder / SUITES).is_dir() and (folder / SETTINGS).is_file():
+                return cls(folder, is_bundle)
+        raise NoSuitesError(
+            f"no suites in {str(package / 'bundle')!r} or beside {str(package)!r}: this wheel was built without them; "
+            "run pytest in a checkout, or build the wheel there"
+        )
+
+    def arguments(self, given: Sequence[str], here: Path) -> list[str]:
+        """The arguments of pytest: `given`, with the suites that they name found here. Without any, all suites.
+
+        `here`: the folder in which the command was typed; pytest keeps its cache there.
+        """
+        words, named = [], False
+        for word in given:
+            path, separator, rest = word.partition("::")
+            is_suite = path.split("/")[0] == SUITES
+            words.append(f"{self.folder / path}{separator}{rest}" if is_suite else word)
+            named = named or is_suite
+        head = ["-c", str(self.folder / SETTINGS), f"--rootdir={self.folder}"]
+        head += [f"-ocache_dir={here / '.pytest_cache'}"] if self.is_bundle else []
+        return [*head, *words, *([] if named else [str(self.folder / SUITES)])]

@@ -1,0 +1,387 @@
+"""The `harness` command. Each command imports its own modules, so that ``harness --help`` is fast."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from harness.backends.table import BACKENDS
+from harness.cli import renamed as renamed_ids
+from harness.cli.cluster import app as cluster
+from harness.cli.console import make_console
+from harness.cli.diff import diff
+from harness.cli.durations import durations
+from harness.cli.evidence import package, verify
+from harness.cli.faults import app as faults
+from harness.cli.kit import kit
+from harness.cli.matrix import app as matrix
+from harness.cli.mutate import app as mutate
+from harness.cli.report import app as report
+from harness.cli.run import run
+from harness.cli.waivers import app as waivers
+from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_RED, EXIT_USAGE
+from harness.core.text import counted, one_line
+
+if TYPE_CHECKING:
+    from harness.catalog.catalog import Entry
+    from harness.devices.device import Inventory
+#: The exit status of typer for a usage error.
+_TYPERS_USAGE = 2
+
+
+class _UsageIsFour(TyperGroup):
+    """A group whose usage errors have the exit status that the README gives them: 2 is that of an interrupted run."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with _usage_errors():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _usage_errors():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # typer has no name for the base of its usage errors. `Exit` has an exit status too, and nothing to show.
+        if getattr(error, "exit_code", None) == _TYPERS_USAGE and hasattr(error, "show"):
+            error.exit_code = EXIT_USAGE  # type: ignore[attr-defined]
+        raise
+
+
+app = typer.Typer(
+    cls=_UsageIsFour,
+    help="Conformance cases for GPUs, drivers and PyTorch: list devices and cases, check waivers, report on runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+_DEVICE_KINDS = ("auto", *BACKENDS)
+
+
+def _device_kind(text: str) -> str:
+    if text not in _DEVICE_KINDS:
+        raise typer.BadParameter(f"{text!r}: expected one of {', '.join(_DEVICE_KINDS)}")
+    return text
+
+
+class Format(StrEnum):
+    """How a list is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+app.add_typer(waivers, name="waivers")
+app.add_typer(faults, name="faults")
+app.add_typer(cluster, name="cluster")
+app.add_typer(matrix, name="matrix")
+app.add_typer(mutate, name="mutate")
+app.command()(diff)
+app.command()(durations)
+app.command()(kit)
+app.command()(package)
+app.command("renamed")(renamed_ids.renamed)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
+app.command()(verify)
+app.add_typer(report, name="report")
+
+
+def main() -> None:
+    """Run the command line. A HarnessError is printed as one line on stderr, with exit status 4."""
+    try:
+        app()
+    except HarnessError as error:
+        print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+
+
+@app.command()
+def devices(
+    capabilities: Annotated[
+        bool, typer.Option("--capabilities", help="Print all capabilities of each usable device, with their sources.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON, with sizes in bytes and the capabilities of every usable device."),
+    ] = False,
+    examine: Annotated[
+        bool, typer.Option("--health", help="Test every usable device: compute, copy, compare. Exit status 1 if sick.")
+    ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            callback=_device_kind,
+            help=f"List the devices that a run with this option uses: {', '.join(_DEVICE_KINDS)}.",
+        ),
+    ] = "auto",
+    history: Annotated[
+        list[Path] | None,
+        typer.Option("--history", metavar="DIR", help="What the runs in this folder say of each device; repeat it."),
+    ] = None,
+) -> None:
+    """List the devices of this machine, and the capabilities of the first usable device.
+
+    With --history: no device is asked, and the list has the devices of earlier runs.
+
+    This process does not initialise CUDA. A short-lived child process asks the driver where that is necessary.
+    """
+    import json
+
+    from harness.controller.machine import DeviceError
+    from harness.controller.machine import inventory as chosen
+    from harness.devices import present
+    from harness.devices.capabilities import detect
+
+    if history:
+        _history(history, as_json=as_json)
+        return
+    inventory = chosen(device)
+    if examine and device in BACKENDS and BACKENDS[device].software:
+        raise DeviceError("--health works on GPUs and the CPU, not on software devices: leave --health out")
+    if examine:
+        _examine(inventory)
+        return
+    found = {device.uuid: detect(inventory, device) for device in inventory.usable}
+    if as_json:
+        print(json.dumps(present.as_json(inventory, found), indent=2))
+        return
+    if capabilities:
+        tables = present.as_capability_tables(inventory, found)
+    else:
+        tables = present.as_tables(inventory, found[inventory.usable[0].uuid])
+    console = make_console()
+    for table in tables:
+        console.print(table)
+
+
+def _history(folders: list[Path], *, as_json: bool) -> None:
+    """What earlier runs say of each device, the most suspicious first."""
+    import json
+    import time
+
+    from rich.table import Table
+
+    from harness.journal import journal
+    from harness.tools import device_history
+    from harness.tools.matrix.folders import find
+
+    found = device_history.history(journal.read_run(path / journal.FILE_NAME) for path in find(folders).runs)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2))
+        return
+    table = Table()
+    for name in (
+        "device",
+        "hosts",
+        "runs",
+        "last run",
+        "cases",
+        "red",
+        "red only here",
+        "red on both",
+        "sick",
+        "findings",
+    ):
+        table.add_column(name, overflow="fold")
+    for each in found.devices:
+        last = time.strftime("%Y-%m-%d", time.gmtime(each.last))
+        numbers = (each.cases, each.red, each.only_here, each.on_both, each.sick + each.drained)
+        hosts, findings = ", ".join(sorted(each.hosts)), _kinds(each.findings)
+        table.add_row(each.device, hosts, str(each.runs), last, *map(str, numbers), findings)
+    console = make_console()
+    console.print(table)
+    if found.findings:
+        console.print(f"findings about no device: {_kinds(found.findings)}", soft_wrap=True)
+
+
+def _kinds(findings: Mapping[str, int]) -> str:
+    """The number of findings of each kind: ``2 batch_leak, 1 worker``."""
+    return ", ".join(f"{number} {one_line(kind)}" for kind, number in sorted(findings.items()))
+
+
+def _examine(inventory: Inventory) -> None:
+    """Examine all devices, one after the other. A device with a known fault is sick without an examination."""
+    from harness.devices import health
+    from harness.devices.health_events import HealthWatch, standing
+
+    console, sick = make_console(), 0
+    looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
+    with HealthWatch(looked) as watch:
+        for device in looked:
+            found = health.check(device)
+            sick += not found.healthy
+            state, style = ("healthy", "green") if found.healthy else ("SICK", "bold red")
+            line = f"{state} {device.uuid} ({device.name}): {found.text}, in {found.seconds:.1f} s"
+            console.print(line, style=style, soft_wrap=True)
+            signs = standing(watch.read(device.uuid)) if device.backend.hardware else ()
+            for sign in signs:
+                console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
+        for note in watch.notes:
+            console.print(note, style="yellow", soft_wrap=True)
+    if sick:
+        raise typer.Exit(EXIT_RED)
+
+
+@app.command()
+def catalog(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Folders, files or case ids. Default: suites, here or of this installation."),
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="How to print the list.")] = Format.TABLE,
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME", help="Only cases that this kind of machine must run (configs/hardware).")
+    ] = "",
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be given several times.")
+    ] = None,
+    must_pass: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Check this must-pass list against the cases. Write it if it does not exist."
+        ),
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")] = False,
+    description: Annotated[str, typer.Option(help="A description for the header of the must-pass list.")] = "",
+    renamed: Annotated[
+        Path | None,
+        typer.Option(metavar="OLD.json", help="What was renamed since this output of harness catalog --format json."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="With --renamed: add it to this file: configs/renamed.json."),
+    ] = None,
+) -> None:
+    """List every case: what it checks, requires and covers. No case runs.
+
+    With --must-pass, exit status 1 means that the list names cases that do not exist. With --renamed, it means that
+    old cases are gone: no new case is known to continue them.
+    """
+    from harness.catalog import catalog as cases
+
+    if out is not None and renamed is None:
+        raise typer.BadParameter("-o needs --renamed OLD.json: it is the file for the new names")
+    chosen, configs = paths or ["suites"], Path("configs")
+    if not Path("suites").exists() and all(path.partition("/")[0] == "suites" for path in chosen):
+        from harness.cli.installed import Home
+
+        home = Home.find()
+        chosen, configs = home.arguments(chosen, Path.cwd()), home.folder / "configs"
+    entries = cases.catalog(chosen)
+    if hardware:
+        entries = _promised(entries, hardware, configs)
+    if exclude:
+        from harness.gating import patterns
+
+        entries = [entry for entry in entries if not any(patterns.matches(each, entry.id) for each in exclude)]
+    if renamed is not None:
+        renamed_ids.show(entries, renamed, out)
+    elif must_pass is not None:
+        _keep_must_pass(entries, must_pass, update=update, description=description)
+    elif format_ is Format.JSON:
+        print(cases.as_json(entries))
+    elif format_ is Format.MARKDOWN:
+        from harness.catalog import suites_page
+
+        print(suites_page.page(entries, Path()), end="")
+    else:
+        _print_catalog(entries)
+
+
+def _promised(entries: list[Entry], name: str, configs: Path) -> list[Entry]:
+    """The cases whose requirements this kind of hardware promises to meet."""
+    from harness.gating import requirements
+    from harness.gating.hardware import load_hardware
+    from harness.gating.implication import implication
+
+    kind = load_hardware(name, configs, Path()).value
+    known = requirements.parse({**kind.device, **kind.offers})
+    conditions = ((entry, [each for mark in entry.requires for each in requirements.parse(mark)]) for entry in entries)
+    return [entry for entry, wanted in conditions if not wanted or implication(wanted, known).certain]
+
+
+def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, description: str) -> None:
+    from harness.gating import mustpass
+
+    ids = [entry.id for entry in entries]
+    if update or not path.exists():
+        written = mustpass.write(path, ids, description)
+        print(f"wrote {path}: {counted(len(written.ids), 'case')}, {written.hash}")
+        return
+    listed = mustpass.read(path)
+    missing, new = mustpass.check(listed, ids), sorted({*ids} - {*listed.ids})
+    for case_id in missing:
+        print(f"does not exist: {case_id}")
+    for case_id in new:
+        print(f"not on the list: {case_id}")
+    found = f"{counted(len(listed.ids), 'case')}, {listed.hash}"
+    print(f"{path}: {found}; {len(missing)} do not exist, {len(new)} not on the list")
+    if missing:
+        print("restore the missing cases, or use --update to remove them from the list")
+        raise typer.Exit(EXIT_RED)
+
+
+@app.command()
+def bisect(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
+    case: Annotated[str, typer.Argument(help="The id of the case.")],
+) -> None:
+    """Find the smallest set of earlier cases after which CASE fails. CASE runs again after fewer and fewer of them.
+
+    The result is added to the journal of RUN. Exit status 4 if the case fails without other cases, or does not fail
+    again.
+    """
+    from harness.gating.renamed import Renamed
+    from harness.journal import journal
+    from harness.reporting import new_names
+    from harness.tools.diagnosis import order
+
+    renamed = Renamed.load(Path("configs"))
+    named = new_names.by_new_names(journal.read_run(run_dir / journal.FILE_NAME), renamed)
+    case = renamed.now(case) if named.was else case
+    company = order.company_of(named.contents, case)
+    console = make_console()
+    print(f"{case} was {company.outcome} after {counted(len(company.earlier), 'case')} in its process")
+    found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
+    order.record(run_dir, found, named.was)
+    for culprit in found.culprits:
+        console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
+    print(f"goes wrong:     {company.command(found.culprits)}")
+    print(f"does not alone: {company.command([])}")
+
+
+def _print_catalog(entries: list[Entry]) -> None:
+    from rich.table import Table
+
+    from harness.catalog.catalog import covered_in_part
+    from harness.core.text import clean
+
+    table = Table()
+    for name in ("case", "requires", "covers", "timeout", "description"):
+        table.add_column(name, overflow="fold")  # ids must stay whole, so that they can be copied
+    for entry in entries:
+        requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
+        covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
+        timeout = "" if entry.timeout is None else str(entry.timeout)
+        table.add_row(entry.id, clean(requires), clean(covers), clean(timeout), entry.description)
+    console = make_console()
+    console.print(table)
+    console.print(f"{counted(len(entries), 'case')} in {counted(len({entry.suite for entry in entries}), 'suite')}")
+    for row, cases in covered_in_part(entries).items():
+        console.print(f"covered in part only, by {counted(cases, 'case')}: {row}", soft_wrap=True)

@@ -1,0 +1,129 @@
+"""``harness matrix``: many runs on many machines as one page and one JSON; and the plan of such runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from harness.tools.matrix.words import PlanFormat, System, When
+
+_CONFIGS = Path("configs")
+
+
+class _PageByDefault(TyperGroup):
+    """``harness matrix DIR...`` is ``harness matrix page DIR...``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {*self.commands, "--help"}
+        return super().parse_args(ctx, args if not args or args[0] in known else ["page", *args])
+
+
+app = typer.Typer(
+    cls=_PageByDefault,
+    help=(
+        "Put many runs side by side: harness matrix DIR... -o matrix.html. Say which runs to make on which machines: "
+        "harness matrix plan. A folder that is called plan or page is ./plan or ./page."
+    ),
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def page(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Run directories, or folders with run directories up to four levels below."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("matrix.html"),
+    json_out: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write everything as JSON to this file.")
+    ] = None,
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="Exit with 0 if the page was written, even if something is red.")
+    ] = False,
+) -> None:
+    """Put many runs on many machines side by side: cases by machines, and what the failures have in common.
+
+    A machine is a host with its kind of device, driver and torch; its runs count together. Each failure gets a class:
+    everywhere, one torch, one driver, one kind of device, one host, one device, one option, one commit, one setting,
+    since or until a run, mixed or flake, with how sure that is, what cannot be told apart from it, and what to run
+    next. Findings are listed with their runs, cells without a result are counted by reason. Cases of older runs that
+    configs/renamed.json names count under their new names.
+
+    Exit status: 0 if nothing is red, 1 if a run is (also if it did not finish or its journal has unreadable lines), 5
+    if no case ran, 4 if a DIR has no run or a file cannot be written.
+    """
+    import gc
+
+    from harness.core.atomic import write_atomically
+    from harness.gating.renamed import Renamed
+    from harness.tools.matrix import folders as run_folders
+    from harness.tools.matrix import model, text
+    from harness.tools.matrix import page as pages
+    from harness.tools.matrix.fleet import Fleet, exit_status
+    from harness.tools.matrix.reading import read_all, with_new_names
+
+    found = run_folders.find(folders)
+    gc.disable()  # millions of small values, and no circles among them
+    fleet = Fleet(found.notes)
+    renamed = Renamed.load(_CONFIGS)
+    for run in read_all(found.runs):
+        fleet.add(with_new_names(run, renamed))
+    made = fleet.matrix()
+    write_atomically(out, pages.render(made))
+    if json_out is not None:
+        write_atomically(json_out, model.as_json(made))
+    sys.stdout.write(text.text(made))
+    print(f"wrote {out}" + (f" and {json_out}" if json_out is not None else ""))
+    if not exit_zero and (status := exit_status(made)):
+        raise typer.Exit(status)
+
+
+@app.command()
+def plan(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The plan: machines, and what runs on them.", show_default=True)
+    ] = _CONFIGS / "matrix.yaml",
+    format_: Annotated[
+        PlanFormat,
+        typer.Option(
+            "--format",
+            help="table: for people. slurm: one sbatch command for each job. github: one line of JSON for "
+            "strategy.matrix. gitlab: a child pipeline. names: for each job RUN/PART, for scripts.",
+        ),
+    ] = PlanFormat.TABLE,
+    when: Annotated[
+        list[When] | None,
+        typer.Option("--when", help="Jobs for this time; may be repeated. Default: nightly.", show_default=False),
+    ] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option("--machine", metavar="NAME", help="Only jobs on this machine; may be repeated."),
+    ] = None,
+    by: Annotated[
+        System | None,
+        typer.Option("--by", help="Only jobs on machines that this system reaches. The formats for a system imply it."),
+    ] = None,
+) -> None:
+    """Print the jobs of a plan. Nothing runs.
+
+    Hardware files and profiles are read from ./configs. A machine that no hardware file declares is refused, and so is
+    a profile that cannot run on its machine.
+
+    Exit status 4: the plan has an error, or no job is left. Nothing is printed but the reasons.
+    """
+    from harness.tools.matrix import formats, jobs
+    from harness.tools.matrix.planfile import load_plan
+
+    every = jobs.all_jobs(load_plan(file, _CONFIGS, Path()))
+    chosen = jobs.select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])
+    text, note = formats.written(chosen, format_, by)
+    sys.stdout.write(text)
+    if note:
+        print(f"harness: {note}", file=sys.stderr)

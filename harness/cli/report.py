@@ -1,0 +1,335 @@
+"""The commands ``harness report DIR``, ``harness report merge``, and one for each format of a report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from harness.cli.console import make_console
+from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_RED
+from harness.core.text import counted
+
+if TYPE_CHECKING:
+    from harness.journal.journal import JournalContents
+    from harness.journal.ledger import Ledger
+    from harness.journal.stored_run import StoredRun
+    from harness.reporting.junit import Report
+
+
+_STANDARD_OUTPUT = "-"
+_RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")]
+_Out = Annotated[
+    str, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: -, that is standard output.")
+]
+
+
+class ReportError(HarnessError):
+    """A report cannot be written as it was asked for."""
+
+
+class _ShowByDefault(TyperGroup):
+    """``harness report DIR`` is ``harness report show DIR``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {*self.commands, "--help"}
+        return super().parse_args(ctx, args if not args or args[0] in known else ["show", *args])
+
+
+app = typer.Typer(
+    cls=_ShowByDefault,
+    help=(
+        "Print the results of a run and write its junit.xml: harness report DIR. Write one report of a run: junit, "
+        "html, json, markdown, prometheus. Make one run of shards: merge."
+    ),
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def show(
+    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")],
+    growth: Annotated[
+        bool,
+        typer.Option("--growth", help="Show the memory of every repeated case, not only of those that grew."),
+    ] = False,
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="Exit with 0 if the report was written, even if the run is red.")
+    ] = False,
+) -> None:
+    """Write DIR/junit.xml from the journal and print the results. This also works for a run that was killed.
+
+    For a run with --repeat, it also prints the cases whose memory grew over their repetitions in one process.
+
+    The exit status is that of the run: 0 green, 1 red, 2 interrupted, 3 internal error, 5 nothing ran. A run that did
+    not finish is red. Exit status 4: no report was written, because DIR has no journal of a run or junit.xml cannot be
+    written.
+    """
+    from harness.journal import journal
+    from harness.journal.ledger import Ledger
+    from harness.reporting import junit
+
+    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    ledger = Ledger.from_journal(contents)
+    written = junit.write(run_dir, ledger)
+    _print_report(contents, ledger, written, growth=growth)
+    if not exit_zero:
+        raise typer.Exit(ledger.run_exit_status())
+
+
+@app.command()
+def html(
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The run directory: the folder of journal.ndjson.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: RUN_DIR/report.html."),
+    ] = None,
+) -> None:
+    """Write the HTML report of a run. This also works for a run that was killed.
+
+    A run writes the same file at its end. It is one file without references to others, and needs no network. A file
+    elsewhere than in RUN_DIR has no links to the files of the run.
+
+    Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
+    """
+    from harness.devices.capabilities import size
+    from harness.reporting.page import report
+
+    path = report.write(run_dir, out=out)
+    print(f"wrote {path} ({size(path.stat().st_size)})")
+
+
+@app.command()
+def junit(
+    run_dir: _RunDir,
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The file to write; - for standard output. Default: DIR/junit.xml."
+        ),
+    ] = "",
+    flavour: Annotated[
+        str,
+        typer.Option("--junit-flavour", metavar="NAME", help="default, jenkins or gitlab. Default: that of the run."),
+    ] = "",
+) -> None:
+    """Write the JUnit report of a run, of any size. A run writes the same file at its end.
+
+    Flavours: default is for most readers, and valid for Jenkins' strict schema. jenkins also has findings as cases.
+    gitlab has what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
+
+    Exit status 4: nothing was written, because DIR has no journal of a run or the file cannot be written.
+    """
+    from harness.configuration.options import JUNIT_FLAVOURS
+    from harness.reporting import junit as reports
+
+    if flavour and flavour not in JUNIT_FLAVOURS:
+        raise ReportError(f"--junit-flavour={flavour!r}: expected one of {', '.join(JUNIT_FLAVOURS)}")
+    if out == _STANDARD_OUTPUT:
+        reports.write_to(sys.stdout.buffer, run_dir, flavour=flavour)
+    else:
+        print(reports.write(run_dir, flavour=flavour, out=Path(out) if out else None).text)
+
+
+@app.command("json")
+def as_json(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
+    """Write the results of a run as one JSON document: facts, totals, findings, and each case with its attempts.
+
+    Its schema is harness/reporting/report.schema.json. Exit status 4: see harness report junit.
+    """
+    from harness.reporting import report_json
+
+    with _results(run_dir) as (results, known):
+        _write(out, report_json.chunks(results, known))
+
+
+@app.command()
+def markdown(
+    run_dir: _RunDir,
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="The file to append to. Default: standard output.")
+    ] = _STANDARD_OUTPUT,
+    annotations: Annotated[
+        bool,
+        typer.Option("--annotations", help="Also print workflow commands that mark the lines that failed. Needs -o."),
+    ] = False,
+) -> None:
+    """Write the results of a run as a job summary for GitHub Actions: red cases first, at most 1 MB.
+
+    In a workflow: harness report markdown DIR --annotations -o "$GITHUB_STEP_SUMMARY". FILE is appended to, because
+    other commands of the step write to it too. Exit status 4: see harness report junit.
+    """
+    from harness.reporting import github
+
+    if annotations and out == _STANDARD_OUTPUT:
+        raise ReportError('--annotations prints to standard output: add -o FILE, for example -o "$GITHUB_STEP_SUMMARY"')
+    with _results(run_dir) as (results, known):
+        _write(out, [github.summary(results, known)], append=True)
+        for command in github.workflow_commands(results) if annotations else ():
+            print(command)
+
+
+@app.command()
+def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
+    """Write the numbers of a run for the textfile collector of Prometheus' node_exporter.
+
+    FILE is replaced at once, as the collector needs it, and its name must end with .prom. Exit status 4: see harness
+    report junit.
+    """
+    from harness.reporting import prometheus as metrics
+
+    if out != _STANDARD_OUTPUT and not out.endswith(".prom"):
+        raise ReportError(f"-o {out!r}: the textfile collector reads only files whose name ends with .prom")
+    with _results(run_dir) as (results, known):
+        _write(out, [metrics.text(results, known)])
+
+
+@contextmanager
+def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]:
+    """The results of a run, and the facts of its environment.json."""
+    from harness.journal import environment
+    from harness.journal.environment import EnvironmentFileError
+    from harness.journal.stored_run import StoredRun
+
+    with StoredRun.of(run_dir) as results:
+        try:
+            known = environment.read(run_dir)
+        except EnvironmentFileError as error:
+            print(f"harness: {error}; the report does without it", file=sys.stderr)
+            known = None
+        yield results, known
+
+
+def _write(out: str, chunks: Iterable[bytes], *, append: bool = False) -> None:
+    """Write to standard output, behind what a file has, or in the place of a file. Raises WriteError."""
+    from harness.core.atomic import replacing
+    from harness.core.errors import writing
+
+    if out == _STANDARD_OUTPUT:
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+    elif append:
+        with writing(f"{out!r}; make the folder writable and free space there"), open(out, "ab") as file:
+            file.writelines(chunks)
+    else:
+        with replacing(Path(out)) as file:
+            file.writelines(chunks)
+
+
+@app.command()
+def merge(
+    shards: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="The run directories of all shards, in any order.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="A new run directory for the merged run.")],
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="Exit with 0 if the run was merged, even if it is red.")
+    ] = False,
+) -> None:
+    """Make one run of the shards of a run: OUT gets a journal, junit.xml, report.html and environment.json.
+
+    The shards must have all cases of the run, each once, and must have run the same suites with the same torch, driver,
+    seed and options. Otherwise a line says what is missing, double or different, nothing is written, and the exit
+    status is 1. Must-pass lists and the profile's least number of cases are checked here.
+
+    The exit status is that of the merged run. Exit status 4: a DIR has no journal of a shard or a broken
+    environment.json, or OUT cannot be written.
+    """
+    import secrets
+
+    from harness.journal import environment, journal
+    from harness.journal import merge as merging
+    from harness.journal.ledger import Ledger
+    from harness.reporting import junit
+    from harness.reporting.page import report
+
+    parts = [merging.part_of(str(path), journal.read_run(path / journal.FILE_NAME)) for path in shards]
+    problems = merging.problems(parts)
+    for problem in problems:
+        print(f"harness: {problem}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(EXIT_RED)
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    argv = ["harness", "report", "merge", *map(str, shards), "-o", str(out)]
+    events = merging.merged(parts, run_id=run_id, argv=argv, now=time.time())
+    environments = {str(part.shard): known for part in parts if (known := environment.read(Path(part.name)))}
+    contents = merging.write(out, events, environments)
+    ledger = Ledger.from_journal(contents)
+    written = junit.write(out, ledger)
+    report.write(out, contents)
+    _print_report(contents, ledger, written, growth=False)
+    print(f"merged {counted(len(parts), 'shard')} into {out}")
+    if not exit_zero:
+        raise typer.Exit(ledger.run_exit_status())
+
+
+def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
+    from harness.core.text import clean, one_line
+    from harness.reporting import leak_searches, plot
+    from harness.reporting.repetitions import repetitions
+
+    console = make_console()
+
+    def line(text: str, style: str | None = None) -> None:
+        # No line breaks: the reproducing command must stay on one line to be copied.
+        console.print(clean(text), style=style, soft_wrap=True)
+
+    for verdict in ledger.red:
+        line(f"{verdict.outcome.upper()} {verdict.case}", "bold red")
+        line(f"    {one_line(verdict.message)}")
+        if verdict.reproduce:
+            line(f"    reproduce: {one_line(verdict.reproduce, 4096)}")
+    for finding in ledger.findings:
+        line(f"FINDING {finding.kind}: {one_line(finding.message)}", "bold red")
+        if finding.reproduce:
+            line(f"    reproduce: {finding.reproduce}")
+    for bisected in ledger.bisected:
+        line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
+        line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")
+    for text in leak_searches.unproven(ledger.searches):
+        line(text)
+    repeated = repetitions(ledger)
+    for each in repeated:
+        if each.grows or growth:
+            line(f"{each.word} {each.case}", "bold" if each.grows else None)
+            for text in (each.text, *each.plot(blocks=plot.fits(console.encoding))):
+                line(f"    {text}")
+    if growth and not repeated:
+        line(
+            "the journal has no memory readings of repeated cases: "
+            "run with --repeat=12 or more, and without --leak-check=off",
+            "yellow",
+        )
+    for damaged in contents.damaged[:20]:
+        line(
+            f"line {damaged.number} of the journal is unreadable and was ignored: {one_line(damaged.reason)}", "yellow"
+        )
+    for unknown in contents.unknown[:20]:
+        what = f"line {unknown.number} of the journal has the unknown kind {one_line(unknown.kind)!r} and was ignored"
+        line(f"{what}: use a newer harness to read it", "yellow")
+    for result in ledger.lists:
+        line(result.text)
+    for change in ledger.forced:
+        line(f"RESUMED BY FORCE {change}", "bold")
+    if ledger.end is None:
+        line("the run did not finish, so it counts as red: run it again", "yellow")
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"
+    cost = ledger.cost
+    findings = f"; {counted(len(ledger.findings), 'finding')}" if ledger.findings else ""
+    line(f"{counts} ({len(ledger.verdicts)} in all){findings}; exit status {ledger.run_exit_status()}")
+    line(
+        f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
+        f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
+        f"{leak_searches.cost(ledger.searches)}"
+    )
+    line(written.text)

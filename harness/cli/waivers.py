@@ -1,0 +1,159 @@
+"""The commands ``harness waivers lint`` and ``harness waivers update``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_RED
+from harness.core.text import counted
+
+if TYPE_CHECKING:
+    from harness.gating.lint import Marks
+    from harness.gating.requirements import Condition
+    from harness.gating.waivers import Waiver
+
+CONFIGS, SUITES = Path("configs"), Path("suites")
+WAIVERS, HARDWARE = CONFIGS / "waivers", CONFIGS / "hardware"
+
+app = typer.Typer(help="Waivers (known failures): check waiver files, and propose entries.", no_args_is_help=True)
+
+
+class InputError(HarnessError):
+    """An input of the check (cases, hardware, waiver files) is missing or unreadable."""
+
+
+class OutputError(HarnessError):
+    """The proposals cannot be written to the file."""
+
+
+@app.command()
+def lint(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help=f"Waiver files, or folders. Default: {WAIVERS}.", show_default=False)
+    ] = None,
+    catalog: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Cases: a folder to collect, or JSON of 'harness catalog'. Default: {SUITES}, if it exists."
+        ),
+    ] = None,
+    hardware: Annotated[
+        Path | None, typer.Option(help=f"Folder of hardware files. Default: {HARDWARE}, if it exists.")
+    ] = None,
+) -> None:
+    """Check waiver files, also against the existing cases and hardware files. Exit status 1 for errors."""
+    from harness.gating.configfile import ConfigError
+    from harness.gating.lint import lint as remarks_on
+    from harness.gating.waiverfile import load_waivers
+
+    here = Path.cwd()
+    paths = dict.fromkeys(path.resolve() for each in files or [WAIVERS] for path in _files(each))
+    waivers: list[Waiver] = []
+    errors = 0
+    for path in paths:
+        try:
+            waivers += load_waivers([path], here)
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                errors += 1
+                _say(f"error: {line}")
+    cases = _catalog(catalog or (SUITES if SUITES.is_dir() else None))
+    kinds = _hardware(hardware or (HARDWARE if HARDWARE.is_dir() else None))
+    notes = 0
+    for remark in remarks_on(waivers, today=date.today(), catalog=cases, hardware=kinds):
+        errors += remark.error
+        notes += not remark.error
+        _say(f"{'error' if remark.error else 'note'}: {remark.source}: {remark.kind}: {remark.text}")
+    against = "no catalogue" if cases is None else counted(len(cases), "case")
+    declared = "no declared hardware" if kinds is None else f"{counted(len(kinds), 'kind')} of hardware"
+    checked = f"{counted(len(waivers), 'waiver')} in {counted(len(paths), 'file')}"
+    _say(f"{checked}, {against}, {declared}: {counted(errors, 'error')}, {counted(notes, 'note')}")
+    raise typer.Exit(EXIT_RED if errors else 0)
+
+
+@app.command()
+def update(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory: the folder of journal.ndjson.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A new file for the proposals. Default: stdout.")
+    ] = None,
+) -> None:
+    """Propose waivers for the red cases of RUN, and name waivers to remove. Changes no existing file."""
+    from harness.gating.renamed import Renamed
+    from harness.journal import journal
+    from harness.reporting import new_names
+    from harness.tools import proposals
+
+    named = new_names.by_new_names(journal.read_run(run / journal.FILE_NAME), Renamed.load(CONFIGS))
+    found = proposals.propose(named.contents, proposals.read_machine(run), date.today())
+    text = proposals.as_yaml(found, f"proposed by: harness waivers update {run}")
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise OutputError(f"{str(output)!r} exists already and is not replaced: name a new file") from None
+    except OSError as error:
+        raise OutputError(f"cannot write {str(output)!r}") from error
+    proposed, remarks = counted(len(found.entries), "waiver"), counted(len(found.remarks), "remark")
+    _say(f"wrote {output}: {proposed} to check, {remarks}")
+
+
+def _say(text: str) -> None:
+    from harness.core.text import clean
+
+    typer.echo(clean(" ".join(text.split())))
+
+
+def _files(path: Path) -> list[Path]:
+    """The waiver files that an argument names."""
+    if path.is_dir():
+        return sorted(path.glob("*.yaml"))
+    if path == WAIVERS:
+        raise InputError(f"there is no folder {str(path)!r} here: name waiver files")
+    return [path]
+
+
+def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
+    """The ``requires`` marks of each case by id; None without a path."""
+    if path is None:
+        return None
+    from harness.gating import requirements
+
+    if path.suffix == ".json":
+        from harness.catalog import catalog_file
+
+        cases: Mapping[str, Marks] = {case.id: case.requires for case in catalog_file.read(path)}
+    else:
+        from harness.catalog.catalog import catalog
+
+        cases = {entry.id: entry.requires for entry in catalog([str(path)])}
+    for case_id, marks in cases.items():
+        try:
+            for mark in marks:
+                requirements.parse(mark)
+        except HarnessError as error:
+            raise InputError(f"case {case_id!r} of {str(path)!r} has an invalid 'requires' mark") from error
+    return cases
+
+
+def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:
+    """The declared properties of each kind of hardware, by name. None without a folder."""
+    if folder is None:
+        return None
+    from harness.gating.configfile import load
+    from harness.gating.hardware import Hardware
+    from harness.gating.lint import known
+
+    if not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is not a folder: give a folder of hardware files")
+    declared = {path.stem: load(path, Hardware).value for path in sorted(folder.glob("*.yaml"))}
+    return {name: known({**kind.device, **kind.offers}) for name, kind in declared.items()}

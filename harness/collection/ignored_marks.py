@@ -1,0 +1,66 @@
+"""Warn about marks of the harness on tests where it is not active: their conditions have no effect there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.collection.scope import Scope
+from harness.fixtures import MARKERS
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+_MARKS = tuple(line.partition("(")[0] for line in MARKERS)
+_OUTPUT = "harness_ignored_marks"
+
+
+class IgnoredMarks:
+    """Counts the marks during collection. The controller prints them at the end."""
+
+    def __init__(self) -> None:
+        self._tests = 0
+        self._marks: Mapping[str, int] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        scope, ours = Scope.of(session.config), _ours(session.config)
+        found = [_marks(item, ours) for item in session.items if not scope.has(item.path)]
+        self._tests = sum(map(bool, found))
+        self._marks = Counter(name for names in found for name in names)
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[_OUTPUT] = self._tests, dict(self._marks)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """The counts of any worker will do: all xdist workers collect the same tests."""
+        self._tests, self._marks = getattr(node, "workeroutput", {}).get(_OUTPUT, (self._tests, self._marks))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._tests:
+            terminalreporter.line(warning(self._tests, self._marks))
+
+
+def warning(tests: int, marks: Mapping[str, int]) -> str:
+    """The warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
+    on = ", ".join(f"{name} on {marks[name]}" for name in _MARKS if marks.get(name))
+    return (
+        f"harness: not active for {tests} tests with its marks, so the marks had no effect: {on}; "
+        "to activate it, use -p harness.plugin, or add the folder of these tests to the ini value harness_suites"
+    )
+
+
+def _ours(config: pytest.Config) -> frozenset[str]:
+    """The marks that only the harness has declared."""
+    others = {
+        line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers") if line not in MARKERS
+    }
+    return frozenset(_MARKS) - others
+
+
+def _marks(item: pytest.Item, ours: frozenset[str]) -> set[str]:
+    """The marks in `ours` that a test has. A ``requires`` with positional arguments is not ours: ours has keywords."""
+    marks = (mark for mark in item.iter_markers() if mark.name in ours)
+    return {mark.name for mark in marks if mark.name != "requires" or (mark.kwargs and not mark.args)}

@@ -1,0 +1,80 @@
+"""Decide which tests of a session are cases: all, those under some folders, or none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.configuration import options
+
+#: The key of the run context that the controller gives each xdist worker. Without it, a worker has no cases.
+CONTEXT = "harness_context"
+_SCOPE = pytest.StashKey["Scope"]()
+
+
+class Scope:
+    """The tests of one session that are cases. Symbolic links in paths are resolved before a comparison."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.all = named(config) or options.given(config)
+        folders = () if self.all else config.getini("harness_suites")
+        self._folders = tuple(_resolved(folder) for folder in folders)
+        if hasattr(config, "workerinput"):
+            self.any = CONTEXT in config.workerinput
+        else:
+            self.any = self.all or self._reached(config)
+        self._cases: dict[Path, bool] = {}
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Scope:
+        """The scope of a session. It is computed once."""
+        if _SCOPE not in config.stash:
+            config.stash[_SCOPE] = cls(config)
+        return config.stash[_SCOPE]
+
+    def has(self, path: Path) -> bool:
+        """Whether the tests of this file are cases."""
+        if path not in self._cases:
+            self._cases[path] = self.any and (self.all or _resolved(path).startswith(self._folders))
+        return self._cases[path]
+
+    def _reached(self, config: pytest.Config) -> bool:
+        """Whether an argument is inside one of the folders, or contains one."""
+        if not self._folders:
+            return False
+        wanted = [_resolved(path) for path in _argument_paths(config)]
+        return any(path.startswith(f) or f.startswith(path) for path in wanted for f in self._folders)
+
+
+def named(config: pytest.Config) -> bool:
+    """Whether the user named the plugin with ``-p``. If so, every test is a case."""
+    return config.pluginmanager.get_plugin("harness.plugin") is not None
+
+
+def _resolved(path: str | Path) -> str:
+    return os.path.realpath(path) + os.sep
+
+
+def _argument_paths(config: pytest.Config) -> Iterator[Path]:
+    """The files and folders that the arguments name: by path or, with ``--pyargs``, by module name."""
+    for argument in config.args:
+        name = argument.partition("::")[0]
+        module = _module_path(name) if config.getoption("pyargs") else None
+        yield module or config.invocation_params.dir / name
+
+
+def _module_path(name: str) -> Path | None:
+    """The file of a module or the folder of a package. None if there is no such module."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:  # noqa: BLE001 - a parent package raises on import: the collection reports that error
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0])
+    return Path(spec.origin) if spec.has_location and spec.origin else None

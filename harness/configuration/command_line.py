@@ -1,0 +1,168 @@
+"""The command line of a session: whose each short form is, and the root folder that pytest derives from the rest.
+
+pytest looks for its root folder and its ini file before it knows the options of plugins. It then takes a value that
+stands in a word of its own for an argument, and where that path exists it may find others than without. In such a
+session, and in one that resumes a run with another root folder, pytest starts once more, in the same process, with
+arguments that leave no doubt.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import _compat
+from harness.configuration import arguments, options
+from harness.configuration.options import OPTIONS, OptionError
+from harness.configuration.rootdir import Root, inserted
+
+_PARSER = pytest.StashKey[pytest.Parser]()
+_TAKEN = pytest.StashKey[frozenset[str]]()
+_AGAIN = pytest.StashKey[tuple[str, ...]]()
+#: The file name of a journal, of which the first line is read here, as `harness.journal.journal` has it.
+_JOURNAL = "journal.ndjson"
+#: More bytes than the first line of a journal has.
+_FIRST_LINE = 1 << 20
+
+
+class CommandLine:
+    """The words of a session's command line, from before its first conftests are loaded until after."""
+
+    def __init__(self, config: pytest.Config, parser: pytest.Parser, words: list[str]) -> None:
+        """Rewrite those short forms in `words` that no plugin has declared.
+
+        A conftest may still declare them, and it may be in a folder that is the word behind one: such words stay.
+        """
+        self._config, self._parser, self._words = config, parser, words
+        self._here = config.invocation_params.dir
+        words[:] = arguments.expand(words, self._here)
+        present = arguments.found(words)
+        free = present - arguments.declared(parser, present, words)
+        free -= arguments.doubtful(words, free, self._here)
+        words[:], self._changes = arguments.rewrite(words, free)
+        if self._changes:
+            self._understand()
+        config.stash[_PARSER] = parser
+
+    def settle(self) -> None:
+        """All that may declare options has done so: leave its own to each, and rewrite the rest."""
+        present = arguments.found(self._words) | {change.flag for change in self._changes}
+        if present:
+            taken = arguments.declared(self._parser, present, self._words)
+            self._words[:] = arguments.restore(self._words, self._changes, taken)
+            self._words[:], _ = arguments.rewrite(self._words, present - taken)
+            self._understand()
+        again = self._root_arguments()
+        if again is not None:
+            self._config.stash[_AGAIN] = again
+            self._words.clear()  # this session only starts the next one
+
+    def _understand(self) -> None:
+        """Have the values of our options, and the arguments without them, where plugins look for them."""
+        known = self._config.known_args_namespace
+        found = self._parser.parse_known_args(self._words, copy.copy(self._config.option))
+        for name in ("file_or_dir", *(option.dest for option in OPTIONS.values())):
+            setattr(known, name, getattr(found, name))
+
+    def _root_arguments(self) -> tuple[str, ...] | None:
+        """The arguments with which pytest finds the right root folder; None if it has."""
+        known = self._config.known_args_namespace
+        typed = tuple(str(word) for word in self._config.invocation_params.args)
+        words = arguments.expand(arguments.all_words(typed, os.environ), self._here)
+        shorts = arguments.found(words)
+        taken = arguments.declared(self._parser, shorts, words) if shorts else frozenset()
+        wanted = () if known.rootdir else self._resumed_root()
+        ours = (shorts - taken) | set(arguments.LONG.values())
+        values = [change.words[1] for change in arguments.paths(words, ours, self._here)]
+        # Every later process reads the variable, and the run directory exists by then.
+        unsafe = arguments.has_lone_values(arguments.all_words((), os.environ), ours)
+        if not wanted and not unsafe and not (values and self._misled(values)):
+            return None
+        self._config.stash[_TAKEN] = taken
+        return inserted(arguments.told(arguments.expand(typed, self._here), taken), wanted)
+
+    def _misled(self, values: Iterable[str]) -> bool:
+        """Whether pytest finds another root folder or ini file with the `values` as arguments than without."""
+        known = self._config.known_args_namespace
+        right = _compat.root_of(known, known.file_or_dir, self._here)
+        return right != _compat.root_of(known, [*known.file_or_dir, *values], self._here)
+
+    def _resumed_root(self) -> tuple[str, ...]:
+        """The option that names the root folder of the run to resume; none if it is that of this session."""
+        known = self._config.known_args_namespace
+        try:
+            resumed = options.resolve(
+                "resume", known.harness_resume, os.environ, self._config.getini(OPTIONS["resume"].dest)
+            )
+        except OptionError:
+            return ()  # reported later
+        root = None if resumed is None else _root_of_run(self._here / resumed)
+        return () if root is None or root == self._config.rootpath else (f"--rootdir={root}",)
+
+
+def run_again(config: pytest.Config) -> int | None:
+    """Run the session that this one has only started, if so. Returns its exit status."""
+    words = config.stash.get(_AGAIN, None)
+    if words is None:
+        return None
+    others: frozenset[str] = config.stash[_TAKEN]
+    with _variables(arguments.told_variable(os.environ, others)):
+        return int(pytest.main([*words], plugins=config.invocation_params.plugins))
+
+
+def taken(config: pytest.Config) -> frozenset[str]:
+    """Returns the short forms of our options that others have declared in this session."""
+    if _TAKEN not in config.stash:
+        parser = config.stash.get(_PARSER, None)
+        typed = [str(word) for word in config.invocation_params.args]
+        found = frozenset() if parser is None else arguments.declared(parser, arguments.LONG, typed)
+        config.stash[_TAKEN] = found
+    return config.stash[_TAKEN]
+
+
+def words(config: pytest.Config) -> list[str]:
+    """Returns what the user has typed, with the variable for arguments before it, and files of arguments read."""
+    typed = [str(word) for word in config.invocation_params.args]
+    return arguments.expand(arguments.all_words(typed, os.environ), config.invocation_params.dir)
+
+
+def unavailable(flags: Iterable[str]) -> str:
+    """Returns a line for people about the short forms that others have; empty if there are none."""
+    theirs = sorted(flags)
+    if not theirs:
+        return ""
+    instead = ", ".join(arguments.LONG[flag] for flag in theirs)
+    return f"{', '.join(theirs)}: declared by another plugin or a conftest; the harness's option is {instead}"
+
+
+def told_arguments(config: pytest.Config) -> tuple[str, ...]:
+    """Returns the arguments of a session with all that other processes need to find the same root and ini file."""
+    typed = [str(word) for word in config.invocation_params.args]
+    return Root.of(config).tell(arguments.told(typed, taken(config)))
+
+
+@contextmanager
+def _variables(more: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ[name] for name in more}
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def _root_of_run(folder: Path) -> Path | None:
+    """The root folder of the run in a run directory, if it still exists. What is wrong is reported later."""
+    try:
+        with (folder / _JOURNAL).open("rb") as file:
+            line = json.loads(file.readline(_FIRST_LINE))
+        root = Path(line["rootdir"])
+        return root if root.is_absolute() and root.is_dir() else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

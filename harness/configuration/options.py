@@ -1,0 +1,585 @@
+"""All settings, and their priority: marker > command line > environment > profile > ini file > default."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from harness.backends.table import BACKENDS
+from harness.configuration.neighbours import NEED_THE_SESSION
+from harness.configuration.under import WRAPPERS
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome
+from harness.core.shard import Shard
+from harness.sim.native import faults
+
+DEVICES = ("auto", *BACKENDS)
+ISOLATIONS = ("batch", "case", "none")
+STARTS = ("auto", "fork", "cold")
+#: The word for every verdict that makes a run red, and all words that ``--only`` knows.
+RED = "red"
+VERDICTS = (*(outcome.value for outcome in Outcome), RED)
+LEAK_CHECKS = ("off", "fast", "full")
+#: The value of ``--leak-search`` for a part of the run's time.
+AUTO = "auto"
+PROGRESS = ("auto", "live", "plain", "off")
+#: What can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
+DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
+#: From this number of cases on it pays to import for all of them what not all need.
+MANY_CASES = 10
+JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
+
+
+class OptionError(HarnessError):
+    """The value of a setting is invalid."""
+
+
+def _one_of(words: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (0 < number < math.inf):
+        raise ValueError("a number above 0")
+    return number
+
+
+def _duration(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number <= 1e9):
+        raise ValueError("a number of seconds from 0")
+    return number
+
+
+def search_time(text: str) -> str | float:
+    """``auto``, or seconds: 0 for ``off``."""
+    if text in (AUTO, "off"):
+        return AUTO if text == AUTO else 0.0
+    try:
+        return _duration(text)
+    except ValueError:
+        raise ValueError("auto, off, or a number of seconds from 0") from None
+
+
+def _progress(text: str) -> str | float:
+    """One of `PROGRESS`, or seconds."""
+    if text in PROGRESS:
+        return text
+    try:
+        return _duration(text)
+    except ValueError:
+        raise ValueError(f"{', '.join(PROGRESS)}, or a number of seconds from 0") from None
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise ValueError("a whole number from 0 to 2**64-1")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+    if text.lower() not in words:
+        raise ValueError("1, 0, true, false, yes or no")
+    return words[text.lower()]
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) >= least):
+            raise ValueError(f"a whole number from {least} to 999999")
+        return int(text)
+
+    return parse
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a name or a file")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Several names, separated by commas."""
+    return tuple(_name(part.strip()) for part in text.split(","))
+
+
+def _injections(text: str) -> tuple[str, ...]:
+    """Faults, each in its short form. Whether the device of the run has them is known later."""
+    try:
+        return tuple(str(injection) for injection in faults.parse_all(text))
+    except faults.InjectionError as error:
+        raise ValueError(str(error)) from None
+
+
+def diagnostics(text: str) -> tuple[str, ...]:
+    """What is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
+    sets: dict[str, tuple[str, ...]] = {"off": (), "auto": DIAGNOSTICS[:-1], "all": DIAGNOSTICS}
+    if text in sets:
+        return sets[text]
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if any(word not in DIAGNOSTICS for word in words):
+        raise ValueError(f"{', '.join(sets)}, or some of {', '.join(DIAGNOSTICS)}, separated by commas")
+    return words
+
+
+def _shard(text: str) -> str:
+    """A shard in its plain form, so that it can be recorded and sent."""
+    return str(Shard.parse(text))
+
+
+def _outcomes(text: str) -> tuple[str, ...]:
+    """Verdicts, separated by commas."""
+    words = tuple(part.strip() for part in text.split(","))
+    if any(word not in VERDICTS for word in words):
+        raise ValueError(f"verdicts separated by commas, of {', '.join(VERDICTS)}")
+    return words
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise ValueError("a folder")
+    return Path(text)
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    """Several folders, separated by commas."""
+    return tuple(_path(part.strip()) for part in text.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file.
+
+    `flag` is the short form. pytest knows the long one, ``--harness-case-timeout``: `harness.configuration.arguments`.
+    `off`: a second flag that switches the setting off. `separator`: separates the values of a setting that may have
+    several. On the command line, such an option may also be repeated.
+    """
+
+    flag: str
+    parse: Callable[[str], Any]
+    default: Any
+    help: str
+    metavar: str | None = None
+    off: str | None = None
+    separator: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def dest(self) -> str:
+        return f"harness_{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return f"HARNESS_{self.name.upper()}"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The short forms on the command line."""
+        return (self.flag, self.off) if self.off else (self.flag,)
+
+    @property
+    def takes_value(self) -> bool:
+        return self.parse is not _flag
+
+
+def long_form(flag: str) -> str:
+    """The form of a flag that no other plugin has: ``--harness-device`` for ``--device``."""
+    return f"--harness-{flag.removeprefix('--')}"
+
+
+OPTIONS = {
+    option.name: option
+    for option in (
+        Option(
+            "--device",
+            _one_of(DEVICES),
+            "auto",
+            "device for the cases: auto (default: GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), simcuda "
+            "(a CUDA build of torch on a simulated CUDA, no GPU), soft (software device)",
+            "KIND",
+        ),
+        Option(
+            "--inject",
+            _injections,
+            (),
+            "with --device=soft, simcuda or cuda: inject a fault into the device, NAME[:probability][,seed=N]; may be "
+            "repeated",
+            "FAULT",
+            separator=faults.SEPARATOR,
+        ),
+        Option(
+            "--isolation",
+            _one_of(ISOLATIONS),
+            "batch",
+            "batch (default): a process runs many cases until one breaks it, and a case that broke a shared process "
+            "runs again alone before it gets its verdict; case: one process per case; none: pytest's own process, for "
+            "debugging, also chosen by --pdb, --trace, -s and --setup-show: each case runs once, without waivers",
+            "MODE",
+        ),
+        Option(
+            "--start",
+            _one_of(STARTS),
+            "auto",
+            "how executors start: fork (from a process that has collected the cases), cold (each imports and collects "
+            "by itself), auto (default: fork; with -p harness.plugin cold if that process must not be forked)",
+            "HOW",
+        ),
+        Option(
+            "--under", _one_of(tuple(WRAPPERS)), None, f"call each test in a wrapper: {', '.join(WRAPPERS)}", "NAME"
+        ),
+        Option(
+            "--case-timeout",
+            _positive,
+            300.0,
+            "time limit in seconds for a case without a timeout marker (default: 300)",
+            "SECONDS",
+        ),
+        Option("--timeout-multiplier", _positive, 1.0, "multiply every time limit, for slow machines", "FACTOR"),
+        Option(
+            "--grace",
+            _duration,
+            10.0,
+            "seconds that running cases get to end after SIGTERM, SIGHUP or Ctrl-C (default: 10)",
+            "SECONDS",
+        ),
+        Option("--seed", _seed, None, "seed of the run (default: random; printed and recorded)", "N"),
+        Option("--results-dir", _path, None, "run directory (default: results/<time>-<id>)", "DIR"),
+        Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
+        Option("--profile", _name, None, "profile: which cases run, and how (configs/profiles; name or path)", "NAME"),
+        Option(
+            "--hardware",
+            _name,
+            None,
+            "hardware file that the machine must match (configs/hardware; name or path)",
+            "NAME",
+        ),
+        Option(
+            "--waivers",
+            _names,
+            (),
+            "waiver files, in addition to those of the profile (configs/waivers; name or path); may be repeated",
+            "NAME",
+            separator=",",
+        ),
+        Option(
+            "--must-pass",
+            _names,
+            (),
+            "must-pass lists, in addition to those of the profile (configs/must-pass; name or path); may be repeated",
+            "NAME",
+            separator=",",
+        ),
+        Option(
+            "--shuffle",
+            _flag,
+            False,
+            "random order, given by the seed: the same seed gives the same order, also of fewer cases",
+            off="--no-shuffle",
+        ),
+        Option(
+            "--shard",
+            _shard,
+            "",
+            "run part I of N of the selected cases, for several hosts, by a hash of the case id; "
+            "'harness report merge' makes one run of all parts",
+            "I/N",
+        ),
+        Option(
+            "--resume",
+            _path,
+            None,
+            "go on with the interrupted run in this run directory: its verdicts are kept, the rest runs; refused if "
+            "driver, torch, suites or options have changed",
+            "DIR",
+        ),
+        Option(
+            "--force-resume",
+            _flag,
+            False,
+            "with --resume: go on although driver, torch, suites or options have changed; the record says so",
+        ),
+        Option("--from", _path, None, "run only cases of the run in this run directory; see --only", "DIR"),
+        Option(
+            "--only",
+            _outcomes,
+            (),
+            "with --from: run the cases that had these verdicts, for example failed,crashed,not_run (default: red)",
+            "VERDICTS",
+            separator=",",
+        ),
+        Option(
+            "--history",
+            _paths,
+            (),
+            "with xdist: run directories of earlier runs; the longest case by their durations begins first; may be "
+            "repeated (default: results/history.json, which runs in results/ keep, and configs/durations.yaml for "
+            "other cases); --dist and --shuffle have priority",
+            "DIR",
+            separator=",",
+        ),
+        Option("--retries", _count(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),
+        Option(
+            "--repeat",
+            _count(1),
+            1,
+            "run each case N times; every repetition counts; with N of 12 or more the summary names the cases whose "
+            "process grew (information, no verdict)",
+            "N",
+        ),
+        Option(
+            "--until-fail",
+            _flag,
+            False,
+            "with --repeat: stop repeating a case when it is red",
+            off="--no-until-fail",
+        ),
+        Option(
+            "--slots",
+            _count(1),
+            1,
+            "how many cases may use one GPU at once (default: 1), unless they are marked serial or require half of its "
+            "memory; -n auto starts as many workers per GPU",
+            "N",
+        ),
+        Option(
+            "--verify",
+            _count(1),
+            None,
+            "for new cases: run each N times in one process and N times in fresh processes; a case that is flaky or "
+            "close to its time limit fails",
+            "N",
+        ),
+        Option(
+            "--leak-check",
+            _one_of(LEAK_CHECKS),
+            "fast",
+            "check for leaks and changed state after each case: fast (default: cheap checks, and a suspected leak is "
+            "confirmed by repetition), full (all checks) or off",
+            "LEVEL",
+        ),
+        Option(
+            "--leak-search",
+            search_time,
+            AUTO,
+            "seconds that each worker may search for what made a process grow: auto (default: a tenth of the run's "
+            "time, at least 10), off, or SECONDS; growth without a proof within this time is reported and not red",
+            "SECONDS",
+        ),
+        Option(
+            "--collect-on-failure",
+            diagnostics,
+            (),
+            "collect files that explain a red case into the run directory: off (default), auto (the output of "
+            "nvidia-smi -q, lines of the kernel's log about GPUs such as Xids, the snapshot of torch's allocator, the "
+            "place of the core file), all (also nvidia-bug-report.sh, once per run, up to 5 minutes), or some of "
+            "nvidia-smi, kernel-log, allocator, core, bug-report; each has a time limit, the notes of the case name "
+            "the files, and a worker collects for 10 cases that broke their process and 10 others",
+            "WHAT",
+            separator=",",
+        ),
+        Option(
+            "--progress",
+            _progress,
+            "auto",
+            "live: a table below the output, with the case, device and time of each worker, the last red case, the "
+            "totals and the remaining time; plain, or SECONDS: one line after 30, or so many, seconds without output; "
+            "off; auto (default): live if standard output is a terminal, otherwise plain, and off if cases run in the "
+            "process that prints",
+            "HOW",
+        ),
+        Option(
+            "--junit-flavour",
+            _one_of(JUNIT_FLAVOURS),
+            "default",
+            "who reads junit.xml: default (most readers), jenkins, gitlab",
+            "NAME",
+        ),
+        Option(
+            "--health",
+            _flag,
+            True,
+            "examine each GPU before its first case, and after a crash, timeout or poisoned context (default: on)",
+            off="--no-health",
+        ),
+    )
+}
+
+
+class IniValue(NamedTuple):
+    """A value of the ini file that is no option."""
+
+    name: str
+    kind: Literal["string", "paths", "args"]
+    default: str | list[str]
+    help: str
+
+
+INI_VALUES = (
+    IniValue(
+        "harness_configs",
+        "string",
+        "configs",
+        "folder of profiles, hardware files, waivers, must-pass lists and durations",
+    ),
+    IniValue("harness_suites", "paths", [], "folders whose tests are conformance cases"),
+    IniValue("harness_preload", "args", ["torch", "numpy.random"], "modules to import before executors are forked"),
+    IniValue(
+        "harness_preload_many",
+        "args",
+        [],
+        f"more modules to import before executors are forked, in runs of {MANY_CASES} cases or more",
+    ),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the options, in their long form, and the ini values to pytest."""
+    group = parser.getgroup("harness", "conformance harness (short form: without harness-)")
+    for option in OPTIONS.values():
+        text = f"{option.help} [short: {option.flag}, env: {option.variable}, ini: {option.dest}]"
+        flag = long_form(option.flag)
+        if not option.takes_value:
+            group.addoption(flag, dest=option.dest, action="store_const", const="1", default=None, help=text)
+            if option.off:
+                switched = f"switch {option.flag} off [short: {option.off}]"
+                group.addoption(long_form(option.off), dest=option.dest, action="store_const", const="0", help=switched)
+        elif option.separator:
+            group.addoption(flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
+        else:
+            group.addoption(flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
+        parser.addini(option.dest, f"see {option.flag}", type="string", default=None)
+    for value in INI_VALUES:
+        parser.addini(value.name, value.help, type=value.kind, default=value.default)
+
+
+def resolve(
+    name: str,
+    command_line: str | Sequence[str] | None,
+    environ: Mapping[str, str],
+    ini: str | None,
+    profile: Any = None,
+) -> Any:
+    """The value of an option from its sources. Raises OptionError, which names the source of an invalid value.
+
+    `profile` is the value in the run's profile, already of the option's type. None if the profile does not set it.
+    """
+    option = OPTIONS[name]
+    given = command_line
+    if given is not None and not isinstance(given, str):
+        given = (option.separator or ",").join(given)
+    for source, text in (
+        (option.flag, given),
+        (option.variable, environ.get(option.variable)),
+        ("profile", profile),
+        (option.dest, ini),
+    ):
+        if text is None or (text == "" and source != option.flag):
+            continue
+        if source == "profile":
+            return text
+        try:
+            return option.parse(text)
+        except ValueError as error:
+            raise OptionError(f"{source}={text!r}: expected {error}") from None
+    return option.default
+
+
+class EarlyConfig:
+    """The options of a session whose conftests are not loaded yet; `get` and `steps_aside` take it for its Config."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.option = config.known_args_namespace
+        self.getini = config.getini
+
+    def getoption(self, name: str, default: Any = None) -> Any:
+        """The value given on the command line."""
+        return getattr(self.option, name, default)
+
+
+def get(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
+    """The value of an option for a session; see `resolve`. Raises pytest.UsageError for an invalid value."""
+    option = OPTIONS[name]
+    try:
+        return resolve(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
+    except OptionError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def given(config: pytest.Config) -> bool:
+    """Whether the user set any option of the harness on the command line or in the environment."""
+    return any(
+        config.getoption(option.dest) is not None or os.environ.get(option.variable) for option in OPTIONS.values()
+    )
+
+
+def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
+    """The pytest option that switches isolation off, because it needs tests in pytest's own process. None if unset."""
+    option = config.option
+    for flag, wanted in (
+        ("--pdb", getattr(option, "usepdb", False)),
+        ("--trace", getattr(option, "trace", False)),
+        ("-s", getattr(option, "capture", None) == "no"),
+        ("--setup-show", getattr(option, "setupshow", False)),
+        ("--setup-only", getattr(option, "setuponly", False)),
+        ("--setup-plan", getattr(option, "setupplan", False)),
+        *((flag, getattr(option, name, None)) for flag, name in NEED_THE_SESSION),
+    ):
+        if wanted:
+            return flag
+    return None
+
+
+#: The parameters of pytest-timeout's mark of the same name, in order; ours is the first, also called ``seconds``.
+_TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
+
+
+def case_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
+    """The time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raises OptionError.
+
+    The forms of pytest-timeout's mark are understood. ``timeout(0)``, there no limit, is the `default`. With
+    ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default` besides.
+    """
+    if not marks:
+        return default * multiplier
+    mark = marks[0]
+    given: dict[str, object] = dict(zip(_TIMEOUT_PARAMETERS, mark.args, strict=False))
+    named = {"timeout" if name == "seconds" else name: value for name, value in mark.kwargs.items()}
+    wrong = [name for name in mark.kwargs if name not in ("seconds", *_TIMEOUT_PARAMETERS)]
+    if wrong:
+        raise OptionError(f"timeout({wrong[0]}=…): expected timeout(seconds)")
+    if len(mark.args) > len(given) or given.keys() & named.keys() or len(named) < len(mark.kwargs):
+        raise OptionError(f"timeout{_written(mark)}: expected one number of seconds")
+    given |= named
+    seconds, alone = given.get("timeout"), given.get("func_only", False) is True
+    if seconds is None and given.keys() & {"method", "func_only"}:
+        seconds = 0
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise OptionError(f"timeout{_written(mark)}: expected one number of seconds from 0")
+    return (seconds + default * alone if seconds else default) * multiplier
+
+
+def _written(mark: pytest.Mark) -> str:
+    """The arguments of a mark as they may have been written."""
+    return f"({', '.join([*map(repr, mark.args), *(f'{name}={value!r}' for name, value in mark.kwargs.items())])})"

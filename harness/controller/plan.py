@@ -1,0 +1,268 @@
+"""The plan of a run, made from options, environment and configuration files before the run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from harness.configuration import options
+from harness.controller import machine
+from harness.core.errors import HarnessError
+from harness.core.text import counted
+from harness.devices.capabilities import Capabilities
+from harness.devices.device import Inventory
+from harness.gating import mustpass, policy, requirements, waivers
+from harness.gating.mustpass import MustPass
+from harness.gating.policy import Policy
+from harness.sim.native import faults
+
+if TYPE_CHECKING:
+    from harness.gating.configfile import Loaded
+    from harness.gating.hardware import Hardware
+    from harness.gating.profiles import Profile
+
+
+#: The capabilities of each device of a run, by UUID.
+Machine = Mapping[str, Capabilities]
+
+
+class ConfigProblem(NamedTuple):
+    """A problem of the configuration that makes the run red. It is found without running a case."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of a run: the settings by option name, and the contents of the configuration files.
+
+    `policy` is sent to the workers. `minimum_cases` is 0 without a profile.
+    """
+
+    settings: dict[str, Any]
+    policy: Policy
+    lists: tuple[MustPass, ...]
+    minimum_cases: int
+    profile: Loaded[Profile] | None
+    hardware: Hardware | None
+
+    def refuse_mismatches(self, machine: Machine) -> None:
+        """Raise pytest.UsageError if a device does not match the hardware file or the profile."""
+        found = []
+        for uuid, capabilities in machine.items():
+            if self.hardware is not None:
+                from harness.gating import hardware
+
+                unmet = hardware.mismatches(self.hardware, capabilities)
+                found += [
+                    f"device {uuid} does not match hardware {self.policy.hardware}: {each.text}" for each in unmet
+                ]
+            if self.profile is not None:
+                wanted = requirements.parse(self.profile.value.requires)
+                each = [requirements.evaluate([condition], capabilities) for condition in wanted]
+                each.append(requirements.disguised(wanted, capabilities))
+                found += [
+                    f"device {uuid} does not meet the requirements of profile {self.policy.profile}: {unmet.text}"
+                    for unmet in each
+                    if unmet
+                ]
+        if found:
+            raise pytest.UsageError("\n".join(found))
+
+    def problems_before_collection(self, machine: Machine, today: date) -> list[ConfigProblem]:
+        """The problems known before collection: promises that the machine does not keep, and faulty waivers."""
+        found: list[ConfigProblem] = []
+        if self.hardware is not None:
+            from harness.gating import hardware
+
+            found += [
+                ConfigProblem(
+                    "broken_promise",
+                    f"hardware {self.policy.hardware} promises what device {uuid} does not have: {unmet.text}",
+                )
+                for uuid, capabilities in machine.items()
+                for unmet in hardware.broken(self.hardware, capabilities)
+            ]
+        found += [ConfigProblem(*fault) for fault in waivers.faults(self.policy.waivers, today)]
+        return found
+
+    def problems_after_collection(
+        self, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
+    ) -> list[ConfigProblem]:
+        """The problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest."""
+        ids = [case_id for case_id, _ in cases]
+        found = [ConfigProblem(*fault) for fault in waivers.idle(self.policy.waivers, ids, arguments)]
+        if self.profile is not None:
+            idle = policy.idle(self.policy, cases, arguments)
+            found += [
+                ConfigProblem(
+                    "profile_matches_nothing", self.profile.problem(f"{text} matches no case of this run", *where)
+                )
+                for where, text in idle
+            ]
+            if not idle and not any(self.policy.selects(case_id, suite) for case_id, suite in cases):
+                text = (
+                    f"the profile selects none of the {counted(len(cases), 'case')} of this run, such as {ids[0]!r}; "
+                    "look at its suites, cases and exclude"
+                )
+                found.append(ConfigProblem("profile_matches_nothing", f"{self.profile.path}: {text}"))
+        return found
+
+
+def make(config: pytest.Config) -> Plan:
+    """Make the plan. Raises pytest.UsageError for invalid options and files."""
+    try:
+        return _make(config)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def inventory(config: pytest.Config) -> Inventory:
+    """The devices of the run, selected by options and profile. Raises pytest.UsageError if there are none."""
+    try:
+        profile = _chosen_profile(config)
+        return machine.inventory(options.get(config, "device", profile.value.device if profile else None))
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def slots(config: pytest.Config) -> int:
+    """How many cases may use one GPU at once, by options and profile. Raises pytest.UsageError."""
+    try:
+        profile = _chosen_profile(config)
+        return int(options.get(config, "slots", profile.value.slots if profile else None))
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _chosen_profile(config: pytest.Config) -> Loaded[Profile] | None:
+    name = options.get(config, "profile")
+    return _load_profile(name, configs(config), config.invocation_params.dir) if name else None
+
+
+def configs(config: pytest.Config) -> Path:
+    """The folder of profiles, hardware files, waivers, must-pass lists and durations."""
+    return config.rootpath / str(config.getini("harness_configs"))
+
+
+def _make(config: pytest.Config) -> Plan:
+    folder, base = configs(config), config.invocation_params.dir
+    profile = _chosen_profile(config)
+    preset = _preset(profile.value) if profile else {}
+    settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
+    for option in ("waivers", "must_pass"):  # an option adds to the profile's files and does not replace them
+        settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
+    _expect_faults(settings["inject"], settings["device"])
+    kind = _load_hardware(settings["hardware"], folder, base) if settings["hardware"] else None
+    return Plan(
+        settings=settings,
+        policy=_policy(settings, profile, kind, folder, base),
+        lists=tuple(
+            mustpass.read(_find(name, folder / "must-pass", "must-pass list", base, ".txt"))
+            for name in settings["must_pass"]
+        ),
+        minimum_cases=profile.value.minimum_cases if profile else 0,
+        profile=profile,
+        hardware=kind.value if kind else None,
+    )
+
+
+def _expect_faults(injections: Sequence[str], kind: str) -> None:
+    """Raises OptionError unless the kind of device has these faults."""
+    if not injections:
+        return
+    if kind not in faults.injectable_kinds():
+        known = ", ".join(f"--device={each}" for each in faults.injectable_kinds())
+        raise options.OptionError(
+            f"--inject={'; '.join(injections)!r}: --device={kind} has no faults; name a device that has: {known}"
+        )
+    for text in injections:
+        try:
+            faults.parse(text, kind)
+        except faults.InjectionError as error:
+            raise options.OptionError(f"--inject={text!r}: expected {error}") from None
+
+
+def _preset(profile: Profile) -> dict[str, Any]:
+    """The profile's values for options, by option name."""
+    return {
+        "device": profile.device,
+        "isolation": profile.isolation,
+        "case_timeout": profile.case_timeout,
+        "timeout_multiplier": profile.timeout_multiplier,
+        "fail_on_flaky": profile.fail_on_flaky,
+        "shuffle": profile.shuffle,
+        "retries": profile.retries,
+        "slots": profile.slots,
+        "repeat": profile.repeats,
+        "leak_search": None if profile.leak_search is None else options.search_time(str(profile.leak_search)),
+        "collect_on_failure": options.diagnostics(profile.collect_on_failure) if profile.collect_on_failure else None,
+        "hardware": profile.hardware,
+        "waivers": profile.waivers or None,
+        "must_pass": profile.must_pass or None,
+    }
+
+
+def _policy(
+    settings: dict[str, Any],
+    profile: Loaded[Profile] | None,
+    kind: Loaded[Hardware] | None,
+    configs: Path,
+    base: Path,
+) -> Policy:
+    chosen: dict[str, Any] = {}
+    if profile is not None:
+        wanted = profile.value
+        chosen = {
+            "profile": settings["profile"],
+            "gates": None if wanted.gates == "all" else wanted.gates,
+            "skips": wanted.skips == "allowed",
+            "suites": wanted.suites,
+            "cases": wanted.cases,
+            "exclude": wanted.exclude,
+        }
+    if kind is not None:
+        chosen |= {
+            "hardware": settings["hardware"],
+            "promised": {**kind.value.device, **kind.value.offers},
+        }
+    if settings["waivers"]:
+        from harness.gating.waiverfile import load_waivers
+
+        files = [_find(name, configs / "waivers", "waiver file", base, ".yaml") for name in settings["waivers"]]
+        chosen["waivers"] = load_waivers(files, base)
+    return Policy(
+        shuffle=settings["shuffle"],
+        repeat=settings["repeat"],
+        until_fail=settings["until_fail"],
+        retries=settings["retries"],
+        verify=settings["verify"] or 0,
+        **chosen,
+    )
+
+
+# These functions import late: YAML and pydantic are slow to import, and a run without configuration needs neither.
+
+
+def _load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
+    from harness.gating.profiles import load_profile
+
+    return load_profile(name, configs, base)
+
+
+def _load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
+    from harness.gating.hardware import load_hardware
+
+    return load_hardware(name, configs, base)
+
+
+def _find(name: str, folder: Path, what: str, base: Path, suffix: str) -> Path:
+    from harness.gating import configfile
+
+    return configfile.find(name, folder, what, base, suffix)

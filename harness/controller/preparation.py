@@ -1,0 +1,94 @@
+"""What a run asks and makes on this machine before it begins."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.configuration import options
+from harness.core import linux, temp_folder
+from harness.core.errors import HarnessError, WriteError
+from harness.core.outcome import EXIT_INTERNAL
+from harness.devices.device import Device
+from harness.gating import patterns
+from harness.scheduling import device_leases
+from harness.sim.interposer import front
+from harness.sim.native import provider
+from harness.sim.native.provider import Provided
+
+
+def expect_proc() -> None:
+    """Raises pytest.UsageError without /proc: no process could be told from another, nor looked at after its case."""
+    if not linux.has_proc():
+        raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
+
+
+def prepare_leases() -> None:
+    """Raises pytest.UsageError if runs of this host cannot lease GPUs there."""
+    try:
+        device_leases.prepare(device_leases.default_folder())
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def isolation_of(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The isolation of the run, and the option that made it ``none``, if one did. Raises pytest.UsageError."""
+    isolation = settings["isolation"]
+    aside = options.steps_aside(config) if isolation != "none" else None
+    if aside:
+        isolation = "none"
+    why = f", which steps aside for {aside}" if aside else ""
+    if isolation == "none" and settings["resume"] is not None:
+        raise pytest.UsageError(f"--resume goes on with cases in processes of their own: it needs isolation{why}")
+    if isolation == "none" and settings["verify"]:
+        raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
+    return isolation, aside
+
+
+def make_temp_folder(config: pytest.Config) -> Path:
+    """The folder for temporary files of this run; those of dead runs are removed."""
+    basetemp = config.getoption("basetemp", None)  # pytest itself removes everything in it
+    beside = (config.invocation_params.dir / basetemp).parent if basetemp else None
+    parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
+    temp_folder.remove_abandoned(parent)
+    try:
+        return temp_folder.make(parent)
+    except WriteError as error:
+        pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
+
+
+def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -> Provided | None:
+    """Build what the run needs besides torch unless that was done before: its software device, what injects faults.
+
+    None if that is nothing. Raises pytest.UsageError.
+    """
+    backend = next((device.backend for device in devices if device.backend.accelerator), None)
+    if backend is None:
+        return None
+    try:
+        device = provider.of(backend).provide() if backend.software else None
+        return front.before(device, backend, inject, inline=inline)
+    except HarnessError as error:
+        raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
+
+
+def arguments(config: pytest.Config) -> tuple[str, ...]:
+    """What the run was told to collect, relative to the root folder; empty when an option leaves out more than it says.
+
+    Nothing is then blamed for matching no case. ``.`` stands for all that there is.
+    """
+    if any(config.getoption(name, None) for name in ("lf", "ignore", "ignore_glob", "pyargs")):
+        return ()
+    root, here = config.rootpath, config.invocation_params.dir
+    paths = [argument.partition("::") for argument in config.args]
+    relative = [
+        os.path.relpath(here / path, root).replace(os.sep, "/") + separator + rest for path, separator, rest in paths
+    ]
+    suites = [os.path.relpath(folder, root).replace(os.sep, "/") for folder in config.getini("harness_suites")]
+    everything = bool(suites) and all(patterns.reaches(f"{suite}/*", relative) for suite in suites)
+    return (".",) if everything else tuple(relative)

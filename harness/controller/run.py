@@ -1,0 +1,562 @@
+"""A run from the controller's side: set up once, told to every worker, reported at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import json
+import os
+import platform
+import random
+import secrets
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.backends.table import labels
+from harness.configuration import carried, command_line, options
+from harness.configuration.context import RunContext
+from harness.configuration.rootdir import Root
+from harness.controller import plan, preparation, stop_signals, suite_files
+from harness.controller.journal_tail import JournalTail
+from harness.controller.plan import ConfigProblem, Machine
+from harness.controller.stop_signals import StopSignals
+from harness.core import clock, linux, temp_folder
+from harness.core.caseid import suite_of
+from harness.core.errors import HarnessError, WriteError, writing
+from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
+from harness.devices import capabilities
+from harness.devices.device import Inventory
+from harness.journal import environment, identity
+from harness.journal import journal as journals
+from harness.journal.events import SCHEMA, Collected, End, Finding, RunStarted
+from harness.journal.journal import Journal, JournalContents, JournalError, JournalWriteError
+from harness.journal.ledger import Ledger
+from harness.progress.progress import Progress, Snapshot
+from harness.reporting import junit
+from harness.reporting.page import report as page
+from harness.scheduling import resumption, stop_request
+from harness.scheduling.case_facts import CaseFacts
+from harness.scheduling.durations import Durations
+from harness.scheduling.earlier_run import EarlierRun
+from harness.scheduling.interrupted_run import InterruptedRun, unlike
+from harness.scheduling.leases import LeaseBook
+from harness.scheduling.remote_queue import RemoteQueue
+from harness.scheduling.run_lock import RunLock, RunLockedError
+from harness.sim.native.provider import Provided
+from harness.supervisor import compiler_caches
+from harness.zygote.client import ZygoteError, ZygoteProcess
+from harness.zygote.spec import ZygoteSpec, overriding_arguments
+
+#: Settings that the journal has under names of their own, or that say nothing of what was run.
+_TOLD_ELSEWHERE = (
+    "seed",
+    "isolation",
+    "fail_on_flaky",
+    "profile",
+    "hardware",
+    "results_dir",
+    "progress",
+    "shard",
+    "resume",
+    "force_resume",
+    "history",
+)
+
+
+class Run:
+    """One run, in the process that controls it."""
+
+    def __init__(
+        self, config: pytest.Config, inventory: Inventory, *, plugin_argument: bool, queue: RemoteQueue | None = None
+    ) -> None:
+        """Make the run directory and all that the workers need. `queue`: for a session of a cluster run.
+
+        Raises pytest.UsageError for options that cannot be used. Where a folder cannot be made, the session ends with
+        one sentence. In both cases nothing is left behind.
+        """
+        preparation.expect_proc()
+        self.begun = clock.monotonic()
+        self.queue = queue
+        self.inventory = inventory
+        self.devices = inventory.usable
+        self.leases = LeaseBook([device.uuid for device in self.devices])
+        self.ledger: Ledger | None = None
+        self.zygote: ZygoteProcess | None = None
+        self.progress = Progress()
+        #: Lines for people, printed above the summary.
+        self.remarks: list[str] = []
+        #: Lines for people, printed in the header.
+        self.notes: list[str] = []
+        self._tail: JournalTail | None = None
+        #: What could not be written; empty while everything could.
+        self.failure = ""
+        self._arguments = preparation.arguments(config)
+        self.plan = plan.make(config)
+        isolation, self.aside = preparation.isolation_of(config, self.plan.settings)
+        if isolation != "none" and inventory.gpus:
+            preparation.prepare_leases()
+        self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, plan.configs(config), inventory)
+        self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir, plan.configs(config))
+        #: The run that this one goes on with; None for a new run. Of it, nothing is recorded until `accept`.
+        self.interrupted = InterruptedRun.of(self.plan.settings, config.invocation_params.dir)
+        self._lock: RunLock | None = None
+        self._recorded = False
+        with contextlib.ExitStack() as undo:
+            if self.interrupted is not None:
+                undo.callback(self.interrupted.release)
+            temp = preparation.make_temp_folder(config)
+            undo.callback(temp_folder.remove, temp)
+            machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
+            self.plan.refuse_mismatches(machine)
+            software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
+            self.identity = self._identify(config)
+            self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
+            try:
+                self.signals = self._handle_signals(config, temp)
+                undo.callback(self.close)
+                self._begin(machine, software)
+            except (WriteError, ZygoteError) as error:
+                full = isinstance(error, WriteError)
+                advice = ": make room, or choose another folder with --results-dir" if full else ""
+                pytest.exit(f"harness: {error}; no case was run{advice}", returncode=EXIT_INTERNAL)
+            undo.pop_all()
+
+    def _make_context(
+        self,
+        config: pytest.Config,
+        temp: Path,
+        isolation: str,
+        software: Provided | None,
+        *,
+        plugin_argument: bool,
+    ) -> RunContext:
+        """The facts that all processes of the run share; makes the run directory. Raises pytest.UsageError."""
+        settings, invocation, root = self.plan.settings, config.invocation_params, Root.of(config)
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        args = tuple(str(argument) for argument in invocation.args)
+        seed = settings["seed"]
+        return RunContext(
+            run_id=run_id,
+            run_dir=str(self._make_run_dir(invocation.dir, settings["results_dir"], run_id)),
+            only="" if self.earlier_run is None else str(self.earlier_run.write(temp)),
+            resumption="" if self.interrupted is None else str(self.interrupted.resumption.write(temp)),
+            temp_dir=str(temp),
+            rootdir=root.folder,
+            inifile=root.inifile,
+            root_given=bool(config.getoption("inifilename") or config.getoption("rootdir")),
+            confcutdir=config.getoption("confcutdir"),
+            ini_values=tuple(config.getoption("override_ini") or ()),
+            invocation_dir=str(invocation.dir),
+            args=args,
+            told_args=command_line.told_arguments(config),
+            taken=tuple(sorted(command_line.taken(config))),
+            carried=self._carried(config),
+            overrides=overriding_arguments(config.pluginmanager.has_plugin),
+            sys_path=tuple(sys.path),
+            preload=tuple(config.getini("harness_preload")),
+            seed=self._drawn_seed() if seed is None else seed,
+            isolation=isolation,
+            plugin_argument=plugin_argument,
+            controller=os.getpid(),
+            zygote=None,
+            case_timeout=settings["case_timeout"],
+            timeout_multiplier=settings["timeout_multiplier"],
+            fail_on_flaky=settings["fail_on_flaky"],
+            health=settings["health"],
+            leak_check=settings["leak_check"],
+            leak_search=None if settings["leak_search"] == options.AUTO else settings["leak_search"],
+            policy=self.plan.policy.to_json(),
+            device=settings["device"],
+            inject=settings["inject"],
+            library=software.library if software else None,
+            variables=dict(software.variables) if software else {},
+            # A suite of this project that starts a thread at import is an error. Nobody here can change other suites.
+            start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
+            under=settings["under"],
+            slots=settings["slots"],
+            shard=settings["shard"],
+            collect_on_failure=settings["collect_on_failure"],
+            node="" if self.queue is None else self.queue.node,
+        )
+
+    def _carried(self, config: pytest.Config) -> tuple[str, ...]:
+        """What a line that reproduces a case must have of the arguments, and limits that the ini file does not give."""
+        words = command_line.words(config)
+        taken, positional = command_line.taken(config), config.option.file_or_dir
+        found = carried.carried(words, positional, config.getini("addopts"), taken)
+        for name in ("case_timeout", "timeout_multiplier", "leak_check"):
+            option, value = options.OPTIONS[name], self.plan.settings[name]
+            if value != options.resolve(name, None, {}, config.getini(option.dest)):
+                flag = options.long_form(option.flag) if option.flag in taken else option.flag
+                found.append(f"{flag}={value}".removesuffix(".0"))
+        return tuple(found)
+
+    def _drawn_seed(self) -> int:
+        """A random seed. A resumed run keeps its own.
+
+        The shards of a run must have the same one without talking, so theirs follows from the suites.
+        """
+        if self.interrupted is not None:
+            return self.interrupted.seed
+        if self.plan.settings["shard"]:
+            return int(self.identity[identity.SUITE_FILES].removeprefix("sha256:")[:8], 16)
+        return random.SystemRandom().getrandbits(32)
+
+    def _identify(self, config: pytest.Config) -> dict[str, str]:
+        """What must be the same where results of this run and of others are put together."""
+        folders, files = suite_files.roots(
+            [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
+            config.getini("harness_suites"),
+        )
+        return identity.of(
+            self.inventory,
+            suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
+            waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
+            lists=[(each.name, each.hash) for each in self.plan.lists],
+        )
+
+    def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
+        """From here on a signal asks the workers to stop."""
+        stops = temp / stop_request.FOLDER
+        with writing(f"into {str(temp)!r}"):
+            stops.mkdir()
+        isolated = self.context.isolation != "none"
+        waits = config.getoption("dist", "no") != "no" and isolated
+        signals = StopSignals(stops, grace=self.plan.settings["grace"], waits=waits)
+        # Without isolation Ctrl-C is pytest's own. pytest ignores SIGTERM and SIGHUP, so they end the session like it.
+        signals.install(stop_signals.ALL if isolated else (signal.SIGTERM, signal.SIGHUP))
+        return signals
+
+    def _begin(self, machine: Machine, software: Provided | None) -> None:
+        """Write down what the run is, and start the zygote. Raises WriteError, pytest.UsageError."""
+        context = self.context
+        self.journal = Journal(context.journal)
+        self._problems = self.plan.problems_before_collection(machine, _today())
+        self._facts = environment.collect(
+            self.inventory,
+            argv=["pytest", *context.args],
+            seed=context.seed,
+            isolation=context.isolation,
+            rootdir=Path(context.rootdir),
+            software_device=(software.facts or None) if software else None,
+            under=context.under,
+        )
+        self._line = self._run_line()
+        if self.interrupted is None:
+            self._record_start()
+        else:
+            try:
+                self._line["forced"] = list(
+                    self.interrupted.changes(RunStarted.model_validate(self._line, strict=False))
+                )
+            except HarnessError as error:
+                raise pytest.UsageError(f"--resume={str(self.plan.settings['resume'])!r}: {error}") from None
+            shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
+        if context.isolation != "none":
+            spec = ZygoteSpec.of(context, skip_early_exit_handlers=not self.inventory.gpus)
+            folder, home = Path(context.invocation_dir), Path(context.temp_dir) / "zygote"
+            self.zygote = ZygoteProcess(spec, folder=folder, home=home, log=self.run_dir / "zygote.log")
+            self.context = context.with_zygote(self.zygote.address)
+
+    def _run_line(self) -> dict[str, Any]:
+        context = self.context
+        return {
+            "event": "run",
+            "t": clock.now(),
+            "schema": SCHEMA,
+            "run_id": context.run_id,
+            "argv": ["pytest", *context.args],
+            "seed": context.seed,
+            "isolation": context.isolation,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "devices": [device.uuid for device in self.devices],
+            "label": labels([device.uuid for device in self.devices]),
+            "fail_on_flaky": context.fail_on_flaky,
+            "rootdir": context.rootdir,
+            "profile": self.plan.policy.profile,
+            "hardware": self.plan.policy.hardware,
+            "minimum_cases": self.plan.minimum_cases,
+            "shard": context.shard,
+            "part": 1 if self.interrupted is None else self.interrupted.resumption.part,
+            "identity": self.identity,
+            "settings": {n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
+        }
+
+    def _record_start(self) -> None:
+        """Write down the start of the run, or of its next part. Raises WriteError."""
+        self._recorded = True
+        self.journal.append(self._line)
+        if self.interrupted is None:
+            for each in self.plan.lists:
+                self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
+            for waiver in self.plan.policy.waivers:
+                # A condition may hold a value of YAML that JSON lacks, such as a date.
+                plain = json.loads(json.dumps(waiver.to_json(), default=repr))
+                self.journal.append({"event": "waiver", **plain})
+        else:
+            for line in (*self.interrupted.lost, *self.interrupted.reopened):
+                self.journal.append(line)
+            with writing(f"into {str(self.run_dir)!r}"):
+                self.interrupted.keep_environment()
+        for kind, message in self._problems:
+            self.add_finding(kind, message)
+        environment.write(self.run_dir, self._facts)
+
+    def expected(self, ids: Sequence[str]) -> list[float]:
+        """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
+        finished = {} if self.interrupted is None else self.interrupted.resumption.finished
+        facts = CaseFacts.read(Path(self.context.temp_dir))
+        known = self.durations.expected(ids, facts.limits, self.context.case_timeout)
+        return [0.0 if case in finished else seconds for case, seconds in zip(ids, known, strict=True)]
+
+    def widths(self, ids: Sequence[str]) -> list[int]:
+        """How many leased devices each of these cases takes that needs more than a slot; 0 for all others.
+
+        A case that no device can run needs none.
+        """
+        devices = CaseFacts.read(Path(self.context.temp_dir)).devices
+        most = len(self.devices)
+        return [count if (count := devices.get(case, 0)) <= most else 0 for case in ids]
+
+    def described(self, ids: Sequence[str]) -> dict[str, Any]:
+        """What the head of a cluster run must know of this session: its list, expected seconds, gates by position."""
+        gated = CaseFacts.read(Path(self.context.temp_dir)).gated
+        return {
+            "count": len(ids),
+            "hash": journals.digest(ids),
+            "seconds": [round(seconds, 3) for seconds in self.expected(ids)],
+            "gated": {str(position): gated[case] for position, case in enumerate(ids) if case in gated},
+            "devices": {device.uuid: device.name for device in self.devices},
+        }
+
+    def accept(self) -> None:
+        """The cases have been collected. A resumed run begins now, if it has the same cases as before.
+
+        Raises pytest.UsageError if it has not. The run directory is then as it was.
+        """
+        if self._recorded or self.interrupted is None:
+            return
+        changed = resumption.change(Path(self.context.temp_dir))
+        if changed:
+            changes = (f"the list of cases has changed: {changed}",)
+            if not self.interrupted.force:
+                raise pytest.UsageError(f"--resume={str(self.plan.settings['resume'])!r}: {unlike(changes)}")
+            self._line["forced"] += changes
+        try:
+            self._record_start()
+        except WriteError as error:
+            self.fail(str(error))
+
+    @property
+    def local_collection(self) -> list[str]:
+        """Why each process of this run collects the tests itself, whatever the plugins are. Empty for most runs."""
+        if self.context.isolation == "none":
+            return [f"isolation is none{f' for {self.aside}' if self.aside else ''}"]
+        return ["executors start cold"] if self.context.start == "cold" else []
+
+    @property
+    def selected_lines(self) -> list[str]:
+        """Lines for people: which cases of an earlier run this one takes."""
+        lines = [*self.durations.notes]
+        lines += [] if self.earlier_run is None else [f"only the {self.earlier_run.text}"]
+        return lines if self.interrupted is None else [*lines, self.interrupted.text]
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.context.run_dir)
+
+    def worker_down(self, worker: str, error: object | None) -> None:
+        """A worker has ended: its device is free. One that died is a finding, since it never runs a case itself."""
+        self.leases.give_back(worker)
+        self.progress.forget(worker)
+        if error:
+            message = f"worker {worker} died ({error}); what it had not finished is lost or went to others"
+            self.add_finding("worker", message)
+
+    @property
+    def inline(self) -> bool:
+        """Whether the cases of this run run in the processes of pytest itself."""
+        return self.context.isolation == "none"
+
+    def snapshot(self) -> Snapshot:
+        """How far the run is. Raises OSError when the journal cannot be read."""
+        if self._tail is None:
+            self._tail = JournalTail(self.context.journal)
+        self.progress.enter(self._tail.read())
+        own = os.getpid()
+        stopped = {worker: pid for worker, pid in self.progress.pids.items() if linux.is_stopped_child(pid, own)}
+        return self.progress.snapshot(clock.now(), stopped)
+
+    def report(self, status: int) -> int:
+        """Write the end of the journal, junit.xml and report.html; returns the run's exit status, given pytest's own.
+
+        What pytest found is never made milder, but its "all passed" is not believed: the ledger decides. A run that
+        could not write all that it had to has no other status than that of an internal error.
+        """
+        if not self._recorded:
+            return status  # a resumed run that did not come to its cases: its run directory is as it was
+        if self.signals.by:
+            self._append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
+        try:
+            contents, ledger = self._account()
+        except JournalError as error:
+            self.fail(str(error))
+            return EXIT_INTERNAL
+        if self.queue is None and status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
+            status = ledger.exit_status()
+        elif status == EXIT_OK:
+            status = EXIT_NOTHING_RAN
+        if self.queue is not None:  # the head of the cluster run judges and reports
+            self._ended(ledger, status)
+            return EXIT_INTERNAL if self.failure else status
+        self.ledger = self._ended(ledger, status)
+        try:
+            junit.write(self.run_dir, self.ledger)
+            self._write_page(contents, self.ledger)
+        except WriteError as error:
+            self.fail(str(error))
+            self.ledger = self._ended(ledger, status)
+        self.durations.keep(self.ledger)
+        return EXIT_INTERNAL if self.failure else status
+
+    def _write_page(self, contents: JournalContents, ledger: Ledger) -> None:
+        """Write report.html. Raises WriteError. A mistake of ours in it takes nothing from the verdict of the run."""
+        if ledger.end is not None:
+            contents = dataclasses.replace(contents, events=(*contents.events, ledger.end))
+        try:
+            with _uncollected():
+                page.write(self.run_dir, contents, ledger=ledger)
+        except WriteError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{last.filename}:{last.lineno}"
+            self.remarks.append(f"{page.FILE_NAME} was not written, an error of the harness: {error!r} in {where}")
+
+    def _account(self) -> tuple[JournalContents, Ledger]:
+        """What the journal has by now, with what follows from it, and its ledger. Raises JournalError."""
+        # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
+        # the time that takes for 10,000 cases.
+        with _uncollected():
+            contents = journals.read(self.context.journal)
+            lines = [event for event in contents.events if isinstance(event, Collected)]
+            cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
+            if cases:
+                named = [(case, suite_of(case)) for case in cases]
+                problems = self.plan.problems_after_collection(named, self._arguments)
+                if self.earlier_run is not None and (gone := self.earlier_run.gone(cases, self._arguments)):
+                    problems.append(ConfigProblem("from_missing", gone))
+                added = [self.add_finding(kind, message) for kind, message in problems]
+                found = tuple(finding for finding in added if finding is not None)
+                contents = dataclasses.replace(contents, events=contents.events + found)
+            return contents, Ledger.from_journal(contents)
+
+    def _ended(self, ledger: Ledger, status: int) -> Ledger:
+        """Write down the end of the run; the ledger with it."""
+        duration = round(clock.monotonic() - self.begun, 3)
+        status = EXIT_INTERNAL if self.failure else status
+        end = End(event="end", t=clock.now(), exit_status=status, duration=duration)
+        self._append(end.model_dump())
+        return dataclasses.replace(ledger, end=end)
+
+    def fail(self, what: str) -> None:
+        """Something cannot be written: the run ends, with the status of an internal error."""
+        if not self.failure:
+            self.failure = what
+            self.signals.ask("stopped since the run cannot be recorded")
+
+    @property
+    def failure_text(self) -> str:
+        """One sentence: what could not be written, how much was done, what to do; empty where all was written."""
+        if not self.failure:
+            return ""
+        done = "how much was done is not known"
+        if self.ledger is not None:
+            verdicts = self.ledger.verdicts
+            decided = sum(verdict.decided is not None for verdict in verdicts)
+            done = f"{decided} of {len(verdicts)} cases have a verdict in the journal"
+        return f"harness: {self.failure}; {done}: make room, then type: harness report {self.run_dir}"
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        try:
+            self.journal.append(event)
+        except JournalWriteError as error:
+            self.fail(str(error))
+
+    def add_finding(self, kind: str, message: str) -> Finding | None:
+        """Write down a finding. None if a resumed run has it already."""
+        if self.interrupted is not None and (kind, message) in self.interrupted.resumption.findings:
+            return None
+        finding = Finding(event="finding", t=clock.now(), kind=kind, message=message)
+        self._append(finding.model_dump())
+        return finding
+
+    def close(self) -> None:
+        """End the zygote; remove the compiler caches and the temporary folder."""
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+        if self.zygote is not None:
+            self.zygote.close()
+            self.zygote = None
+        if self.queue is not None:
+            self.queue.close()
+        shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
+        temp_folder.remove(Path(self.context.temp_dir))
+        for lock in (self._lock, self.interrupted):
+            if lock is not None:
+                lock.release()
+        self.signals.restore()
+
+    def _make_run_dir(self, base: Path, wanted: Path | None, run_id: str) -> Path:
+        if self.interrupted is not None:
+            return self.interrupted.run_dir
+        run_dir = (base / wanted if wanted is not None else base / "results" / run_id).resolve()
+        if (run_dir / journals.FILE_NAME).exists():
+            raise pytest.UsageError(
+                f"--results-dir={str(wanted)!r} holds a run already: name another folder, or go on with that run by "
+                f"--resume={wanted}"
+            )
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._lock = RunLock(run_dir)
+        except RunLockedError as error:
+            raise pytest.UsageError(f"--results-dir={str(run_dir)!r}: {error}") from None
+        except OSError as error:
+            raise pytest.UsageError(f"--results-dir={str(run_dir)!r} cannot be made: {error.strerror}") from None
+        return run_dir
+
+
+@contextlib.contextmanager
+def _uncollected() -> Generator[None]:
+    """Collect no garbage in the context."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _today() -> date:
+    """In UTC, so that a waiver ends everywhere at once."""
+    return datetime.now(UTC).date()
+
+
+def _plain(name: str, value: Any) -> str | int | float | bool | None:
+    """A setting as a JSON value."""
+    if isinstance(value, Path):
+        return str(value)
+    return f"{options.OPTIONS[name].separator} ".join(value) if isinstance(value, tuple) else value

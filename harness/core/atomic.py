@@ -1,0 +1,44 @@
+"""Write a file completely or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO
+
+from harness.core.errors import WriteError
+
+__all__ = ["WriteError", "replacing", "write_atomically"]
+
+
+def write_atomically(path: Path, data: bytes) -> Path:
+    """Write `data` to `path`, see `replacing`. Returns `path`."""
+    with replacing(path) as file:
+        file.write(data)
+    return path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Generator[BinaryIO]:
+    """A file that replaces `path` at the end: a reader sees the old file or the whole new one, even after a crash.
+
+    Raises WriteError if the folder is missing, not writable or full. The old file is then unchanged, and also if the
+    body raises.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                # Without fsync, a power cut after the rename can leave an empty file under the final name.
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise WriteError(f"cannot write {str(path)!r}; make the folder writable and free space there") from error

@@ -1,0 +1,106 @@
+"""Values of the code under test as values of JSON. Nothing that such a value is or does is an error here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from harness.core.text import cap
+
+#: Characters kept of one text and of all texts of one message, its values, and how deep they may be in each other.
+MOST_TEXT = 1 << 20
+MOST_TEXTS = 8 << 20
+#: Characters of a text that is never cut: it may be a name.
+SHORT = 4096
+MOST_VALUES = 100_000
+DEEPEST = 50
+#: Bits of the largest integers that are kept: Python refuses to read more digits, unless it is told to.
+_MOST_BITS = 4096
+_CUT = "…"
+
+
+def plain(value: object) -> Any:
+    """Returns the value in types of JSON. What JSON does not have becomes its repr; what is too much is left out."""
+    return _Conversion().of(value)
+
+
+def plain_text(value: object, limit: int = MOST_TEXT) -> str:
+    """Returns ``str(value)``, or what can be said of a value that raises there."""
+    try:
+        return cap(value if type(value) is str else str.__str__(str(value)), limit)
+    except BaseException as error:  # noqa: BLE001 - code of the case
+        return _unshown(value, error)
+
+
+def plain_repr(value: object) -> str:
+    """Returns ``repr(value)``, or what can be said of a value that raises there."""
+    try:
+        return cap(str.__str__(repr(value)), MOST_TEXT)
+    except BaseException as error:  # noqa: BLE001 - code of the case
+        return _unshown(value, error)
+
+
+def _unshown(value: object, error: BaseException) -> str:
+    return f"<a {_name(type(value))} that cannot be shown: it raised {_name(type(error))}>"
+
+
+def _name(kind: type) -> str:
+    # Not `kind.__name__`, which a metaclass may have replaced.
+    return str.__str__(type.__dict__["__name__"].__get__(kind))
+
+
+class _Conversion:
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+        self._room = MOST_TEXTS
+        self._holders: set[int] = set()
+
+    def of(self, value: Any) -> Any:
+        self._left -= 1
+        kind = type(value)  # not isinstance, which asks the value for its class
+        if value is None or kind is bool:
+            return value
+        if issubclass(kind, str):
+            return self._text(str.__str__(value))
+        if issubclass(kind, int):
+            whole = int.__index__(value)
+            return whole if whole.bit_length() <= _MOST_BITS else f"an integer of {whole.bit_length()} bits"
+        if issubclass(kind, float):
+            return float.__float__(value)
+        if issubclass(kind, list | tuple | dict):
+            return self._inside(value)
+        return self._text(plain_repr(value))
+
+    def _text(self, text: str) -> str:
+        kept = cap(text, max(SHORT, min(MOST_TEXT, self._room)))
+        self._room = max(0, self._room - len(text))
+        return kept
+
+    def _inside(self, value: Any) -> Any:
+        if id(value) in self._holders or len(self._holders) == DEEPEST:
+            return _CUT
+        self._holders.add(id(value))
+        try:
+            if issubclass(type(value), dict):
+                return self._items(tuple(dict.items(value)))
+            return self._entries((list if issubclass(type(value), list) else tuple).__getitem__(value, slice(None)))
+        finally:
+            self._holders.remove(id(value))
+
+    def _entries(self, entries: Iterable[object]) -> list[Any]:
+        found = []
+        for entry in entries:
+            if self._left <= 0:
+                found.append(_CUT)
+                break
+            found.append(self.of(entry))
+        return found
+
+    def _items(self, items: Iterable[tuple[object, object]]) -> dict[str, Any]:
+        found = {}
+        for key, entry in items:
+            if self._left <= 0:
+                found[_CUT] = _CUT
+                break
+            found[str.__str__(key) if issubclass(type(key), str) else plain_repr(key)] = self.of(entry)
+        return found

@@ -1,0 +1,151 @@
+"""The folder for temporary files of a run. It stores its owner, and is removed at the end or by a later run.
+
+All temporary files of a run are in one such folder. The owner is the controller. It is certainly dead if its machine
+has booted since, or if its pid namespace has no process with its pid and start time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import platform
+import secrets
+import shutil
+import stat
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Self
+
+from harness.core import linux
+from harness.core.errors import writing
+
+PREFIX = "harness-"
+OWNER = "owner.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A unique identification of a process. `started` is in clock ticks since the boot."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def current(cls) -> Self:
+        """Returns the identification of this process."""
+        pid = os.getpid()
+        return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.start_time(pid) or 0)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self | None:
+        """Returns the owner that `text` describes; None if it is not valid."""
+        try:
+            data = json.loads(text)
+        except ValueError:
+            return None
+        expected = {field.name: int if field.name in ("pid", "started") else str for field in fields(cls)}
+        if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != expected:
+            return None
+        return cls(**data)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def is_dead(self, here: Owner, started: int | None) -> bool:
+        """Whether this owner is certainly dead, as seen by the process `here`.
+
+        `started` is the start time of the process that has this owner's pid now; None if there is none. An owner on
+        another machine or in another pid namespace is never certainly dead.
+        """
+        if self.host != here.host or not self.boot or not here.boot:
+            return False
+        if self.boot != here.boot:
+            return True
+        return self.namespace == here.namespace and self.started != started
+
+
+def make(parent: Path) -> Path:
+    """Create a folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
+    with writing(f"into {str(parent)!r}"):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        try:
+            (folder / OWNER).write_text(Owner.current().to_json(), encoding="utf-8")
+        except OSError:
+            remove(folder)
+            raise
+    return folder
+
+
+#: Levels of folders in which paths stay shorter than the kernel takes: names have up to 255 bytes, paths 4,096.
+_DEEPEST = 10
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders in `parent` whose owners are dead. Folders of other users and links are left alone."""
+    here = Owner.current()
+    try:
+        folders = [parent / name for name in os.listdir(parent) if name.startswith(PREFIX)]
+    except PermissionError:
+        return  # a user may be allowed to create folders in it, but not to list it
+    for folder in folders:
+        owner = _owner_of(folder)
+        if owner is not None and owner.is_dead(here, linux.start_time(owner.pid)):
+            remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder and its content, including unreadable folders. Files that cannot be removed stay."""
+    if _is_gone(folder):
+        return
+    _flatten(folder)
+    _is_gone(folder)
+
+
+def _is_gone(folder: Path) -> bool:
+    """Try to remove a folder. Returns whether there is none any more, or nothing that can be done about it."""
+    with contextlib.suppress(RecursionError, OSError):  # of a tree that is too deep for a recursion
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_symlink() or folder.is_file():  # what a case has put in its place
+            folder.unlink()
+    return folder.is_symlink() or not folder.is_dir()
+
+
+def _flatten(folder: Path) -> None:
+    """Make the folders in a folder accessible, and move those that are deep in it up to the top."""
+    names = itertools.count()
+    waiting = [(folder, 0)]
+    while waiting:
+        here, depth = waiting.pop()
+        with contextlib.suppress(OSError):  # it belongs to another user
+            os.chmod(here, stat.S_IRWXU)
+            if depth == _DEEPEST:
+                above = folder / f"deep-{next(names)}-{secrets.token_hex(4)}"
+                os.rename(here, above)
+                here, depth = above, 0
+            with os.scandir(here) as entries:
+                inside = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            waiting += [(path, depth + 1) for path in inside]
+
+
+def _owner_of(folder: Path) -> Owner | None:
+    """Returns the owner of a folder; None if it is unknown, and for a link or a folder of another user."""
+    try:
+        if not _is_own(folder.lstat(), stat.S_IFDIR):
+            return None
+        descriptor = os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        if not _is_own(os.fstat(descriptor), stat.S_IFREG):
+            return None
+        return Owner.from_json(file.read(4096).decode("utf-8", "replace"))
+
+
+def _is_own(status: os.stat_result, kind: int) -> bool:
+    return status.st_uid == os.getuid() and stat.S_IFMT(status.st_mode) == kind

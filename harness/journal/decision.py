@@ -1,0 +1,97 @@
+"""Which of the attempts at a case decides its verdict. Pure functions, for every reader of journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from harness.core.outcome import AttemptResult, Outcome, settle
+
+
+class Ruled(Protocol):
+    """The outcome that a rule of the run gives to a case."""
+
+    @property
+    def outcome(self) -> Outcome: ...
+
+
+class Ended(Protocol):
+    """An attempt that ended: a `finish` line, or the part of it that a reader keeps."""
+
+    @property
+    def outcome(self) -> Outcome: ...
+
+    @property
+    def final(self) -> bool: ...
+
+    @property
+    def ruling(self) -> Ruled | None: ...
+
+
+E = TypeVar("E", bound=Ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[E]):
+    """The verdict on a case.
+
+    `decided`: the attempt that gave the outcome, or to which a rule of the run was applied; None for `lost` and
+    `not_run`. `ruled`: the attempt whose ruling is the outcome; None if no rule gave it.
+    """
+
+    outcome: Outcome
+    decided: E | None
+    ruled: E | None
+
+
+def decide(finishes: Sequence[E], started: int) -> Decision[E]:
+    """The verdict, from the ended attempts in order and the number of started ones. See harness.core.outcome.settle."""
+    outcome = settle(
+        [
+            AttemptResult(each.outcome, each.final, None if each.ruling is None else each.ruling.outcome)
+            for each in finishes
+        ],
+        started,
+    )
+    ruled = next(
+        (each for each in reversed(finishes) if each.ruling is not None and each.ruling.outcome is outcome), None
+    )
+    return Decision(outcome, _decided(outcome, finishes) if ruled is None else _ruled_on(finishes), ruled)
+
+
+def reopened(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
+    """The attempts that still count when a resumed run takes up the case: those that ended without a verdict do not.
+
+    `not_final` makes a copy of an attempt that is not final.
+    """
+    return [
+        not_final(each) if each.outcome is Outcome.LOST else each
+        for each in finishes
+        if each.outcome is not Outcome.NOT_RUN
+    ]
+
+
+def not_run(stopped: str) -> str:
+    """Why a case without a start has no verdict. `stopped`: the signal that stopped the run, if one did.
+
+    It does not say that the case did not run: a worker that is killed may have run its last cases without a line.
+    """
+    how = f"was stopped by {stopped}" if stopped else "ended"
+    return f"the run {how}, and the journal has no start of this case"
+
+
+def _decided(outcome: Outcome, finishes: Sequence[E]) -> E | None:
+    finals = [finish for finish in finishes if finish.final]
+    for finish in finals:
+        if finish.outcome is outcome:
+            return finish
+    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # the retry was cut short: the earlier outcome counts
+        return next((finish for finish in reversed(finishes) if finish.outcome is outcome), finals[-1])
+    # No attempt has the outcome `flaky`: the last attempt, which passed, decides.
+    return finals[-1] if finals else None
+
+
+def _ruled_on(finishes: Sequence[E]) -> E:
+    """The most informative of the attempts that a rule was applied to: the last red one, otherwise the last one."""
+    return next((each for each in reversed(finishes) if each.outcome.is_red), finishes[-1])

@@ -1,0 +1,192 @@
+"""environment.json: the facts about machine, software and command that are needed to compare results."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import __version__
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError
+from harness.core.text import clean
+from harness.devices import software
+from harness.devices.capabilities import written
+from harness.devices.device import Inventory
+
+FILE_NAME = "environment.json"
+SCHEMA = 1
+#: The file of a run has a few KiB; a larger one is not ours.
+_MOST_BYTES = 16 << 20
+
+_DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-ml-py", "junitparser", "pydantic")
+_GIT_TIMEOUT = 10.0  # seconds; git needs several seconds for a work tree on a slow network file system
+
+# Never record the whole environment: it holds secrets. The variables below change what cases measure.
+_RECORDED = re.compile(
+    r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT|SIMCUDA)_.*|OMP_NUM_THREADS"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+class EnvironmentFileError(HarnessError):
+    """The environment file of a run cannot be read."""
+
+
+def collect(
+    inventory: Inventory,
+    *,
+    argv: Sequence[str],
+    seed: int,
+    isolation: str,
+    rootdir: Path,
+    environ: Mapping[str, str] | None = None,
+    software_device: Mapping[str, str] | None = None,
+    under: str | None = None,
+) -> dict[str, Any]:
+    """The facts as JSON values. Memory is in bytes; unknown values are None. `environ` defaults to ``os.environ``.
+
+    `software_device`: compiler, key and file of the software device's library, for a run on it. `under`: the name of
+    the wrapper in which each test is called.
+
+    Does not import torch and does not initialise CUDA. Runs git twice in `rootdir`. Raises nothing for a missing tool
+    or package.
+    """
+    cuda = software.cuda().value
+    return {
+        "schema": SCHEMA,
+        "host": clean(platform.node()),
+        "os": _os(),
+        "cpus": os.cpu_count(),
+        "usable_cpus": len(os.sched_getaffinity(0)),
+        "memory": psutil.virtual_memory().total,
+        "devices": [asdict(device) for device in inventory.devices],
+        "hidden_devices": [asdict(device) for device in inventory.hidden],
+        "driver": inventory.driver,
+        "cuda_driver": inventory.cuda_driver,
+        "nvml_error": inventory.nvml_error,
+        "notes": list(inventory.notes),
+        "software_device": None if software_device is None else {n: clean(t) for n, t in software_device.items()},
+        "versions": {
+            "harness": __version__,
+            "python": platform.python_version(),
+            "cuda": None if cuda is None else written("cuda", cuda),
+            **{name: _version(name) for name in _DISTRIBUTIONS},
+        },
+        "python": clean(sys.executable),
+        "command": [clean(word) for word in argv],
+        "seed": seed,
+        "isolation": isolation,
+        "under": under,
+        "rootdir": clean(str(rootdir)),
+        "git": git_state(rootdir),
+        "environment": recorded(os.environ if environ is None else environ),
+    }
+
+
+def write(run_dir: Path, facts: Mapping[str, Any]) -> Path:
+    """Write `facts`, as `collect` returns them, to ``run_dir/environment.json``. Raises WriteError."""
+    return write_atomically(run_dir / FILE_NAME, (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode("ascii"))
+
+
+def read(run_dir: Path) -> dict[str, Any] | None:
+    """The facts of a run; None if it has no such file. Raises EnvironmentFileError if the file is none of ours."""
+    path = run_dir / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise EnvironmentFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    try:
+        found = json.loads(data) if len(data) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise EnvironmentFileError(f"{str(path)!r} is not the environment file of a run: expected a JSON object")
+    return found
+
+
+def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The devices in the facts of a run. What is none is left out."""
+    devices = facts.get("devices")
+    return [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+
+
+def recorded(environ: Mapping[str, str]) -> dict[str, str]:
+    """The recorded variables by name. If the name looks like a secret, only the fact that it is set is recorded."""
+    return {
+        clean(name): "(set, not recorded)" if _SECRET.search(name) else clean(value)
+        for name, value in sorted(environ.items())
+        if _RECORDED.fullmatch(name)
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """The `commit` checked out in `folder` and whether tracked files are `dirty`. If unknown: None, and a `reason`."""
+    try:
+        commit = _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except OSError as error:
+        reason = f"git could not be started ({error.strerror})"
+    except subprocess.TimeoutExpired:
+        reason = f"git did not finish within {_GIT_TIMEOUT:.0f} s"
+    except subprocess.CalledProcessError as error:
+        words = clean(error.stderr.decode(errors="replace")).strip()
+        reason = f"git ended with status {error.returncode}: {words}"
+    else:
+        return {"commit": commit, "dirty": bool(changes), "reason": None}
+    return _kit_state(folder) or {"commit": None, "dirty": None, "reason": reason}
+
+
+def _kit_state(folder: Path) -> dict[str, Any] | None:
+    """The commit that a kit in `folder` was made of, whose files need no git; None if it is no kit."""
+    try:
+        known = json.loads((folder / "kit.json").read_bytes())
+        commit, dirty = known["commit"], known["dirty"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not (isinstance(commit, str) and isinstance(dirty, bool)):
+        return None
+    return {"commit": clean(commit), "dirty": dirty, "reason": "from kit.json"}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # A git hook that starts the run sets variables such as GIT_DIR. They would point git at another repository.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    done = subprocess.run(
+        ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environ,
+        timeout=_GIT_TIMEOUT,
+        check=True,
+    )
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _os() -> dict[str, str | None]:
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:  # an image without os-release
+        name = None
+    return {"name": name, "kernel": platform.release(), "machine": platform.machine()}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,494 @@
+"""The journal's format: one model for each kind of line, and the JSON schema that is shipped for it.
+
+After a change here, run ``python -m harness.journal.events`` to regenerate the schema.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from harness.core.outcome import Outcome
+
+#: Increased with every change that a reader of the previous number would misread.
+SCHEMA = 2
+SCHEMA_FILE = Path(__file__).with_name("journal.schema.json")
+
+Moment = Annotated[float, Field(ge=0, lt=253402300800)]  # up to the year 9999, the last that datetime can hold
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class _Line(_Model):
+    t: Moment
+    """Time of the event, in seconds since 1970-01-01 UTC."""
+
+
+class _NodeLine(_Line):
+    host: str = ""
+    """In a cluster run the node that the line comes from. Empty in other runs."""
+
+
+class RunStarted(_Line):
+    """A run started. This is the first line of a journal. A run that continues an earlier one writes it again."""
+
+    event: Literal["run"]
+    schema_version: int = Field(alias="schema", ge=1)
+    """Version of this schema. A reader refuses a version above its own."""
+    run_id: Name
+    argv: tuple[str, ...]
+    """The command line, program first."""
+    seed: int
+    """The run's seed. Each case's seed is derived from it."""
+    isolation: str
+    """batch, case or none."""
+    host: str
+    pid: int
+    """Process id of the controller."""
+    devices: tuple[str, ...]
+    """UUIDs of the devices that the run may use."""
+    label: str = ""
+    """What the devices are if they are no GPUs and not the CPU, such as ``simulated CUDA (no GPU)``."""
+    fail_on_flaky: bool
+    """Whether a flaky case makes the run red."""
+    rootdir: str
+    """The folder that case ids are relative to."""
+    profile: str = ""
+    """The run's profile; empty without one."""
+    hardware: str = ""
+    """The hardware file that the machine was checked against; empty without one."""
+    minimum_cases: int = Field(default=0, ge=0)
+    """The run is red if fewer cases ran. Of shards, the merged run is held to it."""
+    shard: str = ""
+    """Which part of the selected cases the run has, as ``I/N``. Empty if it has all of them."""
+    part: int = Field(default=1, ge=1)
+    """2 if the run was resumed once, and so on. Of a resumed run, `collected` lines of this part may come before."""
+    forced: tuple[str, ...] = ()
+    """What had changed, one per line, when the run was resumed all the same (``--force-resume``)."""
+    identity: dict[str, str] = {}
+    """What must be the same where results are put together, by name: suites' files, torch, driver and so on."""
+    settings: dict[str, str | int | float | bool | None] = {}
+    """The resolved value of every other option, by name."""
+
+
+class MergedShard(_Line):
+    """Only in a merged run: one of the runs that it was made of. Names of its workers begin with ``shardI-``."""
+
+    event: Literal["shard"]
+    shard: Name
+    run_id: Name
+    host: str
+    devices: tuple[str, ...]
+    exit_status: int | None = None
+    """Null if the run did not finish."""
+
+
+class Collected(_Line):
+    """A worker or the controller collected these cases. Each of them gets a verdict."""
+
+    event: Literal["collected"]
+    worker: str
+    count: int = Field(ge=0)
+    hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    """harness.journal.journal.digest of the ids. All workers of a run have the same hash."""
+    ids: tuple[Name, ...] = ()
+    """Node ids in order. They may be left out if another line with the same hash has them."""
+    deselected: tuple[Name, ...] = ()
+    """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
+    pid: int | None = None
+    """Process id of the worker."""
+    part: int = Field(default=1, ge=1)
+    """The part of the run, see the `run` line."""
+    selection: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
+    """Only for a shard: harness.journal.journal.digest of the sorted ids of all selected cases, of all shards."""
+    selected: tuple[Name, ...] = ()
+    """Only for a shard: ids of all selected cases, of all shards, in collection order. May be left out like `ids`."""
+
+
+class MustPass(_Line):
+    """A must-pass list of the run. The run satisfies the list if every case on it passed."""
+
+    event: Literal["must_pass"]
+    name: Name
+    hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    """harness.journal.journal.digest of the ids."""
+    ids: tuple[Name, ...]
+
+
+class Waiver(_Line):
+    """A waiver of the run, whether it applies to a case or not: one line for each in its waiver files."""
+
+    event: Literal["waiver"]
+    case: Name
+    """The pattern for ids of cases."""
+    when: dict[str, Any] = {}
+    """The conditions under which it holds. Empty if it holds everywhere."""
+    expect: tuple[Outcome, ...]
+    """The outcomes that it expects."""
+    reason: str
+    link: str = ""
+    owner: str = ""
+    expires: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    """The last day on which it holds, in UTC."""
+    source: Name
+    """Where it is defined: file and line. The rulings that it causes have the same source."""
+
+
+class Start(_NodeLine):
+    """An attempt at a case starts. `t` is the time of that; the line may be written some milliseconds later."""
+
+    event: Literal["start"]
+    case: Name
+    attempt: int = Field(ge=1)
+    alone: bool = False
+    """Whether the executor runs only this case. It does so to confirm a failure that happened after other cases."""
+    worker: str = ""
+    executor: str | None = None
+    """The executor's name in this run; null without isolation."""
+    pid: int | None = None
+    """Process id of the executor."""
+    devices: tuple[str, ...] = ()
+    """UUIDs of the devices leased to the attempt."""
+    seed: int
+
+
+class Reopened(_NodeLine):
+    """The run was resumed, and a case runs again that ended as `lost` or `not_run`. Those attempts count no more."""
+
+    event: Literal["reopened"]
+    case: Name
+
+
+class Gate(_Model):
+    """The requirement that was not met, so that the case did not run."""
+
+    capability: str
+    wanted: str
+    found: str
+
+
+class Ruling(_Model):
+    """The outcome that a rule of the run gives to a case. It replaces the outcomes of the case's attempts."""
+
+    outcome: Outcome
+    text: str
+    """The reason, on one line."""
+    source: str = ""
+    """Where the rule is defined: file and line, or an option."""
+
+
+class Finish(_NodeLine):
+    """An attempt at a case ended, normally or not."""
+
+    event: Literal["finish"]
+    case: Name
+    attempt: int = Field(ge=1)
+    alone: bool = False
+    worker: str = ""
+    executor: str | None = None
+    devices: tuple[str, ...] = ()
+    seed: int
+    outcome: Outcome
+    """The outcome of this attempt."""
+    final: bool
+    """False if the harness will run the case again, alone."""
+    duration: Seconds
+    """Wall time of the attempt in seconds."""
+    phases: dict[str, Seconds] = Field(default_factory=dict)  # `{}` would be copied in full for each line
+    """Seconds that setup, call and teardown took."""
+    message: str = ""
+    """What happened, on one line."""
+    detail: str = ""
+    """Traceback or stacks."""
+    stdout: str = ""
+    stderr: str = ""
+    log: str = ""
+    exit_status: int | None = None
+    """The executor's exit status if it ended: its exit code, or minus the number of the signal that killed it."""
+    struck: dict[str, int] = Field(default_factory=dict)
+    """How often each injected fault occurred while the case ran. Empty if the process died before it could report."""
+    keeps: str = ""
+    """The reason in the case's ``keeps`` mark, and the limits. Growth up to them, and no other, is not checked."""
+    notes: tuple[str, ...] = ()
+    """Further facts, one per line."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """What the case recorded with pytest's ``record_property``: names and values, as texts, in order."""
+    reproduce: str | None = None
+    """The command that runs only this case, with the same seed and device."""
+    gate: Gate | None = None
+    ruling: Ruling | None = None
+
+
+class Executor(_NodeLine):
+    """An executor (a process that runs cases) started, or has certainly ended."""
+
+    event: Literal["executor"]
+    executor: Name
+    worker: str = ""
+    pid: int
+    devices: tuple[str, ...] = ()
+    state: Literal["started", "ended"]
+    startup: Seconds | None = None
+    """Seconds from the request until the executor was ready."""
+    cases: int = Field(default=0, ge=0)
+    """How many attempts the executor ran. Known when it ended."""
+    exit_status: int | None = None
+    reason: str = ""
+    """Why the executor started or ended."""
+
+
+class Device(_NodeLine):
+    """The health of a device, after an examination or a reading."""
+
+    event: Literal["device"]
+    device: Name
+    """UUID of the device."""
+    state: Literal["healthy", "sick", "drained"]
+    """sick: the device failed an examination or shows a fault. drained: the device gets no more cases."""
+    worker: str = ""
+    moment: str = ""
+    """Why the device was examined: the start of the run, or the outcome of a case."""
+    message: str = ""
+    seconds: Seconds | None = None
+    """How long the examination took."""
+
+
+class Confirmation(_NodeLine):
+    """A suspected leak was checked: the case ran several times in a fresh process."""
+
+    event: Literal["confirmation"]
+    case: Name
+    suspicions: dict[str, int]
+    """The growth that raised the suspicion, by meter."""
+    growths: tuple[dict[str, int], ...]
+    """The growth in each repetition, by meter."""
+    leaks: tuple[str, ...]
+    """What leaks, one per line. Empty if nothing leaks."""
+    failure: str = ""
+    """Why the repetitions gave no result."""
+
+
+class Levels(_NodeLine):
+    """The resources that a process had in use after an attempt. Only in a run that repeats its cases."""
+
+    event: Literal["levels"]
+    case: Name
+    attempt: int = Field(ge=1)
+    executor: Name
+    """Name of the process. Levels of different executors cannot be compared."""
+    values: dict[str, int]
+    """Bytes or counts, by meter."""
+
+
+class Batch(_NodeLine):
+    """A process grew by more than its cases account for. As far as there was time, cases ran again in fresh ones."""
+
+    event: Literal["batch"]
+    executor: Name
+    """The process that grew."""
+    cases: tuple[Name, ...]
+    """Ids of its cases, in order."""
+    suspicions: dict[str, int]
+    """The growth over all cases, by meter."""
+    leaks: tuple[str, ...]
+    """What leaks and with which cases, one per line. Empty if nothing is shown to leak."""
+    unproven: tuple[str, ...] = ()
+    """What may leak, one per line: the search ended before it was known."""
+    tried: int = Field(ge=0)
+    """How many of the cases ran again."""
+    trials: int = Field(ge=0)
+    """How many fresh processes were used."""
+    seconds: Seconds
+    failure: str = ""
+    """What remains unknown, and why."""
+
+
+class Activity(_Line):
+    """What a worker does between attempts at cases. The progress line shows it; reports do not use it."""
+
+    event: Literal["activity"]
+    worker: str
+    what: str
+    """The text after "WORKER is". Empty when the activity is over."""
+    since: Moment | None = None
+    """When the activity began. A later line may describe the same activity in other words."""
+
+
+class Bisected(_Line):
+    """Result of ``harness bisect``, after the run: the earlier cases that make a case fail."""
+
+    event: Literal["bisected"]
+    case: Name
+    outcome: Outcome
+    culprits: tuple[Name, ...]
+    """Ids in order. The case fails after all of them in one process, and not after fewer of them."""
+    trials: int = Field(ge=1)
+    """How many runs the search used."""
+    reproduce: str
+
+
+class Finding(_NodeLine):
+    """A problem that makes the run red and belongs to no single case."""
+
+    event: Literal["finding"]
+    kind: Name
+    message: str
+    cases: tuple[str, ...] = ()
+    """Ids of the cases concerned, if any."""
+    reproduce: str | None = None
+    """The command that reproduces the problem, if there is one."""
+
+
+class Wait(_NodeLine):
+    """A worker must wait before it can continue. This is information; no case is at fault."""
+
+    event: Literal["wait"]
+    worker: str
+    message: str
+    """What the worker waits for, why, and the time limit."""
+
+
+class Stopped(_Line):
+    """A signal stopped the run before all cases had run."""
+
+    event: Literal["stopped"]
+    by: Name
+    """The name of the signal."""
+    grace: Seconds
+    """Seconds that running cases got to end."""
+
+
+class Node(_Line):
+    """Only in a cluster run: what has become of one of its nodes."""
+
+    event: Literal["node"]
+    host: Name
+    """The name of the node."""
+    state: Literal["ready", "refused", "lost", "stopping", "ended"]
+    """refused: the node is not like the others. lost: it is gone, or silent. ended: it has told its last word."""
+    message: str = ""
+    session: int = Field(default=0, ge=0)
+    """The number of the pytest session on this node, from 1."""
+    folder: str = ""
+    """The run directory of that session, on the node."""
+    devices: tuple[str, ...] = ()
+    gres: str = ""
+    """The generic resources of the node, as Slurm writes them."""
+    features: tuple[str, ...] = ()
+    """The node's features in Slurm."""
+
+
+class Late(_Line):
+    """Only in a cluster run: a node said this of a case that it did not have, or had no longer. It does not count."""
+
+    event: Literal["late"]
+    host: Name
+    case: str = ""
+    what: Name
+    """The kind of the line."""
+    outcome: str = ""
+    message: str = ""
+
+
+class SecondStart(_NodeLine):
+    """Only in a cluster run: an attempt at a red case on a second device starts. It decides nothing.
+
+    What it comes to is in a `second_device` line. Without one, the attempt ended without a verdict: its node was lost,
+    or the run was stopped.
+    """
+
+    event: Literal["second_start"]
+    case: Name
+    attempt: int = Field(ge=1)
+    """Counted anew on the second device."""
+    worker: str = ""
+    executor: str | None = None
+    devices: tuple[str, ...] = ()
+    seed: int
+
+
+class SecondDevice(_Line):
+    """Only in a cluster run: a red case ran again, on another device of the same kind. The verdict stays as it is."""
+
+    event: Literal["second_device"]
+    case: Name
+    first: str
+    """UUID of the device on which the case was red."""
+    second: str
+    """UUID of the other device."""
+    host: Name
+    """The node of the other device."""
+    outcome: Outcome
+    """What the case came to on the other device."""
+    finding: Literal["red on this device only", "red on both"]
+    message: str = ""
+
+    @property
+    def text(self) -> str:
+        """The finding and the two devices, in the words of every report."""
+        return f"{self.finding} ({self.first}; on {self.second} of {self.host}: {self.outcome})"
+
+
+class End(_Line):
+    """The run finished and was not cut off."""
+
+    event: Literal["end"]
+    exit_status: int
+    duration: Seconds
+
+
+Event = Annotated[
+    RunStarted
+    | MergedShard
+    | Collected
+    | MustPass
+    | Waiver
+    | Start
+    | Reopened
+    | Finish
+    | Executor
+    | Device
+    | Confirmation
+    | Levels
+    | Batch
+    | Activity
+    | Bisected
+    | Finding
+    | Wait
+    | Stopped
+    | Node
+    | Late
+    | SecondStart
+    | SecondDevice
+    | End,
+    Field(discriminator="event"),
+]
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of one line of a journal."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of journal.ndjson",
+        "description": f"Schema {SCHEMA}. Each line of a journal is one JSON object of one of these kinds.",
+        **EVENT.json_schema(),
+    }
+
+
+def schema_text() -> str:
+    """The contents of the shipped schema file."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

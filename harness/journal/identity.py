@@ -1,0 +1,110 @@
+"""What must be the same where results of several runs, or of several parts of one run, are put together."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness import __version__
+from harness.core.text import clean, one_line
+from harness.devices.device import Inventory
+from harness.journal.events import RunStarted
+
+#: Settings without influence on verdicts: they may differ.
+FREE = frozenset(
+    {"grace", "progress", "results_dir", "health", "junit_flavour", "shard", "slots", "collect_on_failure"}
+)
+_SHOWN = 80
+#: The name of the hash of the suites' files.
+SUITE_FILES = "suite files"
+#: The name of the hash of the waivers, and that of the must-pass lists with their hashes.
+WAIVERS = "waivers"
+MUST_PASS = "must-pass lists"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One fact in which two runs differ. An unknown or missing value is an empty text."""
+
+    name: str
+    first: str
+    second: str
+
+    @property
+    def text(self) -> str:
+        """For example ``torch was '2.12.0' and is '2.13.0'``."""
+        return f"{self.name} was {_quoted(self.first)} and is {_quoted(self.second)}"
+
+    @property
+    def against(self) -> str:
+        """For example ``torch is '2.13.0', that of most is '2.12.0'``."""
+        return f"{self.name} is {_quoted(self.second)}, that of most is {_quoted(self.first)}"
+
+
+def of(
+    inventory: Inventory, *, suites: str, waivers: Sequence[Mapping[str, Any]], lists: Sequence[tuple[str, str]]
+) -> dict[str, str]:
+    """The identity of a run: a text for each name. `suites` is the hash of the suites' files.
+
+    `lists`: name and hash of each must-pass list.
+    """
+    return {
+        SUITE_FILES: suites,
+        "torch": _version("torch"),
+        "driver": clean(inventory.driver or "none"),
+        "device": ", ".join(sorted({clean(device.name) for device in inventory.usable})),
+        WAIVERS: waivers_digest(waivers),
+        MUST_PASS: ", ".join(f"{name} {digest[:19]}" for name, digest in lists) or "none",
+        "python": platform.python_version(),
+        "harness": __version__,
+    }
+
+
+def waivers_digest(waivers: Sequence[Mapping[str, Any]]) -> str:
+    """``sha256:`` and the hex digest of these waivers, as JSON values; ``none`` without any."""
+    listed = json.dumps(list(waivers), sort_keys=True, default=repr).encode()
+    return f"sha256:{hashlib.sha256(listed).hexdigest()}" if waivers else "none"
+
+
+def facts(run: RunStarted) -> dict[str, str]:
+    """All that must be the same in two runs before their results are put together, by name."""
+    settings = {f"--{name.replace('_', '-')}": _text(value) for name, value in run.settings.items() if name not in FREE}
+    return {
+        **run.identity,
+        "--seed": str(run.seed),
+        "--isolation": run.isolation,
+        "--fail-on-flaky": _text(run.fail_on_flaky),
+        "--profile": run.profile,
+        "--hardware": run.hardware,
+        "the least number of cases": str(run.minimum_cases),
+        **settings,
+    }
+
+
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[Difference, ...]:
+    """The facts in which the second differs from the first, in the order of the first. A missing one is empty."""
+    names = dict.fromkeys((*first, *second))
+    pairs = ((name, first.get(name, ""), second.get(name, "")) for name in names)
+    return tuple(Difference(name, before, after) for name, before, after in pairs if before != after)
+
+
+def _text(value: object) -> str:
+    return "" if value is None or value is False else str(value)
+
+
+def _quoted(value: str) -> str:
+    if value.startswith("sha256:"):
+        return value[:19]
+    return repr(one_line(value, _SHOWN)) if value else "not set"
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

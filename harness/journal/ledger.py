@@ -1,0 +1,465 @@
+"""The results of a run: its verdicts, and the facts beyond single cases. Pure functions of the events of a journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+from harness.backends.table import labels
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, exit_status
+from harness.core.text import counted, one_line
+from harness.journal.events import (
+    Batch,
+    Bisected,
+    Collected,
+    End,
+    Event,
+    Executor,
+    Finding,
+    Finish,
+    Levels,
+    MergedShard,
+    MustPass,
+    Reopened,
+    RunStarted,
+    SecondDevice,
+    Start,
+    Stopped,
+)
+from harness.journal.journal import Damaged, JournalContents, Unknown, digest
+from harness.journal.verdicts import CaseEvents, Verdict, decide
+
+#: Numbers of lines, and unknown kinds, that a text names.
+_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ListResult:
+    """The result of a must-pass list: its name, the hash and number of its ids, and the ids that did not pass.
+
+    `where` names the device if a result on it is no statement about a GPU.
+    """
+
+    name: str
+    hash: str
+    cases: int
+    missed: tuple[str, ...]
+    where: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line: ``must-pass list cpu (124 cases, sha256:0123456789ab): satisfied``."""
+        where = f" on {self.where}" if self.where else ""
+        what = f"must-pass list {self.name} ({counted(self.cases, 'case')}, {self.hash[:19]}){where}"
+        if not self.missed:
+            return f"{what}: satisfied"
+        return f"{what}: not satisfied, {len(self.missed)} did not pass, the first {self.missed[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of isolation: executors started, the seconds that starting took, restarts and retries.
+
+    `restarts`: executors started after the first of each worker. `retries`: attempts beyond those that count.
+    """
+
+    executors: int
+    startup: float
+    restarts: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Oddities:
+    """What is odd about the lines of a journal: how many are unreadable, of an unknown kind, or there twice.
+
+    `damaged` and `unknown` have at least the first ten of them.
+    """
+
+    damaged_lines: int = 0
+    unknown_lines: int = 0
+    doubled_lines: int = 0
+    damaged: tuple[Damaged, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """A sentence for each oddity that is no finding. Unreadable lines are one."""
+        texts = []
+        if self.unknown_lines:
+            named = ", ".join(f"line {each.number} {one_line(each.kind, 40)!r}" for each in self.unknown[:_NAMED])
+            what = counted(self.unknown_lines, "line")
+            texts.append(f"the journal has {what} of an unknown kind, which a newer harness may read: {named}")
+        if self.doubled_lines:
+            texts.append(f"the journal has {counted(self.doubled_lines, 'line')} twice, counted once")
+        return tuple(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run came to, beyond single cases.
+
+    `runs` are the ``run`` lines, one for each part of the run. `end` is the latest line of its kind; a run without it
+    was cut off. `counts`: the number of cases with each outcome, in the order of severity, without zeros. `forced`:
+    what had changed when the run was resumed all the same.
+    """
+
+    runs: tuple[RunStarted, ...] = ()
+    end: End | None = None
+    findings: tuple[Finding, ...] = ()
+    cost: Cost = field(default_factory=lambda: Cost(0, 0.0, 0, 0))
+    counts: dict[Outcome, int] = field(default_factory=dict)
+    lists: tuple[ListResult, ...] = ()
+    bisected: tuple[Bisected, ...] = ()
+    forced: tuple[str, ...] = ()
+    shards: tuple[MergedShard, ...] = ()
+    second_devices: tuple[SecondDevice, ...] = ()
+    searches: tuple[Batch, ...] = ()
+    oddities: Oddities = field(default_factory=Oddities)
+
+    @property
+    def run(self) -> RunStarted | None:
+        """The latest ``run`` line."""
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def fail_on_flaky(self) -> bool:
+        """Whether this run counts a flaky case as red."""
+        return self.run is not None and self.run.fail_on_flaky
+
+    def is_red(self, outcome: Outcome) -> bool:
+        """Whether a case with this outcome makes the run red."""
+        return outcome.is_red or (self.fail_on_flaky and outcome is Outcome.FLAKY)
+
+    @property
+    def red_cases(self) -> int:
+        """How many cases make the run red."""
+        return sum(number for outcome, number in self.counts.items() if self.is_red(outcome))
+
+    def exit_status(self) -> int:
+        """The exit status of the recorded events: see harness.core.outcome.exit_status; 1 for any finding.
+
+        A run without cases and without findings is 5 (nothing ran).
+        """
+        if self.findings:
+            return EXIT_RED
+        return exit_status(list(self.counts), fail_on_flaky=self.fail_on_flaky)
+
+    def run_exit_status(self) -> int:
+        """The exit status that the run ended with. 1 if the run did not finish, or if a green status has red events.
+
+        The run's own status may be worse than the events suggest: pytest also counts tests that are not cases.
+        """
+        if self.end is None:
+            return EXIT_RED
+        status = self.end.exit_status
+        return EXIT_RED if status in (EXIT_OK, EXIT_NOTHING_RAN) and self.exit_status() == EXIT_RED else status
+
+
+class Results(Protocol):
+    """The results of a run, wherever they are: in memory (`Ledger`) or on disk (`StoredRun`)."""
+
+    @property
+    def summary(self) -> Summary:
+        """What the run came to."""
+
+    @property
+    def runs(self) -> tuple[RunStarted, ...]:
+        """The ``run`` lines, one for each part of the run."""
+
+    @property
+    def shards(self) -> tuple[MergedShard, ...]:
+        """The shards that a merged run was made of."""
+
+    def ids(self) -> Iterator[str]:
+        """The ids of all cases, in any order."""
+
+    def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
+        """Each case with its verdict and its ``levels`` lines, in collection order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger(Summary):
+    """The results of a run in memory: one verdict per case in collection order."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    levels: tuple[Levels, ...] = ()
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event]) -> Self:
+        """Decide the verdict of every case that was collected or has events, in collection order."""
+        return cls._decided(events, Oddities())
+
+    @classmethod
+    def from_journal(cls, contents: JournalContents) -> Self:
+        """Like `from_events`. Unreadable lines are a finding, because their contents are unknown."""
+        damaged, unknown = contents.damaged, contents.unknown
+        oddities = Oddities(len(damaged), len(unknown), 0, damaged[:_NAMED], unknown[:_NAMED])
+        return cls._decided(contents.events, oddities)
+
+    @classmethod
+    def _decided(cls, events: Iterable[Event], oddities: Oddities) -> Self:
+        tally = Tally()
+        ids: dict[str, None] = {}
+        cases: dict[str, CaseEvents] = {}
+        levels: list[Levels] = []
+        for event in events:
+            if isinstance(event, Start | Finish | Levels | Reopened):
+                tally.see(event.t)
+                found = cases.get(event.case)
+                if found is None:
+                    found = cases[event.case] = CaseEvents()
+                found.add(event)
+                if isinstance(event, Levels):
+                    levels.append(event)
+                continue
+            tally.add(event)
+            if isinstance(event, Collected):
+                tally.add_collected(CollectedList.of(event))
+                ids |= dict.fromkeys(event.ids)
+        mentioned = dict.fromkeys(case for case, found in cases.items() if found.mentioned)
+        nothing = CaseEvents()
+        verdicts = []
+        for case in ids | mentioned:
+            found = cases.get(case, nothing)
+            verdict = decide(
+                case,
+                found,
+                collected=case in ids,
+                stopped=tally.stopped,
+                ended=tally.ended.get,
+                second_devices=tally.second_devices.get(case, ()),
+            )
+            tally.count(case, verdict.outcome, ran=verdict.ran, collected=verdict.collected, retries=found.retries)
+            verdicts.append(verdict)
+        doubled = sum(found.doubled for found in cases.values())
+        summary = tally.summary(replace(oddities, doubled_lines=doubled))
+        return cls(
+            runs=summary.runs,
+            end=summary.end,
+            findings=summary.findings,
+            cost=summary.cost,
+            counts=summary.counts,
+            lists=summary.lists,
+            bisected=summary.bisected,
+            forced=summary.forced,
+            shards=summary.shards,
+            second_devices=summary.second_devices,
+            searches=summary.searches,
+            oddities=summary.oddities,
+            verdicts=tuple(verdicts),
+            levels=tuple(levels),
+        )
+
+    @property
+    def summary(self) -> Summary:
+        return self
+
+    def ids(self) -> Iterator[str]:
+        return (verdict.case for verdict in self.verdicts)
+
+    def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
+        """Each verdict with the ``levels`` lines of its case."""
+        levels: dict[str, list[Levels]] = {}
+        for line in self.levels:
+            levels.setdefault(line.case, []).append(line)
+        for verdict in self.verdicts:
+            yield verdict, tuple(levels.get(verdict.case, ()))
+
+    @property
+    def red(self) -> tuple[Verdict, ...]:
+        """The verdicts that make the run red, in collection order."""
+        return tuple(verdict for verdict in self.verdicts if self.is_red(verdict.outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedList:
+    """What matters of a ``collected`` line beside its ids.
+
+    `listed`: it has ids, or none to have. `matches`: they have its count and hash. `twice`: ids that it has twice.
+    """
+
+    worker: str
+    part: int
+    hash: str
+    listed: bool
+    matches: bool
+    twice: tuple[str, ...]
+
+    @classmethod
+    def of(cls, line: Collected) -> Self:
+        """The facts of a line whose ids are in memory."""
+        return cls(
+            worker=line.worker or "the controller",
+            part=line.part,
+            hash=line.hash,
+            listed=bool(line.ids or not line.count),
+            matches=line.count == len(line.ids) and line.hash == digest(line.ids),
+            twice=tuple(case for case, times in Counter(line.ids).items() if times > 1),
+        )
+
+
+class Tally:
+    """Adds up what follows from a run beyond single cases: give it all events, then each verdict.
+
+    It keeps nothing of cases that are neither unlisted nor on a must-pass list, so its size does not grow with them.
+    `runs`, `end`, `shards`, `stopped` and `second_devices` (by case) are known once all events were given, like
+    `ended`: how each executor ended, unless `keep_ended` is False because somebody else keeps it.
+    """
+
+    def __init__(self, *, keep_ended: bool = True) -> None:
+        self.stopped = ""
+        self.ended: dict[str, Executor] = {}
+        self._keep_ended = keep_ended
+        self.runs: list[RunStarted] = []
+        self.end: End | None = None
+        self._findings: list[Finding] = []
+        self._bisected: list[Bisected] = []
+        self.second_devices: dict[str, list[SecondDevice]] = {}
+        self._searches: list[Batch] = []
+        self._forced: dict[str, None] = {}
+        self.shards: list[MergedShard] = []
+        self._last = 0.0
+        self._collected: list[CollectedList] = []
+        self._lists: list[MustPass] = []
+        self._executors = 0
+        self._startup = 0.0
+        self._workers: set[str] = set()
+        self._on_lists: set[str] = set()
+        self._passed: set[str] = set()
+        self._unlisted: list[str] = []
+        self._counts: Counter[Outcome] = Counter()
+        self._ran = 0
+        self._retries = 0
+
+    def add(self, event: Event) -> None:
+        """Take the next event. Of ``collected`` lines, see `add_collected`."""
+        self.see(event.t)
+        match event:
+            case RunStarted():
+                self.runs.append(event)
+                self.end, self.stopped = None, ""
+                self._forced |= dict.fromkeys(event.forced)
+            case End():
+                self.end = event
+            case Stopped():
+                self.stopped = event.by
+            case MustPass():
+                self._lists.append(event)
+                self._on_lists.update(event.ids)
+            case Executor(state="started"):
+                self._executors += 1
+                self._startup += event.startup or 0.0
+                self._workers.add(event.worker)
+            case Executor():
+                if self._keep_ended:
+                    self.ended[event.executor] = event
+            case MergedShard():
+                self.shards.append(event)
+            case Bisected():
+                self._bisected.append(event)
+            case SecondDevice():
+                known = self.second_devices.setdefault(event.case, [])
+                known += [event] if event not in known else []
+            case Finding():
+                self._findings.append(event)
+            case Batch():
+                self._searches.append(event)
+
+    def see(self, moment: float) -> None:
+        """Take the time of an event about a case."""
+        self._last = max(self._last, moment)
+
+    def add_collected(self, line: CollectedList) -> None:
+        """Take the next ``collected`` line."""
+        self._collected.append(line)
+
+    def count(self, case: str, outcome: Outcome, *, ran: bool, collected: bool, retries: int = 0) -> None:
+        """Count the verdict on a case. `ran`: its own code ran to it. `retries`: attempts beyond those that count."""
+        self._counts[outcome] += 1
+        self._ran += ran
+        self._retries += retries
+        if outcome is Outcome.PASSED and case in self._on_lists:
+            self._passed.add(case)
+        if not collected:
+            self._unlisted.append(case)
+
+    def summary(self, oddities: Oddities) -> Summary:
+        """What the run came to."""
+        lists = self._list_results()
+        findings = [*self._findings, *self._unreadable(oddities), *self._contradictions(), *self._shortfalls(lists)]
+        return Summary(
+            runs=tuple(self.runs),
+            end=self.end,
+            findings=tuple(findings),
+            cost=Cost(self._executors, self._startup, self._executors - len(self._workers), self._retries),
+            counts={outcome: self._counts[outcome] for outcome in Outcome if self._counts[outcome]},
+            lists=lists,
+            bisected=tuple(self._bisected),
+            forced=tuple(self._forced),
+            shards=tuple(self.shards),
+            searches=tuple(self._searches),
+            second_devices=tuple(each for known in self.second_devices.values() for each in known),
+            oddities=oddities,
+        )
+
+    def _unreadable(self, oddities: Oddities) -> Iterator[Finding]:
+        if oddities.damaged_lines:
+            lines = ", ".join(str(line.number) for line in oddities.damaged[:_NAMED])
+            message = f"the journal has {oddities.damaged_lines} unreadable lines (line {lines}): their events are lost"
+            yield self._finding("damaged_journal", message)
+
+    def _contradictions(self) -> Iterator[Finding]:
+        """The findings for collected lines that contradict each other."""
+        for part in sorted({line.part for line in self._collected}):
+            lists = {line.hash: line.worker for line in self._collected if line.part == part}
+            if len(lists) > 1:
+                who = ", ".join(f"{worker} has {hash_[:15]}…" for hash_, worker in lists.items())
+                yield self._finding("collections_differ", f"workers collected different cases: {who}")
+        listed = {line.hash: line for line in self._collected if line.listed}
+        for hash_, worker in {line.hash: line.worker for line in self._collected}.items():
+            line = listed.get(hash_)
+            if line is None:
+                message = f"the journal has no ids for the list that {worker} collected"
+                yield self._finding("collection_missing", message)
+            elif not line.matches:
+                message = f"the list that {worker} collected does not match its own count and hash"
+                yield self._finding("collection_wrong", message)
+        twice = [case for line in listed.values() for case in line.twice]
+        if twice:
+            message = (
+                "several cases have the same id, so only one of them counts; if their files are outside the root "
+                "folder, use --rootdir to name a folder that contains them"
+            )
+            yield self._finding("duplicate_ids", message, twice)
+        if self._unlisted:
+            message = f"{len(self._unlisted)} cases have events but are in no collected list"
+            yield self._finding("not_collected", message, self._unlisted)
+
+    def _list_results(self) -> tuple[ListResult, ...]:
+        """The result of each must-pass list. None for a shard: only all shards together can satisfy a list."""
+        run = self.runs[-1] if self.runs else None
+        if run is not None and run.shard:
+            return ()
+        devices = run.devices if run is not None else ()
+        where = ", ".join(filter(None, [labels(devices), "a run that was resumed by force" if self._forced else ""]))
+        return tuple(
+            ListResult(line.name, line.hash, len(line.ids), tuple(c for c in line.ids if c not in self._passed), where)
+            for line in self._lists
+        )
+
+    def _shortfalls(self, lists: Sequence[ListResult]) -> Iterator[Finding]:
+        """The findings for must-pass lists that were not satisfied and for too few cases."""
+        for each in lists:
+            if each.missed:
+                yield self._finding("must_pass", each.text, each.missed)
+        run = self.runs[-1] if self.runs else None
+        if run is not None and not run.shard and self._ran < run.minimum_cases:
+            least = run.minimum_cases
+            message = f"{counted(self._ran, 'case')} ran, but profile {run.profile} requires at least {least}"
+            yield self._finding("too_few_cases", message)
+
+    def _finding(self, kind: str, message: str, cases: Sequence[str] = ()) -> Finding:
+        return Finding(event="finding", t=self._last, kind=kind, message=message, cases=tuple(cases))

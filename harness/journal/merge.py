@@ -1,0 +1,296 @@
+"""Makes one run of the shards of a run. The decisions are pure functions over what the shards' journals say."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError, WriteError
+from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
+from harness.core.shard import Shard
+from harness.core.text import counted, first_of
+from harness.journal import environment, finding_kinds, identity, journal
+from harness.journal.events import (
+    EVENT,
+    Activity,
+    Collected,
+    End,
+    Event,
+    Finding,
+    MergedShard,
+    MustPass,
+    RunStarted,
+    Waiver,
+)
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
+
+_NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, End)
+
+
+class MergeError(HarnessError):
+    """There is nothing that could be merged, or no place for the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One shard, as its journal has it.
+
+    `name`: its run directory, as the user wrote it. `runs`: the ``run`` lines, several if it was resumed. `ids`: the
+    cases of the shard. `selected`: those of all shards. `selection`: their hash; empty if nothing was collected.
+    """
+
+    name: str
+    shard: Shard
+    runs: tuple[RunStarted, ...]
+    ids: tuple[str, ...]
+    selected: tuple[str, ...]
+    deselected: tuple[str, ...]
+    selection: str
+    lists: tuple[MustPass, ...]
+    waivers: tuple[Waiver, ...]
+    end: End | None
+    events: tuple[Event, ...]
+    damaged: int = 0
+
+    @property
+    def run(self) -> RunStarted:
+        return self.runs[-1]
+
+    @property
+    def text(self) -> str:
+        return f"shard {self.shard} ({self.name!r})"
+
+    @property
+    def facts(self) -> list[dict[str, str]]:
+        """For each ``run`` line, what must be the same in all shards, by name."""
+        return [identity.facts(run) for run in self.runs]
+
+
+def part_of(name: str, contents: JournalContents) -> Part:
+    """The shard in a run directory. Raises MergeError if the run is not a shard."""
+    runs = tuple(event for event in contents.events if isinstance(event, RunStarted))
+    if not runs[-1].shard:
+        raise MergeError(
+            f"{name!r} is not a shard: its run had all cases; give runs that were started with --shard I/N"
+        )
+    lines = [event for event in contents.events if isinstance(event, Collected)]
+    ends = [event for event in contents.events if isinstance(event, RunStarted | End)]
+    lists = {line.name: line for line in contents.events if isinstance(line, MustPass)}
+    return Part(
+        name=name,
+        shard=Shard.parse(runs[-1].shard),
+        runs=runs,
+        ids=tuple(dict.fromkeys(case for line in lines for case in line.ids)),
+        selected=tuple(dict.fromkeys(case for line in lines for case in line.selected)),
+        deselected=tuple(dict.fromkeys(case for line in lines for case in line.deselected)),
+        selection=next((line.selection for line in reversed(lines)), ""),
+        lists=tuple(lists.values()),
+        waivers=tuple(event for event in contents.events if isinstance(event, Waiver)),
+        end=ends[-1] if isinstance(ends[-1], End) else None,
+        events=contents.events,
+        damaged=len(contents.damaged),
+    )
+
+
+def problems(parts: Sequence[Part]) -> list[str]:
+    """Why these shards are not one run, a line for each reason: shards and cases that are missing or double, and shards
+    that ran something else. Empty if they are one run.
+    """
+    found = [*_twice(parts), *_other_counts(parts)]
+    if found:
+        return found  # what follows would only repeat it
+    return [*_missing_shards(parts), *_unlike(parts), *_unlisted(parts), *_wrong_cases(parts)]
+
+
+def _twice(parts: Sequence[Part]) -> Iterator[str]:
+    first: dict[str, Part] = {}
+    shards: dict[Shard, Part] = {}
+    for part in parts:
+        if part.run.run_id in first:
+            other = first[part.run.run_id]
+            yield f"{other.name!r} and {part.name!r} are the same run, {part.run.run_id}: give each shard once"
+        elif part.shard in shards:
+            yield f"shard {part.shard} is there twice, in {shards[part.shard].name!r} and {part.name!r}: leave one out"
+        first.setdefault(part.run.run_id, part)
+        shards.setdefault(part.shard, part)
+
+
+def _other_counts(parts: Sequence[Part]) -> Iterator[str]:
+    count = parts[0].shard.count
+    for part in parts:
+        if part.shard.count != count:
+            yield f"{part.text} is one of {part.shard.count} shards, but {parts[0].text} is one of {count}"
+
+
+def _missing_shards(parts: Sequence[Part]) -> Iterator[str]:
+    count = parts[0].shard.count
+    selected = next((part.selected for part in parts if part.selected), ())
+    for index in range(1, count + 1):
+        shard = Shard(index, count)
+        if all(part.shard != shard for part in parts):
+            cases = _cases([case for case in selected if shard.has(case)])
+            yield f"shard {shard} is missing, with {cases}: run it, or give its run directory too"
+
+
+def _unlike(parts: Sequence[Part]) -> Iterator[str]:
+    """The shards that ran something else than most of them."""
+    every = [(part, facts) for part in parts for facts in part.facts]
+    usual = {
+        name: Counter(facts.get(name, "") for _, facts in every).most_common(1)[0][0]
+        for name in dict.fromkeys(name for _, facts in every for name in facts)
+    }
+    for part in parts:
+        for text in dict.fromkeys(each.against for facts in part.facts for each in identity.differences(usual, facts)):
+            yield f"{part.text} is not like the others: {text}"
+
+
+def _unlisted(parts: Sequence[Part]) -> Iterator[str]:
+    for part in parts:
+        if not part.selection:
+            yield f"{part.text} has no list of its cases: it ended before they were collected; resume it"
+        elif part.selection != journal.digest(sorted(part.selected)):
+            yield f"{part.text} has a list of selected cases that does not match its hash: the journal is damaged"
+
+
+def _wrong_cases(parts: Sequence[Part]) -> Iterator[str]:
+    """Cases that no shard has though it should, that two have, or that not all shards selected."""
+    listed = [part for part in parts if part.selection]
+    if not listed:
+        return
+    usual = Counter(part.selection for part in listed).most_common(1)[0][0]
+    first = next(part for part in listed if part.selection == usual)
+    for part in listed:
+        if part.selection != usual:
+            more = [case for case in part.selected if case not in {*first.selected}]
+            less = [case for case in first.selected if case not in {*part.selected}]
+            what = [f"{_cases(more)} more"] * bool(more) + [f"{_cases(less)} less"] * bool(less)
+            yield f"{part.text} selected other cases than {first.text}: {'; '.join(what)}"
+    times = Counter(case for part in listed for case in part.ids)
+    for part in listed:
+        missing = [case for case in first.selected if part.shard.has(case) and not times[case]]
+        if missing and part.selection == usual:
+            yield f"{part.text} has not all of its cases: {_cases(missing)} missing"
+    double = [case for case, number in times.items() if number > 1]
+    if double:
+        yield f"several shards have the same cases: {_cases(double)}"
+
+
+def _cases(ids: Sequence[str]) -> str:
+    return f"{counted(len(ids), 'case')} ({first_of(ids)})" if ids else "no cases"
+
+
+def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: float) -> list[Event]:
+    """The events of the merged run, in the order of the cases before they were split. `parts` have no `problems`."""
+    ordered = sorted(parts, key=lambda part: part.shard)
+    first = ordered[0]
+    begun = min(part.runs[0].t for part in parts)
+    run = first.run.model_copy(
+        update={
+            "t": begun,
+            "run_id": run_id,
+            "argv": tuple(argv),
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "devices": tuple(dict.fromkeys(device for part in ordered for device in part.run.devices)),
+            "shard": "",
+            "part": 1,
+            "forced": tuple(dict.fromkeys(text for part in ordered for run in part.runs for text in run.forced)),
+        }
+    )
+    ids = first.selected
+    collected = Collected(
+        event="collected",
+        t=begun,
+        worker="",
+        count=len(ids),
+        hash=journal.digest(ids),
+        ids=ids,
+        deselected=tuple(dict.fromkeys(case for part in ordered for case in part.deselected)),
+    )
+    head: list[Event] = [run, *(_shard_line(part) for part in ordered), *first.lists, *first.waivers, collected]
+    events = [*head, *_copied(ordered)]
+    if any(part.end is None for part in parts):
+        return events
+    duration = max(part.end.duration for part in parts if part.end is not None)
+    status = _status(Ledger.from_events(events), [part.end.exit_status for part in parts if part.end is not None])
+    return [*events, End(event="end", t=now, exit_status=status, duration=duration)]
+
+
+def _shard_line(part: Part) -> MergedShard:
+    return MergedShard(
+        event="shard",
+        t=part.runs[0].t,
+        shard=str(part.shard),
+        run_id=part.run.run_id,
+        host=part.run.host,
+        devices=part.run.devices,
+        exit_status=None if part.end is None else part.end.exit_status,
+    )
+
+
+def _copied(parts: Sequence[Part]) -> list[Event]:
+    """The other events of all shards by time, each finding once, with workers and executors named after their shard."""
+    lines: list[Event] = []
+    known: set[tuple[str, str, tuple[str, ...]]] = set()
+    for part in parts:
+        for event in part.events:
+            if isinstance(event, Finding):
+                if event.kind in finding_kinds.OF_SESSION:
+                    event = event.model_copy(update={"message": f"shard {part.shard}: {event.message}"})
+                key = event.kind, event.message, event.cases
+                if key in known:
+                    continue
+                known.add(key)
+            if not isinstance(event, _NOT_COPIED):
+                lines.append(_renamed(event, f"shard{part.shard.index}-"))
+        if part.damaged:
+            text = f"the journal of {part.text} has {counted(part.damaged, 'unreadable line')}: their events are lost"
+            lines.append(Finding(event="finding", t=part.run.t, kind="damaged_journal", message=text))
+    return sorted(lines, key=lambda event: event.t)
+
+
+def _renamed(event: Event, prefix: str) -> Event:
+    names = {name: getattr(event, name, None) for name in ("worker", "executor")}
+    changed = {name: f"{prefix}{value}" for name, value in names.items() if value}
+    return event.model_copy(update=changed) if changed else event
+
+
+def _status(ledger: Ledger, statuses: Sequence[int]) -> int:
+    """The exit status of the merged run. That of a shard counts where it is worse: pytest knows more than the cases."""
+    worse = [status for status in statuses if status in (EXIT_RED, EXIT_INTERRUPTED, EXIT_INTERNAL)]
+    return max([ledger.exit_status(), *worse]) if worse else ledger.exit_status()
+
+
+def write(out: Path, events: Sequence[Event], environments: Mapping[str, Mapping[str, Any]]) -> JournalContents:
+    """Write journal and environment of the merged run. `environments`: environment.json of each shard, by its text.
+
+    Raises MergeError if `out` holds a run already, WriteError.
+    """
+    path = out / journal.FILE_NAME
+    if path.exists():
+        raise MergeError(f"{str(out)!r} holds a run already: name another folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot make the folder {str(out)!r}") from error
+    if environments:
+        first = next(iter(environments.values()))
+        devices = [each for known in environments.values() for each in environment.devices_of(known)]
+        by_uuid = {str(each.get("uuid")): each for each in devices}
+        environment.write(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
+    write_atomically(path, b"".join(map(_line, events)))
+    return journal.read_run(path)
+
+
+def _line(event: Event) -> bytes:
+    """A line of a journal: the kind comes first, as in every journal."""
+    fields = EVENT.dump_python(event, mode="json", by_alias=True)
+    return json.dumps({"event": event.event, **fields}, separators=(",", ":")).encode("ascii") + b"\n"

@@ -1,0 +1,97 @@
+"""Where a case ran: host, devices and suite, and what is known about them. Pure functions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.backends.table import labels
+from harness.core.shard import index_of
+from harness.journal import environment
+from harness.journal.events import MergedShard, RunStarted
+from harness.journal.verdicts import Verdict
+
+
+class Place(NamedTuple):
+    """Where a case ran. Without devices, it ran on none, and the run had more than one.
+
+    `shard`: the text of the shard that ran it; empty unless the run was merged.
+    """
+
+    suite: str
+    host: str
+    devices: tuple[str, ...]
+    shard: str = ""
+
+
+class Places:
+    """The places of a run. `known`: the facts of environment.json; None if there are none."""
+
+    def __init__(
+        self, runs: Sequence[RunStarted], shards: Sequence[MergedShard], known: Mapping[str, Any] | None
+    ) -> None:
+        self._runs = runs
+        self._times = [run.t for run in runs]
+        self._shards = {each.shard: each for each in shards}
+        self._count = max((int(text.rpartition("/")[2]) for text in self._shards if _is_shard(text)), default=0)
+        self._known = known or {}
+
+    def of(self, verdict: Verdict) -> Place:
+        """The place of a case: of its deciding attempt, otherwise of its latest one, otherwise where it was to run."""
+        if self._shards:
+            text = f"{index_of(verdict.case, self._count)}/{self._count}" if self._count else ""
+            line = self._shards.get(text)
+            return self._place(verdict, text, line)
+        return self._place(verdict, "", self._run_of(verdict))
+
+    def _place(self, verdict: Verdict, shard: str, where: MergedShard | RunStarted | None) -> Place:
+        if where is None:
+            return Place(verdict.suite, "", verdict.devices, shard)
+        only = where.devices if len(where.devices) == 1 else ()
+        return Place(verdict.suite, where.host, verdict.devices or only, shard)
+
+    def _run_of(self, verdict: Verdict) -> RunStarted | None:
+        """The part of the run that the case belongs to: a resumed run may go on elsewhere."""
+        if len(self._runs) < 2:
+            return self._runs[0] if self._runs else None
+        attempt = verdict.decided or next(reversed(verdict.finishes), None)
+        if attempt is None:
+            return self._runs[-1]
+        return self._runs[max(0, bisect_right(self._times, attempt.t) - 1)]
+
+    def facts(self, place: Place) -> dict[str, str]:
+        """What is known of a place, by name. What is not known is left out."""
+        known = self._environment(place)
+        run = self._runs[-1] if self._runs else None
+        identity = run.identity if run is not None else {}
+        versions = known.get("versions")
+        versions = versions if isinstance(versions, dict) else {}
+        facts = {
+            "device": self.device(place),
+            "uuid": " ".join(uuid for uuid in place.devices if uuid != "cpu"),
+            "driver": known.get("driver") or identity.get("driver"),
+            "cuda": versions.get("cuda"),
+            "cuda_driver": known.get("cuda_driver"),
+            "torch": versions.get("torch") or identity.get("torch"),
+        }
+        return {name: str(value) for name, value in facts.items() if value and value != "none"}
+
+    def device(self, place: Place) -> str:
+        """What the place's devices are: their label if they are no GPUs, otherwise their names, as far as known."""
+        rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(self._environment(place))}
+        return labels(place.devices) or ", ".join(dict.fromkeys(rows.get(uuid, uuid) for uuid in place.devices))
+
+    def _environment(self, place: Place) -> Mapping[str, Any]:
+        known = self._known
+        shards = known.get("shards")
+        if isinstance(shards, dict):
+            found = shards.get(place.shard)
+            return found if isinstance(found, dict) else {}
+        # The file is that of the last part of a run.
+        return known if not place.host or known.get("host") in (None, place.host) else {}
+
+
+def _is_shard(text: str) -> bool:
+    index, slash, count = text.partition("/")
+    return bool(slash) and index.isdecimal() and count.isdecimal() and int(count) > 0

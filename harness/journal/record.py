@@ -1,0 +1,162 @@
+"""What one run says about each case and about its machine: the plain values that runs are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.core.text import cap, clean, one_line
+from harness.gating.renamed import NOTHING, Renamed
+from harness.journal import environment, identity, journal
+from harness.journal.events import RunStarted
+from harness.journal.ledger import Ledger
+from harness.journal.verdicts import Verdict
+
+#: Options that the environment file tells as well, and the seed, which differs between any two runs.
+_TOLD = ("--seed", "--isolation", "--under", "--profile")
+#: What decides how fast a device is: clocks in MHz, the limit in watts.
+_SPEED = ("graphics_clock", "memory_clock", "power_limit")
+#: Characters that are shown of a hash, and of another value.
+_HASH, _SHOWN = 19, 200
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRecord:
+    """One case in one run. `durations`: seconds of each attempt that counts and ran."""
+
+    outcome: Outcome
+    message: str = ""
+    durations: tuple[float, ...] = ()
+    reproduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRecord:
+    """One finding of one run."""
+
+    kind: str
+    message: str
+    cases: tuple[str, ...] = ()
+    reproduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run. `facts`: what its machine, software and options were, by name, as texts. `notes`: doubts about it.
+
+    `exit_status`: that of the run. `fail_on_flaky`: a flaky case makes it red.
+    """
+
+    name: str
+    cases: Mapping[str, CaseRecord]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    findings: tuple[FindingRecord, ...] = ()
+    exit_status: int = EXIT_OK
+    fail_on_flaky: bool = False
+
+    @property
+    def is_red(self) -> bool:
+        """Whether the run is red, for whatever reason."""
+        return self.exit_status not in (EXIT_OK, EXIT_NOTHING_RAN)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a case or a finding makes the run red."""
+        red = (
+            each.outcome.is_red or (self.fail_on_flaky and each.outcome is Outcome.FLAKY)
+            for each in self.cases.values()
+        )
+        return bool(self.findings) or any(red)
+
+
+def read(run_dir: Path, renamed: Renamed = NOTHING) -> RunRecord:
+    """Read a run directory. Its cases get the ids that they have now.
+
+    Raises JournalError without a journal of a run, EnvironmentFileError.
+    """
+    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    ledger = Ledger.from_journal(contents)
+    notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
+    if ledger.end is None:
+        notes.append("it did not finish")
+    known = environment.read(run_dir)
+    if known is None:
+        notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
+    return RunRecord(
+        name=clean(str(run_dir)),
+        cases={renamed.now(verdict.case): _case(verdict) for verdict in ledger.verdicts},
+        facts=facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
+        notes=tuple(notes),
+        findings=tuple(
+            FindingRecord(
+                clean(each.kind),
+                clean(each.message),
+                tuple(renamed.now(case) for case in each.cases),
+                each.reproduce,
+            )
+            for each in ledger.findings
+        ),
+        exit_status=ledger.run_exit_status(),
+        fail_on_flaky=ledger.fail_on_flaky,
+    )
+
+
+def facts(known: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of an environment file that can explain a difference, by name. What the file lacks is left out.
+
+    Of the devices these are kind, number, clocks, limit of power and ECC, and not which ones they are.
+    """
+    found: dict[str, str] = {}
+    for name in ("driver", "cuda_driver", "isolation", "under"):
+        _put(found, name, known.get(name))
+    for name, version in _mapping(known.get("versions")).items():
+        _put(found, str(name), version)
+    system = _mapping(known.get("os"))
+    _put(found, "os", system.get("name"))
+    _put(found, "kernel", system.get("kernel"))
+    _put(found, "commit", _mapping(known.get("git")).get("commit"))
+    rows = environment.devices_of(known)
+    if rows:
+        names = [str(row.get("name")) for row in rows]
+        found["devices"] = clean(", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)))
+        for name in _SPEED:
+            if any(row.get(name) is not None for row in rows):
+                found[name.replace("_", " ")] = clean(", ".join(dict.fromkeys(str(row.get(name)) for row in rows)))
+        found["ecc"] = clean(", ".join(dict.fromkeys(str(row.get("ecc")) for row in rows)))
+    for name, value in _mapping(known.get("environment")).items():
+        _put(found, f"${name}", value)
+    return found
+
+
+def _conditions(run: RunStarted) -> dict[str, str]:
+    """What else can explain a difference, by name: profile, hashes of suites and waivers, options of the run."""
+    found = {"profile": run.profile or "none"}
+    for name, value in identity.facts(run).items():
+        if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
+            name.startswith("--") and name not in _TOLD
+        ):
+            found[name] = clean(value[:_HASH] if value.startswith("sha256:") else cap(value, _SHOWN)) or "not set"
+    return found
+
+
+def _case(verdict: Verdict) -> CaseRecord:
+    counting = [finish for finish in verdict.finishes if finish.final and finish.outcome.ran]
+    return CaseRecord(
+        outcome=verdict.outcome,
+        message=one_line(verdict.message),
+        durations=tuple(finish.duration for finish in counting),
+        reproduce=verdict.reproduce,
+    )
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _put(found: dict[str, str], name: str, value: object) -> None:
+    if value is not None:
+        found[clean(name)] = clean(str(value))

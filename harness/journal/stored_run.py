@@ -1,0 +1,293 @@
+"""The results of a run of any size: the journal is indexed in a temporary database, and cases are decided one by one.
+
+Memory does not grow with the number of cases. The verdicts are those of `harness.journal.ledger.Ledger`: both decide
+a case by `harness.journal.verdicts.decide`, and add up by `harness.journal.ledger.Tally`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Self
+
+from harness.core.errors import WriteError
+from harness.journal import journal
+from harness.journal.events import Collected, Event, Executor, Finish, Levels, MergedShard, Reopened, RunStarted, Start
+from harness.journal.journal import Damaged, Unknown
+from harness.journal.journal_lines import CollectedIds, IdsDigest, JournalFile, Line, OddLineError
+from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
+from harness.journal.verdicts import CaseEvents, Verdict, decide
+
+#: Lines that a text may name; of all others only the number is kept.
+_KEPT = 100
+_ROWS = 1000
+_CASE_EVENTS = (Start, Finish, Levels, Reopened)
+
+_TABLES = """
+    PRAGMA cache_size = -16384;  -- KiB; what is more goes to a temporary file that has no name
+    PRAGMA temp_store = FILE;
+    PRAGMA journal_mode = OFF;
+    PRAGMA synchronous = OFF;
+    CREATE TABLE cases (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, collected INTEGER NOT NULL);
+    CREATE TABLE lines (no INTEGER, number INTEGER, at INTEGER, size INTEGER, PRIMARY KEY (no, number)) WITHOUT ROWID;
+    CREATE TABLE ended (executor TEXT PRIMARY KEY, line BLOB NOT NULL) WITHOUT ROWID;
+"""
+_ADD_CASE = "INSERT OR IGNORE INTO cases (id, collected) VALUES (?, ?)"
+_ADD_LINE = "INSERT OR IGNORE INTO lines SELECT no, ?, ?, ? FROM cases WHERE id = ?"
+_ALL = """
+    SELECT cases.no, id, collected, number, at, size FROM cases LEFT JOIN lines USING (no) ORDER BY cases.no, number
+"""
+
+
+class StoredRun:
+    """The results of a run, from the journal at `path`. Use it as a context.
+
+    Raises JournalError if there is no readable journal of a run, WriteError if there is no room for the database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = JournalFile(path)
+        self._parsed = journal.line_parser(path)
+        # A database without a name is temporary: SQLite removes it when it is closed, and when the process dies.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._summary: Summary | None = None
+        self._damaged: list[Damaged] = []
+        self._unknown: list[Unknown] = []
+        self._damaged_lines = self._unknown_lines = 0
+        #: Lines about cases that do not begin like those of our writers.
+        self._foreign: list[tuple[str, Line]] = []
+        self._tally = Tally(keep_ended=False)
+        try:
+            with _writing():
+                self._database.executescript(_TABLES)
+                self._database.execute("BEGIN")  # otherwise each row is a transaction
+                self._enter_others()
+                self._enter_cases()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def of(cls, run_dir: Path) -> Self:
+        """The results of the run in a run directory."""
+        return cls(run_dir / journal.FILE_NAME)
+
+    def close(self) -> None:
+        """Remove the database."""
+        self._database.close()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def summary(self) -> Summary:
+        """What the run came to. It is known once all cases were decided: asked before that, it decides them."""
+        if self._summary is None:
+            for _ in self.cases():
+                pass
+        assert self._summary is not None
+        return self._summary
+
+    @property
+    def runs(self) -> tuple[RunStarted, ...]:
+        """The ``run`` lines, one for each part of the run."""
+        return tuple(self._tally.runs)
+
+    @property
+    def shards(self) -> tuple[MergedShard, ...]:
+        """The shards that a merged run was made of."""
+        return tuple(self._tally.shards)
+
+    def ids(self) -> Iterator[str]:
+        """The ids of all cases. Among them may be one of which no line can be read."""
+        with _writing():
+            for (case,) in self._database.execute("SELECT id FROM cases"):
+                yield case
+
+    def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
+        """Each case with its verdict and its ``levels`` lines, in collection order."""
+        first = self._summary is None
+        doubled = 0
+        for case, collected, events in self._events(first=first):
+            if not collected and not events.mentioned:
+                continue
+            verdict = decide(
+                case,
+                events,
+                collected=collected,
+                stopped=self._tally.stopped,
+                ended=self._executor,
+                second_devices=self._tally.second_devices.get(case, ()),
+            )
+            doubled += events.doubled
+            if first:
+                tally = self._tally
+                tally.count(case, verdict.outcome, ran=verdict.ran, collected=collected, retries=events.retries)
+            yield verdict, tuple(events.levels)
+        if first:
+            self._summary = self._tally.summary(self._oddities(doubled))
+
+    def _events(self, *, first: bool) -> Iterator[tuple[str, bool, CaseEvents]]:
+        """Each case, whether it was collected, and its events. `first`: enter what is odd about their lines."""
+        with _writing():
+            rows = self._database.execute(_ALL)
+            row = rows.fetchone()
+            while row is not None:
+                no, case, collected = row[:3]
+                events = CaseEvents()
+                while row is not None and row[0] == no:
+                    _, _, _, number, at, size = row
+                    if number is not None:
+                        self._add(events, case, Line(number, at, self._file.read(at, size)), first=first)
+                    row = rows.fetchone()
+                yield case, bool(collected), events
+
+    def _add(self, events: CaseEvents, case: str, line: Line, *, first: bool) -> None:
+        """Add the event in a line to those of its case."""
+        found = self._parsed(line.number, line.data)
+        if isinstance(found, _CASE_EVENTS) and found.case == case:
+            events.add(found)
+            if first:
+                self._tally.see(found.t)
+        elif first and isinstance(found, Damaged | Unknown):
+            self._enter_odd(found)
+        elif first:
+            self._enter_odd(Damaged(line.number, "a field is there twice"))
+
+    def _oddities(self, doubled: int) -> Oddities:
+        damaged = sorted(self._damaged, key=lambda each: each.number)
+        unknown = sorted(self._unknown, key=lambda each: each.number)
+        numbers = self._damaged_lines, self._unknown_lines, doubled
+        return Oddities(*numbers, tuple(damaged[:_KEPT]), tuple(unknown[:_KEPT]))
+
+    def _enter_odd(self, line: Damaged | Unknown) -> None:
+        kept: list[Damaged] | list[Unknown]
+        if isinstance(line, Damaged):
+            self._damaged_lines += 1
+            self._damaged.append(line)
+            kept = self._damaged
+        else:
+            self._unknown_lines += 1
+            self._unknown.append(line)
+            kept = self._unknown
+        if len(kept) >= 2 * _KEPT:
+            kept.sort(key=lambda each: each.number)
+            del kept[_KEPT:]
+
+    def _enter_others(self) -> None:
+        """Read the lines that are not about a case: the collected ids come first, whatever their place."""
+        started = False
+        for line in self._file.lines():
+            if line.is_about_case:
+                continue
+            if line.is_collected and self._enter_collected(line):
+                continue
+            event = self._parsed(line.number, line.data)
+            if isinstance(event, Damaged | Unknown):
+                self._enter_odd(event)
+            elif isinstance(event, Collected):
+                self._tally.add(event)
+                self._tally.add_collected(CollectedList.of(event))
+                self._database.executemany(_ADD_CASE, ((case, 1) for case in event.ids))
+            elif isinstance(event, _CASE_EVENTS):
+                self._foreign.append((event.case, Line(line.number, line.at, line.data)))
+            else:
+                started = started or isinstance(event, RunStarted)
+                self._tally.add(event)
+                if isinstance(event, Executor) and event.state == "ended":
+                    self._database.execute("REPLACE INTO ended VALUES (?, ?)", (event.executor, line.data))
+        if not started:
+            raise journal.no_run(self._file.path)
+
+    def _enter_collected(self, line: Line) -> bool:
+        """Enter the ids of a ``collected`` line one at a time; False if the line has not the usual form."""
+        (last,) = self._database.execute("SELECT coalesce(max(no), 0) FROM cases").fetchone()
+        try:
+            lists = CollectedIds(line.data)
+            event = self._parsed(line.number, lists.rest)
+            if not isinstance(event, Collected):
+                return False
+            ids = IdsDigest()
+            added = self._database.executemany(_ADD_CASE, ((ids.added(case), 1) for case in lists.ids())).rowcount
+            twice = self._twice(lists) if added < ids.count else ()
+        except OddLineError:
+            self._database.execute("DELETE FROM cases WHERE no > ?", (last,))
+            return False
+        self._tally.add(event)
+        self._tally.add_collected(
+            CollectedList(
+                worker=event.worker or "the controller",
+                part=event.part,
+                hash=event.hash,
+                listed=bool(ids.count or not event.count),
+                matches=event.count == ids.count and event.hash == ids.text,
+                twice=twice,
+            )
+        )
+        return True
+
+    def _twice(self, lists: CollectedIds) -> tuple[str, ...]:
+        """The ids that a list has twice."""
+        self._database.execute("CREATE TEMP TABLE listed (id TEXT NOT NULL)")
+        self._database.executemany("INSERT INTO listed VALUES (?)", ((case,) for case in lists.ids()))
+        query = "SELECT id FROM listed GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)"
+        found = tuple(case for (case,) in self._database.execute(query))
+        self._database.execute("DROP TABLE listed")
+        return found
+
+    def _enter_cases(self) -> None:
+        """Enter where the lines of each case are."""
+        for lines in _batches(self._case_lines()):
+            self._database.executemany(_ADD_CASE, ((case, 0) for case in {case: None for case, _ in lines}))
+            rows = ((line.number, line.at, len(line.data), case) for case, line in lines)
+            self._database.executemany(_ADD_LINE, rows)
+
+    def _case_lines(self) -> Iterator[tuple[str, Line]]:
+        """Each line about a case with the case, in the order of the journal."""
+        return heapq.merge(self._foreign, self._usual_case_lines(), key=lambda each: each[1].number)
+
+    def _usual_case_lines(self) -> Iterator[tuple[str, Line]]:
+        for line in self._file.lines():
+            if not line.is_about_case:
+                continue
+            case = line.case
+            if case is None:
+                event = self._parsed(line.number, line.data)
+                if isinstance(event, Damaged | Unknown):
+                    self._enter_odd(event)
+                case = event.case if isinstance(event, _CASE_EVENTS) else None
+            if case is not None:
+                yield case, line
+
+    def _executor(self, name: str) -> Executor | None:
+        row = self._database.execute("SELECT line FROM ended WHERE executor = ?", (name,)).fetchone()
+        event: Event | Damaged | Unknown | None = None if row is None else self._parsed(0, row[0])
+        return event if isinstance(event, Executor) else None
+
+
+def _batches(lines: Iterable[tuple[str, Line]]) -> Iterator[list[tuple[str, Line]]]:
+    batch = []
+    for line in lines:
+        batch.append(line)
+        if len(batch) == _ROWS:
+            yield batch
+            batch = []
+    yield batch
+
+
+@contextlib.contextmanager
+def _writing() -> Generator[None]:
+    """Within it, an error of the database is a WriteError: it has no room for its temporary file."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise WriteError(
+            "cannot write a temporary database; free space in the folder for temporary files (TMPDIR)"
+        ) from error

@@ -1,0 +1,199 @@
+"""Decide the verdict of one case from its events. Pure functions; every report and the exit status use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.core.caseid import suite_of
+from harness.core.outcome import Outcome
+from harness.journal import decision as decisions
+from harness.journal.events import Executor, Finish, Levels, Reopened, SecondDevice, Start
+from harness.protocol.exit_text import executor_exit_text
+
+CaseEvent = Start | Finish | Levels | Reopened
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one case.
+
+    `finishes` are all ended attempts in order. `decided` is the attempt that gave the outcome, or to which a rule of
+    the run was applied; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `devices` are those
+    of the deciding attempt, otherwise of the latest one. `collected` is False for a case that has events but is in no
+    collected list. `second_devices`: what came of a red case on other devices; it changes nothing of the verdict.
+    """
+
+    case: str
+    suite: str
+    outcome: Outcome
+    message: str
+    finishes: tuple[Finish, ...]
+    decided: Finish | None
+    started: int
+    devices: tuple[str, ...]
+    collected: bool
+    second_devices: tuple[SecondDevice, ...] = ()
+
+    @property
+    def ran(self) -> bool:
+        """Whether the case's own code ran to a verdict. False if a rule made a gated or skipped case red."""
+        return self.outcome.ran and self.decided is not None and self.decided.outcome.ran
+
+    @property
+    def earlier(self) -> tuple[Finish, ...]:
+        """The red attempts that did not decide the verdict, in order.
+
+        `lost` attempts are left out: they give no information about the case.
+        """
+        if len(self.finishes) == 1 and self.decided is not None:
+            return ()
+        others = (finish for finish in self.finishes if finish is not self.decided)
+        return tuple(finish for finish in others if finish.outcome.is_red and finish.outcome is not Outcome.LOST)
+
+    @property
+    def reproduce(self) -> str | None:
+        """The command of the latest attempt that has one: the deciding attempt, otherwise the last red one."""
+        return next((finish.reproduce for finish in reversed(self.finishes) if finish.reproduce), None)
+
+    @property
+    def duration(self) -> float:
+        """Seconds of all attempts together."""
+        return sum((finish.duration for finish in self.finishes), start=0.0)
+
+
+class CaseEvents:
+    """The events of one case, in the order of the journal. A line that comes twice counts once.
+
+    `mentioned`: an attempt started or ended, so the case needs a verdict even if nobody collected it.
+    """
+
+    __slots__ = ("_before", "_keys", "doubled", "finishes", "levels", "mentioned", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[Start] = []
+        self.finishes: list[Finish] = []
+        self.levels: list[Levels] = []
+        self.doubled = 0
+        self.mentioned = False
+        self._keys: set[tuple[str, float, int]] = set()
+        #: The attempts as they were before the case was reopened, by which their lines are known if they come again.
+        self._before: list[Finish] = []
+
+    def add(self, event: CaseEvent) -> None:
+        """Take the next event of the case."""
+        if isinstance(event, Reopened):
+            self._reopen()
+            return
+        same: list[Any] = self.finishes
+        if isinstance(event, Start):
+            same = self.starts
+        elif isinstance(event, Levels):
+            same = self.levels
+        if (same or self._keys or self._before) and self._is_there(event):
+            self.doubled += 1
+            return
+        self.mentioned = self.mentioned or same is not self.levels
+        same.append(event)
+
+    def _is_there(self, event: Start | Finish | Levels) -> bool:
+        """Whether an equal event was added. A key is looked up first, since a case may have thousands of attempts."""
+        every: list[Any] = [] if self._keys else [*self.starts, *self.finishes, *self.levels, *self._before]
+        self._keys.update((each.event, each.t, each.attempt) for each in every)
+        key = (event.event, event.t, event.attempt)
+        if key in self._keys and event in (*self.starts, *self.finishes, *self.levels, *self._before):
+            return True
+        self._keys.add(key)
+        return False
+
+    def _reopen(self) -> None:
+        """The attempts that ended without a verdict on the case do not count any more."""
+        self._before += self.finishes
+        self.finishes = decisions.reopened(self.finishes, lambda each: each.model_copy(update={"final": False}))
+
+    @property
+    def retries(self) -> int:
+        """The attempts beyond those that count: one, or every repetition with ``--repeat``."""
+        return max(0, len(self.starts) - max(1, sum(finish.final for finish in self.finishes)))
+
+
+def decide(
+    case: str,
+    events: CaseEvents,
+    *,
+    collected: bool,
+    stopped: str = "",
+    ended: Callable[[str], Executor | None] = lambda _: None,
+    second_devices: Sequence[SecondDevice] = (),
+) -> Verdict:
+    """The verdict on a case.
+
+    `stopped`: the signal that stopped the run. `ended`: how an executor ended, by its name. `second_devices`: what the
+    journal has of the case on other devices.
+    """
+    starts, finishes = events.starts, events.finishes
+    decision = decisions.decide(finishes, len(starts))
+    outcome, decided = decision.outcome, decision.decided
+    ruling = None if decision.ruled is None else decision.ruled.ruling
+    if ruling is not None:
+        message = ruling.text
+    elif outcome is Outcome.NOT_RUN and decided is None:
+        message = decisions.not_run(stopped)
+    elif outcome is Outcome.LOST and decided is None:
+        message = _lost_message(starts, finishes, ended)
+    elif outcome is Outcome.FLAKY:
+        message = _flaky_message(finishes)
+    else:
+        message = "" if decided is None else _message(decided)
+    attempts: list[Start | Finish] = [*starts, *finishes]
+    latest = decided or (attempts[-1] if attempts else None)
+    return Verdict(
+        case=case,
+        suite=suite_of(case),
+        outcome=outcome,
+        message=message,
+        finishes=tuple(finishes),
+        decided=decided,
+        started=len(starts),
+        devices=() if latest is None else latest.devices,
+        collected=collected,
+        second_devices=tuple(second_devices),
+    )
+
+
+def _lost_message(starts: Sequence[Start], finishes: Sequence[Finish], ended: Callable[[str], Executor | None]) -> str:
+    if finishes:
+        broke = finishes[-1]
+        message = f"broke in company ({broke.outcome}) and was never confirmed alone"
+        return f"{message}: {broke.message}" if broke.message else message
+    start = starts[-1]
+    where = f"worker {start.worker or 'none'}, executor {start.executor or 'none'}"
+    devices = " ".join(start.devices) or "none"
+    message = f"started on {where}, devices {devices}, seed {start.seed}, and never finished"
+    end = ended(start.executor or "")
+    if end is not None and end.exit_status is not None:
+        message += f"; that executor ended with {executor_exit_text(end.exit_status, Outcome.LOST)}"
+    if end is not None and end.reason:
+        message += f" ({end.reason})"
+    return message
+
+
+def _flaky_message(finishes: Sequence[Finish]) -> str:
+    for finish in finishes:
+        if finish.outcome.is_red and not finish.final:
+            how = "at first, passed when tried again" if finish.alone else "in company, passed alone"
+            return f"{finish.outcome} {how}: {_message(finish)}"
+    return "broke in company, passed alone"
+
+
+def _message(finish: Finish) -> str:
+    """The attempt's own message. If it has none: the gate, exit status or outcome; "" for a plain pass."""
+    if finish.message or finish.outcome is Outcome.PASSED:
+        return finish.message
+    if finish.gate is not None:
+        gate = finish.gate
+        return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
+    if finish.exit_status is not None:
+        return f"{finish.outcome}: {executor_exit_text(finish.exit_status, finish.outcome)}"
+    return str(finish.outcome)

@@ -1,0 +1,225 @@
+"""How far a run is, as a value and as a line. Pure functions of the journal's events so far and of the time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.core.outcome import AttemptResult, Outcome, settle
+from harness.core.text import clean
+from harness.journal.events import Activity, Collected, Event, Finish, RunStarted, Start
+
+#: The word for all verdicts that make the run red.
+RED = "red"
+#: The number of workers that the line describes.
+SHOWN = 4
+#: The fraction of the cases that must be done before the remaining time is estimated.
+ENOUGH = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a worker does. `what`: ``runs CASE`` or ``is ACTIVITY``. `devices`: empty if no case runs. `since`: seconds
+    since 1970.
+    """
+
+    worker: str
+    what: str
+    since: float
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How far a run is.
+
+    - `total`: the number of cases; None while they are collected. `done`, `red`: how many have a verdict, a red one.
+    - `summary`: these numbers and the time that is left, in words. `elapsed`: seconds since the run or its part began.
+    - `doing`: what busy workers do, the longest first. `idle`: the other workers. `stopped`: by a signal, with pids.
+    - `last_red`: the case that became red last, with its outcome; empty if there is none.
+    """
+
+    now: float
+    elapsed: float
+    total: int | None
+    done: int
+    red: int
+    summary: str
+    doing: tuple[Doing, ...]
+    idle: tuple[str, ...]
+    stopped: Mapping[str, int]
+    last_red: str
+
+    @property
+    def line(self) -> str:
+        """All of it in one line, for a run that prints nothing else."""
+        texts = [f"{text_of(each)}, for {_span(self.now, each.since)}" for each in self.doing]
+        more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
+        workers = [*texts[:SHOWN], *more, *stopped_texts(self.stopped)]
+        if self.total is not None and not workers:
+            workers = ["no case runs"]
+        return "; ".join([self.summary, *workers])
+
+
+def text_of(doing: Doing) -> str:
+    """``gw0 runs suites/a.py::test_b on GPU-1``."""
+    on = f" on {', '.join(doing.devices)}" if doing.devices else ""
+    return f"{doing.worker} {doing.what}{on}"
+
+
+def stopped_texts(stopped: Mapping[str, int]) -> list[str]:
+    """A text for each worker that a signal stopped, by worker and process id."""
+    return [
+        f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"
+        for worker, pid in sorted(stopped.items())
+    ]
+
+
+class Progress:
+    """The state of a run that is in progress."""
+
+    def __init__(self) -> None:
+        self._started: float | None = None
+        self._first_case: float | None = None
+        self._before = 0
+        self._total: int | None = None
+        self._fail_on_flaky = False
+        self._attempts: dict[str, list[AttemptResult]] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._counts: Counter[str] = Counter()
+        self._last_red = ""
+        self._running: dict[str, Start] = {}
+        self._activities: dict[str, Activity] = {}
+        #: The process ids of the workers that have collected.
+        self.pids: dict[str, int] = {}
+
+    def enter(self, events: Iterable[Event]) -> None:
+        """Add the journal's next events."""
+        touched: set[str] = set()
+        for event in events:
+            match event:
+                case RunStarted():
+                    self._started, self._fail_on_flaky = event.t, event.fail_on_flaky
+                    self._begin_part()
+                    touched &= self._attempts.keys()
+                case Collected():
+                    self._total = max(self._total or 0, event.count)
+                    if event.pid is not None:
+                        self.pids[event.worker] = event.pid
+                case Start():
+                    self._running[event.worker] = event
+                    self._first_case = self._first_case or event.t
+                case Finish():
+                    self._running.pop(event.worker, None)
+                    self._first_case = self._first_case or event.t - event.duration
+                    ruled = None if event.ruling is None else event.ruling.outcome
+                    self._attempts.setdefault(event.case, []).append(AttemptResult(event.outcome, event.final, ruled))
+                    if event.final:
+                        touched.add(event.case)
+                case Activity(what=""):
+                    self._activities.pop(event.worker, None)
+                case Activity():
+                    self._activities[event.worker] = event
+        for case in touched:
+            self._settle(case)
+
+    def _settle(self, case: str) -> None:
+        before = self._outcomes.get(case)
+        outcome = settle(self._attempts[case], len(self._attempts[case]))
+        if before is not None:
+            self._counts[self._word(before)] -= 1
+        self._counts[self._word(outcome)] += 1
+        self._outcomes[case] = outcome
+        if self._word(outcome) == RED:
+            self._last_red = f"{_plain(case)} ({outcome.value})"
+
+    def _begin_part(self) -> None:
+        """The run starts, or is resumed. Cases without a verdict are due again, and the pace is that of this part."""
+        void = (Outcome.NOT_RUN, Outcome.LOST)
+        self._attempts = {
+            case: attempts for case, attempts in self._attempts.items() if attempts[-1].outcome not in void
+        }
+        self._outcomes = {case: outcome for case, outcome in self._outcomes.items() if case in self._attempts}
+        self._counts = Counter(map(self._word, self._outcomes.values()))
+        self._first_case = None
+        self._before = sum(any(attempt.final for attempt in attempts) for attempts in self._attempts.values())
+
+    def forget(self, worker: str) -> None:
+        """Drop a worker that has ended. It may have ended without an event for its case."""
+        self._running.pop(worker, None)
+        self._activities.pop(worker, None)
+        self.pids.pop(worker, None)
+
+    def snapshot(self, now: float, stopped: Mapping[str, int] | None = None) -> Snapshot:
+        """How far the run is. `now` is in seconds since 1970. `stopped`: pids of workers that a signal stopped."""
+        started = now if self._started is None else self._started
+        doing = self._doing()
+        busy = {each.worker for each in doing}
+        again = [start.case for start in self._running.values() if start.case in self._outcomes]  # it is not done
+        counts = self._counts - Counter(self._word(self._outcomes[case]) for case in {*again})
+        done = counts.total()
+        return Snapshot(
+            now=now,
+            elapsed=max(0.0, now - started),
+            total=self._total,
+            done=done,
+            red=counts[RED],
+            summary=f"collecting for {_span(now, started)}"
+            if self._total is None
+            else self._summary(now, done, counts),
+            doing=doing,
+            idle=tuple(sorted(self.pids.keys() - busy)),
+            stopped=stopped or {},
+            last_red=self._last_red,
+        )
+
+    def _summary(self, now: float, done: int, counts: Mapping[str, int]) -> str:
+        assert self._total is not None
+        left = max(0, self._total - done)
+        words = ["passed", RED, "gated", *sorted(counts.keys() - {"passed", RED, "gated"})]
+        counted = ", ".join(f"{counts[word]} {word}" for word in words if counts.get(word))
+        parts = [f"{done} of {self._total} cases done" + (f" ({counted})" if counted else "")]
+        parts += [f"{left} left{self._estimate(now, done, left)}"] if left else []
+        return "; ".join(parts)
+
+    def _word(self, outcome: Outcome) -> str:
+        red = outcome.is_red or (self._fail_on_flaky and outcome is Outcome.FLAKY)
+        return RED if red else outcome.value
+
+    def _estimate(self, now: float, done: int, left: int) -> str:
+        """The remaining time, from the pace so far. Empty if too few cases are done."""
+        done -= self._before
+        if self._first_case is None or done < ENOUGH * (done + left):
+            return ""
+        minutes = max(0.0, now - self._first_case) * left / max(done, 1) / 60
+        if minutes < 1:
+            return " (less than a minute)"
+        if minutes < 90:
+            return f" (about {minutes:.0f} min)"
+        return f" (about {minutes / 60:.1f} h)"
+
+    def _doing(self) -> tuple[Doing, ...]:
+        """What each busy worker does, the longest activity first."""
+        found = []
+        for worker in self._running.keys() | self._activities.keys():
+            activity, start = self._activities.get(worker), self._running.get(worker)
+            if activity is not None:
+                since = activity.t if activity.since is None else activity.since
+                doing = Doing(worker, f"is {_plain(activity.what)}", since)
+            else:
+                assert start is not None
+                attempt = f" (attempt {start.attempt})" if start.attempt > 1 else ""
+                doing = Doing(worker, f"runs {_plain(start.case)}{attempt}", start.t, tuple(map(_plain, start.devices)))
+            found.append(doing)
+        return tuple(sorted(found, key=lambda each: (each.since, each.worker)))
+
+
+def _plain(text: str) -> str:
+    """The text without anything that a terminal could take for an order, or that changes the direction of writing."""
+    shown = " ".join(clean(text).split())
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in shown)
+
+
+def _span(now: float, since: float) -> str:
+    return f"{max(0.0, now - since):.0f} s"

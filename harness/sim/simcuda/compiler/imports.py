@@ -1,0 +1,73 @@
+"""Has Inductor generate code for simulated devices, from its first import on.
+
+The finder is asked for each module that is imported, and answers for two. So a process that never compiles pays for a
+comparison, and Inductor is not imported before the process does it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+
+def _configure() -> None:
+    from harness.sim.simcuda.compiler import settings
+
+    settings.apply()
+
+
+def _register() -> None:
+    from harness.sim.simcuda.compiler import scheduling
+
+    scheduling.register()
+
+
+#: What is done when a module has run. The second is the one in which Inductor asks for the code generators of a device:
+#: when it has run, all that ours builds on is there.
+_AFTERWARDS: dict[str, Callable[[], None]] = {
+    "torch._inductor.config": _configure,
+    "torch._inductor.graph": _register,
+}
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads a module as another loader does, and does something afterwards."""
+
+    def __init__(self, loader: importlib.abc.Loader, afterwards: Callable[[], None]) -> None:
+        self._loader = loader
+        self._afterwards = afterwards
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._afterwards()
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        afterwards = _AFTERWARDS.get(fullname)
+        if afterwards is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        spec.loader = _Loader(spec.loader, afterwards)
+        return spec
+
+
+def watch() -> None:
+    """Set Inductor up when it is imported, or now if it has been. It stays so for the rest of the process."""
+    sys.meta_path.insert(0, _Finder())
+    for name, afterwards in _AFTERWARDS.items():
+        if name in sys.modules:
+            afterwards()

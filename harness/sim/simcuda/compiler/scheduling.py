@@ -1,0 +1,80 @@
+"""Inductor's generator of C++ code for the CPU, as the one for simulated devices.
+
+What it generates is what Inductor generates for the CPU: loops over addresses. `kernels` compiles and launches them.
+All else that Inductor does for CUDA stays: partitions, streams, guards, CUDA graphs, and the operators that it calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch._inductor.config as config
+import torch.utils._triton
+from torch._inductor.codegen import common, cpp, cpp_wrapper_gpu, wrapper, wrapper_fxir
+from torch._inductor.cpu_vec_isa import invalid_vec_isa
+from torch._inductor.utils import IndentedBuffer, Placeholder, get_fused_kernel_name
+from torch._inductor.virtualized import V
+
+#: The name by which generated modules have `kernels.load`.
+_LOAD = "load_simcuda_kernel"
+
+
+class _Proxy(cpp.CppKernelProxy):
+    """A kernel that one thread runs, without vector instructions: it is compiled in a fraction of the time."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)  # type: ignore[no-untyped-call]
+        self.picked_vec_isa = invalid_vec_isa
+
+    def decide_parallel_depth(self, max_parallel_depth: cpp.ParallelDepth, threads: int) -> cpp.ParallelDepth:  # noqa: ARG002
+        # A thread of the runtime that starts threads of OpenMP would keep them.
+        return cpp.ParallelDepth(parallel_depth=0, start_depth=max_parallel_depth.start_depth)
+
+
+class Scheduling(cpp.CppScheduling):
+    """Generates the kernels of a graph for a device, and their definitions."""
+
+    kernel_proxy_cls = _Proxy
+
+    def codegen_node(self, node: Any) -> None:
+        super().codegen_node(node)
+        # A kernel for each node, as with Triton. The generator for the CPU would collect more, and call the last kernel
+        # of a graph behind the guard of its device: a default stream is then that of another device.
+        self._set_flush_status(True)
+
+    def define_kernel(self, src_code: str, nodes: Sequence[Any], kernel_args: Any = None) -> str:
+        code = V.graph.wrapper_code
+        if src_code in code.src_to_kernel:
+            return str(code.src_to_kernel[src_code])
+        fused = get_fused_kernel_name(nodes, config.cpp.descriptive_names) if config.cpp.descriptive_names else ""
+        name = "_".join(["cpp", fused, code.next_kernel_suffix()])
+        code.src_to_kernel[src_code] = name
+        _, _, types = (self.kernel_group.args if kernel_args is None else kernel_args).cpp_argdefs()
+        source = src_code.replace(str(Placeholder.KERNEL_NAME), "kernel").replace(
+            str(Placeholder.DESCRIPTIVE_NAME), name
+        )
+        definition = IndentedBuffer()
+        definition.writeline(f"{_LOAD}({name!r}, {types!r}, r'''")
+        definition.splice(source, strip=True)
+        definition.writeline("''')")
+        code.add_import_once(f"from harness.sim.simcuda.compiler.kernels import load as {_LOAD}")
+        code.define_kernel(name, definition.getvalue(), gpu=False)
+        return name
+
+
+def _no_triton() -> NoReturn:
+    # What Triton raises where it finds no driver. Inductor asks for Triton's version and target to name its caches.
+    raise RuntimeError("0 active drivers: simulated devices run no kernels of Triton")
+
+
+def register() -> None:
+    """Have Inductor use it for CUDA."""
+    torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
+    common.register_backend_for_device(
+        "cuda",
+        Scheduling,
+        wrapper.PythonWrapperCodegen,
+        cpp_wrapper_gpu.CppWrapperGpu,
+        wrapper_fxir.WrapperFxCodegen,
+    )

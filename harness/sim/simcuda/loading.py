@@ -1,0 +1,69 @@
+"""How the simulated CUDA gets into a process: what its environment must have, and whether it worked.
+
+torch's wheels find CUDA's libraries by DT_RPATH, which no search path precedes. A library of the same soname that is
+loaded first does: LD_PRELOAD at the start of a process, or a load by hand before torch is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+
+from harness.backends import simulation
+from harness.core.errors import HarnessError
+from harness.sim.simcuda import autoload
+from harness.sim.simcuda.build import Built
+
+PRELOAD = "LD_PRELOAD"
+#: Torch loads no entry point if this is 0.
+_TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+#: Torch replaces some operators for CUDA by kernels in Triton and CuTe, which only a GPU can run, unless this is 1.
+_TORCH_WITHOUT_JIT = "TORCH_DISABLE_NATIVE_JIT"
+
+
+class LoadError(HarnessError):
+    """The simulated CUDA is not in this process, or cannot be loaded into it."""
+
+
+def variables(built: Built, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the environment of a process on simulated devices must have at its start, in addition to `environ`."""
+    own = ":".join(str(library) for library in built.runtime)
+    outer = environ.get(PRELOAD, "")
+    return {
+        PRELOAD: f"{own}:{outer}" if outer else own,
+        autoload.VARIABLE: str(built.operators),
+        _TORCH_AUTOLOAD: "1",
+        _TORCH_WITHOUT_JIT: "1",
+    }
+
+
+def check(operators: str) -> None:
+    """Raises LoadError unless this process has the simulated CUDA, and its operators if torch is imported."""
+    if simulation.runtime() is None:
+        raise LoadError(f"the simulated CUDA is not in this process: {PRELOAD} is {os.environ.get(PRELOAD)!r}")
+    if "torch" in sys.modules and autoload.loaded() != operators:
+        raise LoadError(
+            "the operators of the simulated CUDA are not in this process: torch found no entry point 'simcuda' in the "
+            "group 'torch.backends'; install the harness again (`pip install -e .`)"
+        )
+
+
+def load_into_this_process(wanted: Mapping[str, str]) -> None:
+    """What `variables` would have done if they had been set at the start of this process. Sets them for its children.
+
+    Raises LoadError if torch was imported before, or if a library cannot be loaded.
+    """
+    if simulation.runtime() is None:
+        if "torch" in sys.modules:
+            raise LoadError(
+                "the simulated CUDA cannot be loaded into a process that has imported torch: leave out the plugin or "
+                "conftest that imports it, or run with --isolation=batch"
+            )
+        for library in wanted[PRELOAD].split(":"):
+            try:
+                ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                raise LoadError(f"{library!r} cannot be loaded ({error})") from None
+    os.environ.update(wanted)

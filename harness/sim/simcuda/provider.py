@@ -1,0 +1,31 @@
+"""The simulated CUDA as the harness uses it; see `harness.sim.native.provider`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from harness.sim.native.provider import Provided
+from harness.sim.simcuda import build, loading
+
+
+def provide() -> Provided:
+    """Build it unless that was done before. Raises BuildError."""
+    built = build.build()
+    facts = {**build.describe(), "library": str(built.folder)}
+    return Provided(str(built.operators), facts, loading.variables(built, os.environ))
+
+
+def enter(library: str) -> None:
+    """Check that this executor has it: it was loaded at the start of the process. Raises LoadError."""
+    loading.check(library)
+
+
+def enter_inline(library: str) -> None:
+    """See `enter`."""
+    loading.check(library)
+
+
+def prepare(variables: Mapping[str, str]) -> None:
+    """Load CUDA's libraries into this process, before it imports torch. Raises LoadError."""
+    loading.load_into_this_process(variables)

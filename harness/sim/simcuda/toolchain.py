@@ -1,0 +1,111 @@
+"""What the libraries of the simulated CUDA are compiled with: the CUDA that torch is built for, and its headers.
+
+Does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.devices import software
+from harness.sim.native import toolchain
+from harness.sim.native.toolchain import BuildError, Toolchain
+
+NOUN = "the simulated CUDA"
+
+#: A header of each kind that is needed, and the wheel that has it by major version of CUDA. From CUDA 13 on, the wheels
+#: share one folder.
+_HEADERS: Mapping[str, Mapping[int, tuple[str, str]]] = {
+    "cuda_runtime_api.h": {
+        12: ("nvidia/cuda_runtime/include", "nvidia-cuda-runtime-cu12"),
+        13: ("nvidia/cu13/include", "nvidia-cuda-runtime"),
+    },
+    "cupti.h": {
+        12: ("nvidia/cuda_cupti/include", "nvidia-cuda-cupti-cu12"),
+        13: ("nvidia/cu13/include", "nvidia-cuda-cupti"),
+    },
+}
+_CUDA_LIBRARIES = ("torch_cuda", "c10_cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchains:
+    """`major`: that of the CUDA which torch is built for. `runtime` is for what replaces CUDA's own libraries.
+
+    `operators` is for what also needs torch.
+    """
+
+    major: int
+    runtime: Toolchain
+    operators: Toolchain
+
+
+def cuda_major() -> int:
+    """The major version of the CUDA that the installed torch is built for.
+
+    Raises BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
+    """
+    found = software.cuda()
+    if not isinstance(found.value, tuple):
+        raise BuildError(
+            f"{NOUN} needs a CUDA build of torch, and {found.detail}: install one into an environment of its own, for "
+            "example with `pip install 'torch===2.13.0'` (PyPI's builds for Linux are CUDA builds; `===` keeps pip "
+            "from a `2.13.0+cpu` of another index); neither a GPU nor a driver is needed"
+        )
+    known = _HEADERS["cupti.h"]
+    if found.value[0] not in known:
+        versions = " and ".join(map(str, known))
+        raise BuildError(f"torch is built for CUDA {found.value[0]}; {NOUN} exists for CUDA {versions}")
+    return found.value[0]
+
+
+def find(environ: Mapping[str, str] = os.environ, search: Sequence[str] | None = None) -> Toolchains:
+    """The toolchains of this interpreter and its torch. `search`: folders of packages, by default ``sys.path``.
+
+    Raises BuildError if something is missing.
+    """
+    major = cuda_major()
+    folders = header_folders(major, sys.path if search is None else search)
+    system = tuple(f"-isystem{folder}" for folder in folders)
+    headers = _identity(folders)
+    runtime = toolchain.plain(environ, NOUN)
+    operators = toolchain.find(environ, NOUN)
+    return Toolchains(
+        major=major,
+        runtime=replace(
+            runtime,
+            flags=(*runtime.flags, *system),
+            link=(*runtime.link, "-ldl", "-Wl,-z,now", "-Wl,--no-undefined"),
+            headers=headers,
+        ),
+        operators=replace(
+            operators,
+            flags=(*operators.flags, *system),
+            link=(*operators.link, *(f"-l{name}" for name in _CUDA_LIBRARIES)),
+            headers=headers,
+        ),
+    )
+
+
+def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
+    """The folders with the headers of that CUDA. Raises BuildError with the name of the wheel that is missing."""
+    found: list[Path] = []
+    for header, wheels in _HEADERS.items():
+        folder, wheel = wheels[major]
+        places = [Path(entry) / folder for entry in search if (Path(entry) / folder / header).is_file()]
+        if not places:
+            raise BuildError(
+                f"{NOUN} needs the header {header!r} of CUDA {major}, and no package has it: install {wheel}"
+            )
+        found.append(places[0])
+    return tuple(dict.fromkeys(found))
+
+
+def _identity(folders: Sequence[Path]) -> str:
+    """Names and sizes of the headers. Their folders are among the flags."""
+    files = sorted((file.name, file.stat().st_size) for folder in folders for file in folder.glob("*.h"))
+    return repr(files)

@@ -1,0 +1,426 @@
+"""The module ``torch.soft``: the functions that programs and torch itself expect of a device module, like torch.cuda.
+
+Only `loading.load` imports it, after the library is loaded. ``torch.accelerator`` also works on the device; this module
+uses it wherever possible.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from harness.sim.softdevice import _softdevice as _native
+from harness.sim.softdevice.loading import library
+
+__all__ = [
+    "DeviceProperties",
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device",
+    "device_count",
+    "empty_cache",
+    "failure",
+    "faults_struck",
+    "get_amp_supported_dtype",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "host_memory_stats",
+    "initial_seed",
+    "inject",
+    "is_available",
+    "is_bf16_supported",
+    "is_current_stream_capturing",
+    "is_initialized",
+    "loading_code",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "reset_accumulated_host_memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "sleep",
+    "stream",
+    "supports_graphs",
+    "synchronize",
+    "thread_count",
+    "times_struck",
+    "uuid",
+]
+
+_TYPE = "soft"
+_NAME = "software device of the GPU conformance harness"
+
+#: A device: an index, ``soft``, ``soft:1``, or a torch.device. None is the current device.
+DeviceLike = torch.device | str | int | None
+
+
+def _index(device: DeviceLike) -> int:
+    """The index of a device. Raises ValueError if it has another type or does not exist."""
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != _TYPE:
+            raise ValueError(f"expected a {_TYPE} device, got {str(device)!r}")
+        device = device.index
+    if device is None:
+        return current_device()
+    if not 0 <= device < device_count():
+        raise ValueError(f"there is no device {_TYPE}:{device}: this process sees {device_count()} devices")
+    return device
+
+
+# ---- devices ----
+
+
+def is_available() -> bool:
+    """Whether this process sees any device."""
+    return device_count() > 0
+
+
+def is_initialized() -> bool:
+    """Whether any device has been used. The call itself initialises none."""
+    return any(_native.is_awake(index) for index in range(device_count()))
+
+
+def device_count() -> int:
+    """How many devices this process sees."""
+    return _native.device_count()
+
+
+def current_device() -> int:
+    """The index of the calling thread's device."""
+    return torch.accelerator.current_device_index()
+
+
+def set_device(device: DeviceLike) -> None:
+    """Make it the current device of the calling thread."""
+    torch.accelerator.set_device_index(_index(device))
+
+
+class device:  # noqa: N801 - torch's name for it
+    """A context that changes the current device of the calling thread. None changes nothing."""
+
+    def __init__(self, device: DeviceLike) -> None:
+        """`device` is any DeviceLike."""
+        self._index = -1 if device is None else _index(device)
+        self._before = -1
+
+    def __enter__(self) -> None:
+        """Switch to it."""
+        if self._index >= 0:
+            self._before = current_device()
+            torch.accelerator.set_device_index(self._index)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Switch back."""
+        if self._index >= 0:
+            torch.accelerator.set_device_index(self._before)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """The properties of a device. `total_memory` is in bytes."""
+
+    name: str
+    uuid: str
+    total_memory: int
+
+
+def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
+    """Name, UUID and memory of the device. Does not initialise it."""
+    return DeviceProperties(_NAME, uuid(device), _native.memory())
+
+
+def get_device_name(device: DeviceLike = None) -> str:
+    """The name of the device. It does not look like the name of a GPU."""
+    return get_device_properties(device).name
+
+
+def uuid(device: DeviceLike = None) -> str:
+    """The UUID of the device on the machine, such as ``SOFT-0``. It does not depend on the index in this process."""
+    return _native.uuid(_index(device))
+
+
+def synchronize(device: DeviceLike = None) -> None:
+    """Wait for all streams of the device. Does not initialise an unused device."""
+    _native.synchronize(_index(device))
+
+
+def failure(device: DeviceLike = None) -> str | None:
+    """The sticky error of the device, or None. Does not use the device."""
+    found = _native.failure(_index(device))
+    return None if found is None else found[1]
+
+
+def loading_code() -> str:
+    """Python code that loads the devices into a new process with the environment of this one."""
+    return f"from harness.sim.softdevice.loading import load\nload({str(library())!r})\n"
+
+
+def _lazy_init() -> None:
+    """Does nothing. torch calls it at the first use from Python; torch 2.11 does not synchronise a device before it."""
+
+
+def _is_in_bad_fork() -> bool:
+    """Whether this process was forked from a process that had used a device. torch calls it before it seeds."""
+    return _native.forked()
+
+
+# ---- streams and events ----
+
+
+#: torch's own classes. Without a device they use the current accelerator, which is this one. Subclasses do not work
+#: everywhere: where torch takes another event, it checks for exactly its own class.
+Stream = torch.Stream
+Event = torch.Event
+
+
+def current_stream(device: DeviceLike = None) -> torch.Stream:
+    """The calling thread's stream of the device."""
+    return torch.accelerator.current_stream(_index(device))
+
+
+def default_stream(device: DeviceLike = None) -> torch.Stream:
+    """The device's stream number 0."""
+    return torch.Stream(stream_id=0, device_index=_index(device), device_type=_native.device_type())
+
+
+def set_stream(stream: torch.Stream) -> None:
+    """Make it the calling thread's stream of its device, and that device the current one."""
+    torch.accelerator.set_stream(stream)
+
+
+class StreamContext:
+    """A context that changes the current stream and device of the calling thread. None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        """`stream` is a stream of any soft device."""
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        """Switch to it."""
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Switch back, both stream and device."""
+        if self.stream is not None:
+            self.stream.__exit__(kind, error, trace)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """``with torch.soft.stream(s):``."""
+    return StreamContext(stream)
+
+
+def sleep(milliseconds: float, stream: torch.Stream | None = None) -> None:
+    """Let a stream, by default the current one, sleep for that long. Returns at once."""
+    chosen = current_stream() if stream is None else stream
+    if chosen.device.type != _TYPE:
+        raise ValueError(f"expected a stream of a {_TYPE} device, got one of {str(chosen.device)!r}")
+    _native.sleep(chosen.device_index, chosen.stream_id, milliseconds)
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether the calling thread's stream captures into a graph."""
+    return _native.is_capturing(current_device())
+
+
+def supports_graphs() -> bool:
+    """Whether this torch has graphs for devices other than CUDA: ``torch.accelerator.Graph``."""
+    return hasattr(torch.accelerator, "Graph")
+
+
+# ---- random numbers ----
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current device's generator."""
+    _native.manual_seed(current_device(), seed % 2**64)
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed the generators of all devices. Does not initialise them."""
+    for index in range(device_count()):
+        _native.manual_seed(index, seed % 2**64)
+
+
+def seed() -> int:
+    """Seed the current device's generator with a random number, and return the number."""
+    return _native.seed(current_device())
+
+
+def seed_all() -> None:
+    """Seed the generators of all devices with the same random number."""
+    drawn = 0
+    for index in range(device_count()):
+        if index == 0:
+            drawn = _native.seed(index)
+        else:
+            _native.manual_seed(index, drawn)
+
+
+def initial_seed() -> int:
+    """The seed of the current device's generator."""
+    return _native.initial_seed(current_device())
+
+
+def get_rng_state(device: DeviceLike = _TYPE) -> torch.Tensor:
+    """State of the device's generator: 16 bytes on the CPU."""
+    return torch.frombuffer(bytearray(_native.get_rng_state(_index(device))), dtype=torch.uint8)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of the generators of all devices, in order."""
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state(new_state: torch.Tensor, device: DeviceLike = _TYPE) -> None:
+    """Set the device's generator to a state from `get_rng_state`."""
+    if new_state.dtype != torch.uint8 or new_state.device.type != "cpu":
+        raise TypeError(f"expected a uint8 tensor on the cpu, got {new_state.dtype} on {new_state.device}")
+    _native.set_rng_state(_index(device), bytes(new_state.tolist()))
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Set the generators of all devices to states from `get_rng_state_all`."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+# ---- autocast ----
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that autocast supports."""
+    return [torch.float16, torch.bfloat16]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 works. On a software device it is emulated, like everything else."""
+    return including_emulation
+
+
+# ---- memory ----
+
+
+def empty_cache() -> None:
+    """Free the cached memory of all devices."""
+    torch.accelerator.empty_cache()
+
+
+def memory_stats(device: DeviceLike = None) -> OrderedDict[str, Any]:
+    """The allocator's statistics under torch's names. Empty until a device is used."""
+    return torch.accelerator.memory_stats(_index(device))
+
+
+def memory_allocated(device: DeviceLike = None) -> int:
+    """Bytes in use by tensors."""
+    return torch.accelerator.memory_allocated(_index(device))
+
+
+def max_memory_allocated(device: DeviceLike = None) -> int:
+    """The peak of bytes in use by tensors since the last reset."""
+    return torch.accelerator.max_memory_allocated(_index(device))
+
+
+def memory_reserved(device: DeviceLike = None) -> int:
+    """Bytes that the allocator has reserved."""
+    return torch.accelerator.memory_reserved(_index(device))
+
+
+def max_memory_reserved(device: DeviceLike = None) -> int:
+    """The peak of bytes that the allocator has reserved since the last reset."""
+    return torch.accelerator.max_memory_reserved(_index(device))
+
+
+def reset_peak_memory_stats(device: DeviceLike = None) -> None:
+    """Reset the peak statistics to the current values."""
+    torch.accelerator.reset_peak_memory_stats(_index(device))
+
+
+def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
+    """Reset the accumulated counts of allocations and frees to 0."""
+    torch.accelerator.reset_accumulated_memory_stats(_index(device))
+
+
+def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
+    """Free and total bytes of the device. Each process counts only its own allocations."""
+    return torch.accelerator.get_memory_info(_index(device))
+
+
+def memory_snapshot() -> list[dict[str, Any]]:
+    """All segments of all devices with their blocks, with the keys of ``torch.cuda.memory_snapshot``."""
+    return _native.memory_snapshot()
+
+
+def host_memory_stats() -> OrderedDict[str, int]:
+    """Statistics of pinned memory, with the keys of ``torch.cuda.host_memory_stats``."""
+    flat: dict[str, int] = {}
+    for name, value in _native.host_memory_stats().items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{kind}": number for kind, number in value.items()}
+        else:
+            flat[name] = value
+    return OrderedDict(sorted(flat.items()))
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Reset the peak statistics of pinned memory to the current values."""
+    _native.reset_peak_host_memory_stats()
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Reset the accumulated counts of pinned memory allocations and frees to 0."""
+    _native.reset_accumulated_host_memory_stats()
+
+
+# ---- faults, and the device's own threads ----
+
+
+def inject(text: str) -> None:
+    """Replace the injected faults of this process with those of `text`, in the syntax of ``$SOFT_INJECT``."""
+    _native.inject(text)
+
+
+def faults_struck() -> dict[str, int]:
+    """How often each fault has occurred so far. Faults that have not occurred are left out."""
+    return _native.faults_struck()
+
+
+def times_struck(name: str) -> int:
+    """How often this fault has occurred so far."""
+    return _native.faults_struck().get(name, 0)
+
+
+def thread_count() -> int:
+    """Number of threads that the devices started in this process. They live until it ends, so they are no leak."""
+    return _native.thread_count()

@@ -1,0 +1,35 @@
+"""The software device as the harness uses it; see `harness.sim.native.provider`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from harness.backends import soft
+from harness.sim.native.provider import Provided
+from harness.sim.softdevice import build
+
+
+def provide() -> Provided:
+    """Build it unless that was done before. Raises BuildError."""
+    library = str(build.build())
+    return Provided(library, {**build.describe(), "library": library})
+
+
+def enter(library: str) -> None:
+    """Load it into this executor, and use every stream once."""
+    from harness.sim.softdevice import loading, warming  # they need torch
+
+    loading.load(library)
+    warming.warm(os.environ.get(soft.INJECT, ""))
+
+
+def enter_inline(library: str) -> None:
+    """Load it into this process. Raises LoadError."""
+    from harness.sim.softdevice import loading
+
+    loading.load(library)
+
+
+def prepare(variables: Mapping[str, str]) -> None:
+    """Nothing to do: it needs no variables."""

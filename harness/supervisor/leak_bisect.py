@@ -1,0 +1,181 @@
+"""Finds the cases of a batch that leak: each alone, or all together and then ever smaller sets of them.
+
+Pure functions: the caller supplies the trial. A growth that one trial shows is a leak only if a second one shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from harness.checks.batch import Counted, excess, leaks_of, leaks_together, may_leak, may_leak_together
+from harness.checks.growth import Leak
+from harness.core.errors import HarnessError
+from harness.supervisor.minimise import minimise
+
+#: Whether, after the rounds so far, a leak can still be shown.
+Open = Callable[[Counted], bool]
+#: Runs these cases (ids, in order) round after round in one process, as long as `Open` is true. Returns the rounds that
+#: count; empty if there are none. Raises SpentError.
+Trial = Callable[[Sequence[str], Open], Counted]
+
+
+class SpentError(HarnessError):
+    """The time for trials is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprits:
+    """Cases that leak, in the order in which they ran, and what they leak in each round, clearest cause first.
+
+    `grows` is the case in which the growth appears; "" if it appears in several or in no particular one. `certain`: the
+    leak needs each of the cases, or, without `grows`, each contributes to it, and two processes have shown it. If not
+    `certain`, the trials ended before this was known.
+    """
+
+    cases: tuple[str, ...]
+    grows: str
+    leaks: tuple[Leak, ...]
+    certain: bool
+
+
+def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], bool]) -> list[Culprits]:
+    """Find the cases that leak in a process of their own.
+
+    They are tried in this order, until `enough` is true of those that were tried, or the time for trials is used up.
+    """
+    found: list[Culprits] = []
+    for number, case in enumerate(cases):
+        if enough(cases[:number]):
+            break
+        try:
+            leaks = tuple(_grows_in([case], 0, trial))
+        except SpentError:
+            break
+        if leaks:
+            found += _confirmed([Culprits((case,), case, leaks, certain=True)], trial)
+    return found
+
+
+def search(cases: Sequence[str], trial: Trial) -> list[Culprits]:
+    """Find all leaking cases of a batch, also those that leak in the company of others only."""
+    return _confirmed(_found(cases, trial), trial)
+
+
+def _confirmed(found: Sequence[Culprits], trial: Trial) -> list[Culprits]:
+    """The same culprits, those that do not leak again left out, and uncertain ones where no trial was left."""
+    kept = []
+    for each in found:
+        if not each.certain:
+            kept.append(each)
+            continue
+        place = each.cases.index(each.grows) if each.grows else None
+        try:
+            if leaks := tuple(_grows_in(each.cases, place, trial)):
+                kept.append(replace(each, leaks=leaks))
+        except SpentError:
+            kept.append(replace(each, certain=False))
+    return kept
+
+
+def _grows_in(members: Sequence[str], place: int | None, trial: Trial) -> list[Leak]:
+    """What these cases leak in a process of their own: the one at `place`, or, if None, together. Raises SpentError."""
+    everyone = range(len(members))
+    if place is None:
+        rounds = trial(members, lambda rounds: may_leak_together(rounds, everyone))
+        return leaks_together(rounds, everyone)
+    rounds = trial(members, lambda rounds: may_leak(rounds, place))
+    return leaks_of(rounds, place, everyone)
+
+
+def _found(cases: Sequence[str], trial: Trial) -> list[Culprits]:
+    rest = list(range(len(cases)))
+
+    def growing(rounds: Counted) -> dict[int, tuple[Leak, ...]]:
+        """The cases of `rest` that grow, with their leaks; largest growth first."""
+        found = {position: tuple(leaks_of(rounds, position, rest)) for position in rest}
+        most = {position: max(map(excess, leaks)) for position, leaks in found.items() if leaks}
+        return {position: found[position] for position in sorted(most, key=lambda each: (-most[each], each))}
+
+    try:
+        rounds = trial(
+            cases, lambda rounds: may_leak_together(rounds, rest) or any(may_leak(rounds, each) for each in rest)
+        )
+    except SpentError:
+        return []
+    if not rounds:
+        return []
+    found: list[Culprits] = []
+    cleared: set[int] = set()
+    while suspects := {position: leaks for position, leaks in growing(rounds).items() if position not in cleared}:
+        position, leaks = next(iter(suspects.items()))
+        try:
+            culprits = _smallest_set(cases, position, leaks, trial)
+        except SpentError:
+            culprits = Culprits(tuple(cases[each] for each in sorted(suspects)), "", leaks, certain=False)
+        if culprits is None:
+            cleared.add(position)
+        else:
+            found.append(culprits)
+            rest = [each for each in rest if cases[each] not in culprits.cases]
+    rest = [position for position in rest if position not in cleared]
+    if leaks := tuple(leaks_together(rounds, rest)):
+        found.append(_narrowed([cases[position] for position in rest], leaks, trial))
+    return found
+
+
+def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], trial: Trial) -> Culprits | None:
+    """The growing case at `position` and the fewest other cases that it needs to grow. None if it no longer grows.
+
+    Raises SpentError if not even one trial was possible.
+    """
+    case = cases[position]
+    others = [each for each in cases if each != case]
+    kept, seen, asked = others, leaks, False
+
+    def grows_with(part: Sequence[str]) -> bool:
+        nonlocal kept, seen, asked
+        members = [each for each in cases if each == case or each in part]
+        leaking = _grows_in(members, members.index(case), trial)
+        asked = True
+        if leaking:
+            kept, seen = list(part), tuple(leaking)
+        return bool(leaking)
+
+    certain = True
+    try:
+        minimise(others, grows_with)
+    except SpentError:
+        if not asked:
+            raise
+        certain = False
+    if not others and seen is leaks:
+        return None
+    members = tuple(each for each in cases if each == case or each in kept)
+    return Culprits(members, case, seen, certain)
+
+
+def _narrowed(cases: Sequence[str], leaks: tuple[Leak, ...], trial: Trial) -> Culprits:
+    """Narrow down cases that grow together but not enough alone: halve them as long as exactly one half grows."""
+    kept, seen = list(cases), leaks
+
+    def leaks_in(part: Sequence[str]) -> bool:
+        nonlocal kept, seen
+        leaking = _grows_in(part, None, trial) if part else []
+        if leaking and len(part) < len(kept):
+            kept, seen = list(part), tuple(leaking)
+        return bool(leaking)
+
+    try:
+        while len(kept) > 1:
+            whole, amounts = kept, seen
+            middle = len(whole) // 2
+            first, second = leaks_in(whole[:middle]), leaks_in(whole[middle:])
+            if first and second:  # many cases contribute
+                return Culprits(tuple(whole), "", amounts, certain=True)
+            if not first and not second:
+                minimise(whole, leaks_in)
+                break
+    except SpentError:
+        return Culprits(tuple(kept), "", seen, certain=False)
+    return Culprits(tuple(kept), "", seen, certain=True)

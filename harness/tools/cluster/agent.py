@@ -1,0 +1,364 @@
+"""One node of a cluster run: ``python -m harness.tools.cluster.agent``, started by the head through Slurm or ssh.
+
+The agent runs an ordinary pytest, passes the head's cases to it, and sends the lines of its journal. Its standard
+streams are the connection to the head; pytest prints into a file. When the connection ends, the agent ends its session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import BaseModel
+
+from harness import __version__
+from harness.journal import environment, journal
+from harness.scheduling import remote_queue
+from harness.tools.cluster import messages
+from harness.tools.cluster.messages import (
+    BEAT,
+    VERSION,
+    Beat,
+    Begin,
+    Bye,
+    Done,
+    End,
+    Give,
+    Hello,
+    LineBuffer,
+    Lines,
+    Open,
+    ProtocolError,
+    Quit,
+    Ready,
+    SessionOver,
+    Stopping,
+    ToAgent,
+    Want,
+)
+
+#: Seconds without a word of the head after which it counts as lost. Cases that run then are stopped.
+HEAD_SILENCE = 120.0
+#: Seconds that a stopped session has to end, after the grace of its cases.
+MARGIN = 30.0
+#: Seconds between two looks at the journal of the session.
+LOOK = 0.2
+#: A line of a journal that is longer is not sent. Lines of one message have about so many bytes together.
+LONGEST_LINE, BLOCK = 8 << 20, 4 << 20
+LOG = "pytest.log"
+_TAIL = 4000
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Session:
+    """A pytest that runs, its end of the socket pair, and its journal."""
+
+    def __init__(self, begin: Begin, number: int, folder: Path) -> None:
+        """Start it. Raises OSError."""
+        self.number = number
+        self.folder = folder
+        self.ended = self.was_ready = False
+        folder.mkdir(parents=True)
+        ours, theirs = socket.socketpair()
+        self.socket = ours
+        self._buffer = LineBuffer()
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *begin.arguments,
+            f"--harness-results-dir={folder}",
+            "--harness-progress=off",
+        ]
+        told = {remote_queue.VARIABLE: f"{theirs.fileno()}:{os.getpid()}:{begin.node}"}
+        with (folder / LOG).open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=begin.folder,
+                env={**os.environ, **begin.variables, **told},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        theirs.close()
+        self._journal = folder / journal.FILE_NAME
+        self._offset = 0
+        self._descriptor = -1
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Tell the session. One that has ended is noticed by its exit."""
+        with contextlib.suppress(OSError):
+            self.socket.sendall(json.dumps({"say": kind, **fields}).encode("ascii") + b"\n")
+
+    def hear(self) -> list[dict[str, Any]]:
+        """What the session has said."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self.ended = True
+            return []
+        return [json.loads(line) for line in self._buffer.feed(data)]
+
+    def new_lines(self) -> list[str]:
+        """The whole lines that its journal has got since the last call, at most about `BLOCK` bytes of them."""
+        if self._descriptor < 0:
+            try:
+                self._descriptor = os.open(self._journal, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return []
+        data = os.pread(self._descriptor, BLOCK, self._offset)
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole and len(data) == BLOCK:
+            whole = self._long_line()
+        self._offset += len(whole)
+        return [line.decode("ascii", "backslashreplace") for line in whole.split(b"\n") if 0 < len(line) < LONGEST_LINE]
+
+    def _long_line(self) -> bytes:
+        """A line that is longer than a block."""
+        found = b""
+        while (more := os.pread(self._descriptor, BLOCK, self._offset + len(found))) and b"\n" not in found:
+            found += more
+        return found[: found.find(b"\n") + 1]
+
+    def kill(self) -> None:
+        """End its processes now: the workers die with pytest."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def output(self) -> str:
+        """The end of what it printed."""
+        with (self.folder / LOG).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL))
+            return file.read().decode("utf-8", "backslashreplace")
+
+    def close(self) -> None:
+        self.socket.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+class Agent:
+    """Between the head, on two descriptors, and one session at a time."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self._source, self._target = source, target
+        self._lines = LineBuffer()
+        self._begin: Begin | None = None
+        self._base: Path | None = None
+        self._session: Session | None = None
+        self._number = self._cases = 0
+        self._selector = selectors.DefaultSelector()
+        self._heard = self._beaten = time.monotonic()
+        self._deadline: float | None = None
+        self._quitting = False
+        self._signal = 0
+        self._wake, write = os.pipe()
+        os.set_blocking(write, False)
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(write)
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGCHLD, _wake_up)
+        self._selector.register(source, selectors.EVENT_READ, self._hear_head)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._drain)
+
+    def run(self) -> int:
+        """Work until the head says so or is gone. Returns the exit status."""
+        while not (self._quitting and self._session is None):
+            for key, _ in self._selector.select(LOOK if self._session is not None else BEAT):
+                key.data()
+            self._look_after()
+        if self._begin is not None:
+            self._say(Bye(sessions=self._number, cases=self._cases))
+        return 0
+
+    def _heed_signal(self) -> None:
+        if self._signal:
+            name, self._signal = signal.Signals(self._signal).name, 0
+            self._say(Stopping(why=f"stopped by {name}"))
+            self._stop(f"stopped by {name}", now=self._quitting)
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        self._heed_signal()
+        if self._begin is not None and now - self._beaten >= BEAT:
+            self._beaten = now
+            self._say(Beat())
+        if now - self._heard > HEAD_SILENCE and not self._quitting:
+            self._stop(f"the head has said nothing for {HEAD_SILENCE:.0f} s")
+        if self._session is not None:
+            self._send_lines(self._session)
+            if self._session.process.poll() is not None:
+                self._end_session(self._session)
+            elif self._deadline is not None and now > self._deadline:
+                self._session.kill()
+
+    # The head.
+
+    def _hear_head(self) -> None:
+        data = os.read(self._source, 1 << 16)
+        self._heard = time.monotonic()
+        if not data:
+            self._selector.unregister(self._source)
+            self._stop("the head is gone")
+            return
+        for line in self._lines.feed(data):
+            self._obey(messages.to_agent(line))
+
+    def _obey(self, message: ToAgent) -> None:
+        match message:
+            case Begin():
+                self._start(message)
+            case Open():
+                self._open()
+            case Give(cases=cases) if self._session is not None:
+                self._session.say("give", cases=[[each.case, each.avoid] for each in cases])
+            case End() if self._session is not None:
+                self._session.say("end")
+            case Quit(stop=stop, now=now):
+                if stop:
+                    self._stop(stop, now=now)
+                elif self._session is not None:
+                    self._session.say("end")
+                self._quitting = True
+
+    def _start(self, begin: Begin) -> None:
+        if begin.version != VERSION:
+            raise ProtocolError(f"the head speaks version {begin.version} of the protocol, this agent {VERSION}")
+        self._begin = begin
+        host = platform.node()
+        self._say(Hello(version=VERSION, token=begin.token, host=host, pid=os.getpid(), harness=__version__))
+        shared = bool(begin.proof) and (Path(begin.run_dir) / begin.proof).exists()
+        home = Path(begin.run_dir) / "nodes" if shared else Path(tempfile.mkdtemp(prefix="conformance-node-"))
+        self._base = home / begin.node
+        self._open()
+
+    def _open(self) -> None:
+        if self._begin is None or self._base is None or self._session is not None or self._quitting:
+            return
+        self._number += 1
+        folder = _free(self._base)
+        self._session = Session(self._begin, self._number, folder)
+        self._selector.register(self._session.socket, selectors.EVENT_READ, self._hear_session)
+
+    def _say(self, message: BaseModel) -> None:
+        """Send a line. If the head is gone, the session is stopped: the end of the other stream says so."""
+        rest = memoryview(messages.encode(message))
+        try:
+            while rest:
+                rest = rest[os.write(self._target, rest) :]
+        except OSError:
+            if not self._quitting:
+                self._stop("the head is gone")
+
+    # The session.
+
+    def _hear_session(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        for said in session.hear():
+            self._send_lines(session)  # what a case has written comes before the word that it is done
+            self._pass_on(session, said)
+        if session.ended:
+            self._selector.unregister(session.socket)
+
+    def _pass_on(self, session: Session, said: Mapping[str, Any]) -> None:
+        fields = {name: value for name, value in said.items() if name != "say"}
+        match said["say"]:
+            case "ready":
+                session.was_ready = True
+                facts = session.folder / environment.FILE_NAME
+                fields["seconds"] = tuple(float(each) for each in fields["seconds"])
+                self._say(
+                    Ready(
+                        session=session.number,
+                        folder=str(session.folder),
+                        environment=facts.read_text(encoding="ascii"),
+                        **fields,
+                    )
+                )
+            case "want":
+                self._say(Want(**fields))
+            case "done":
+                self._cases += 1
+                self._say(Done(**fields))
+
+    def _send_lines(self, session: Session) -> None:
+        self._heed_signal()  # the head must know before it reads what a signal to all processes has done
+        while lines := session.new_lines():
+            self._say(Lines(lines=tuple(lines)))
+
+    def _end_session(self, session: Session) -> None:
+        if not session.ended:
+            while not session.ended:
+                self._hear_session()
+        self._send_lines(session)
+        status = session.process.returncode
+        self._session, self._deadline = None, None
+        well = session.was_ready and status in (0, 1, 5)
+        self._say(SessionOver(status=status, output="" if well else session.output()))
+        session.close()
+
+    def _stop(self, why: str, *, now: bool = False) -> None:
+        """Stop the session as a signal would: running cases get the grace."""
+        self._quitting = True
+        if self._session is None or self._begin is None:
+            return
+        grace = 0.0 if now else self._begin.grace
+        self._session.say("stop", reason=why, grace=grace)
+        if self._deadline is None or now:
+            self._deadline = time.monotonic() + grace + MARGIN
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._signal = number
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake, 4096):
+                pass
+
+
+def _wake_up(number: int, frame: FrameType | None) -> None:
+    """A handler has to be there, so that the signal wakes the selector."""
+
+
+def _free(base: Path) -> Path:
+    number = 1
+    while (base / str(number)).exists():
+        number += 1
+    return base / str(number)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run the agent on the standard streams. What this process prints by mistake goes to standard error."""
+    del arguments
+    target = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        return Agent(0, target).run()
+    except ProtocolError as error:
+        print(f"harness agent: {error}", file=sys.stderr)
+        return 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Whether a new Slurm allocation can be had at all: what is asked for, against what the nodes of the partition have.
+
+Slurm refuses such a request, too, but names neither the nodes nor what they have. Where these functions do not
+understand a request, they have no objection: Slurm decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.core.text import counted, first_of
+
+_GRES = re.compile(r"(?:gres/)?([a-z_][a-z0-9_]*)(?::([A-Za-z_][A-Za-z0-9_.-]*))?(?:[:=](\d+))?")
+_FEATURES = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?:&[A-Za-z_][A-Za-z0-9_.-]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A generic resource. `type`: empty for any."""
+
+    name: str
+    type: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, [self.name, self.type, str(self.count)]))
+
+    def is_met_by(self, others: Iterable[Resource]) -> bool:
+        """Whether a node with these resources has it."""
+        same = [each for each in others if each.name == self.name and self.type in ("", each.type)]
+        return sum(each.count for each in same) >= self.count
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """What Slurm knows of a node."""
+
+    name: str
+    partitions: tuple[str, ...] = ()
+    gres: tuple[Resource, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, known: Mapping[str, str]) -> SlurmNode:
+        """From the fields of ``scontrol show node``."""
+        return cls(
+            known.get("NodeName", ""),
+            _words(known.get("Partitions", "")),
+            resources(known.get("Gres", "")) or (),
+            _words(known.get("AvailableFeatures", "")),
+        )
+
+    @property
+    def has(self) -> str:
+        """Its resources and features as a text."""
+        return ", ".join([*map(str, self.gres), *self.features]) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What options of salloc ask for on each node. None where it is not understood."""
+
+    nodes: int
+    partitions: tuple[str, ...] = ()
+    gres: tuple[Resource, ...] | None = ()
+    features: tuple[str, ...] | None = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: int, options: Sequence[str]) -> Request:
+        given = _given(options)
+        features = given.get("--constraint", "")
+        return cls(
+            nodes,
+            _words(given.get("--partition", "")),
+            resources(given.get("--gres", "")),
+            tuple(features.split("&")) if _FEATURES.fullmatch(features) else None if features else (),
+            given,
+        )
+
+
+def resources(text: str) -> tuple[Resource, ...] | None:
+    """The resources in a text of Slurm such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
+    found = []
+    for word in _words(re.sub(r"\([^)]*\)", "", text)) if text != "none" else ():
+        match = _GRES.fullmatch(word)
+        if match is None:
+            return None
+        found.append(Resource(match[1], match[2] or "", 1 if match[3] is None else int(match[3])))
+    return tuple(found)
+
+
+def objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
+    """Why no nodes can be had for a request; empty if nothing is known against it. `default`: the usual partition."""
+    partitions = request.partitions or ((default,) if default else ())
+    here = [node for node in nodes if not partitions or {*node.partitions} & {*partitions}]
+    where = f"partition {', '.join(map(repr, partitions))}" if partitions else "the cluster"
+    if not here:
+        known = sorted({name for node in nodes for name in node.partitions})
+        return f"no node is in {where}; there {'is' if len(known) == 1 else 'are'} {first_of(known) or 'none'}"
+    gres, features = request.gres, request.features
+    for option, able in (
+        ("--gres", [node for node in here if gres is None or all(each.is_met_by(node.gres) for each in gres)]),
+        ("--constraint", [node for node in here if features is None or {*features} <= {*node.features}]),
+    ):
+        understood = (gres if option == "--gres" else features) is not None
+        if len(able) < request.nodes and understood and option in request.options:
+            asked = f"{option}={request.options[option]}"
+            have = f"only {first_of([node.name for node in able])} of {where}" if able else f"no node of {where}"
+            there = "; ".join(_there(here))
+            wanted = counted(request.nodes, "node")
+            return (
+                f"{asked}: {have} can meet that, and {wanted} {'is' if request.nodes == 1 else 'are'} wanted: {there}"
+            )
+    return ""
+
+
+def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
+    """What there is, and on which nodes."""
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        names.setdefault(node.has, []).append(node.name)
+    yield from (f"{first_of(found, 8)} ({has})" for has, found in names.items())
+
+
+def _given(options: Sequence[str]) -> dict[str, str]:
+    """Long options with their values, and the short ones of those that are looked at."""
+    found: dict[str, str] = {}
+    for word in options:
+        name, _, value = word.partition("=")
+        if name[:2] in ("-p", "-C") and not word.startswith("--"):
+            name, value = {"-p": "--partition", "-C": "--constraint"}[word[:2]], word[2:].lstrip("= ")
+        found[name] = value
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip() not in ("", "(null)", "N/A"))

@@ -1,0 +1,48 @@
+"""environment.json of a cluster run: the facts of all nodes."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.text import clean
+from harness.journal import environment
+
+
+class Environments:
+    """What the nodes have said of themselves.
+
+    The facts of the run are those of the node `leading`, which most others are like, with the command and the host of
+    the head, and the devices of all nodes. So they agree with the `run` line of the journal, as evidence must.
+    """
+
+    def __init__(self, run_dir: Path, argv: Sequence[str]) -> None:
+        """`argv`: the command of the whole run. Those of the nodes are with their facts."""
+        self._run_dir = run_dir
+        self._command = [clean(word) for word in argv]
+        self.leading = ""
+        self._known: dict[str, Mapping[str, Any]] = {}
+
+    def keep_earlier(self, part: int) -> None:
+        """Keep the file of the part before."""
+        path = self._run_dir / environment.FILE_NAME
+        if path.exists():
+            path.rename(path.with_stem(f"{path.stem}-{part - 1}"))
+
+    def add(self, node: str, text: str) -> None:
+        """Write the file anew, with what a node says. A text that is no JSON object is left out. Raises WriteError."""
+        try:
+            facts = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(facts, dict):
+            return
+        self._known[node] = facts
+        first = self._known.get(self.leading, next(iter(self._known.values())))
+        devices = [each for known in self._known.values() for each in environment.devices_of(known)]
+        by_uuid = {str(each.get("uuid")): each for each in devices}
+        own = {"command": self._command, "host": clean(platform.node()), "devices": [*by_uuid.values()]}
+        environment.write(self._run_dir, {**first, **own, "nodes": dict(self._known)})

@@ -1,0 +1,598 @@
+"""The head of a cluster run: starts an agent on each node, gives out the cases, and writes the run's journal.
+
+The decisions are those of `CaseQueue`; here are their effects: processes, streams, signals, the clock and the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
+from harness.core.text import counted, first_of, one_line
+from harness.journal import identity, journal
+from harness.journal.events import Finding, Finish, Start
+from harness.scheduling.interrupted_run import unlike
+from harness.scheduling.resumption import Resumption
+from harness.tools.cluster import record as records
+from harness.tools.cluster.engine import Host
+from harness.tools.cluster.environments import Environments
+from harness.tools.cluster.link import Link
+from harness.tools.cluster.messages import (
+    BEAT,
+    VERSION,
+    Begin,
+    Bye,
+    Done,
+    GivenCase,
+    Hello,
+    Lines,
+    ProtocolError,
+    Ready,
+    SessionOver,
+    Stopping,
+    ToHead,
+    Want,
+)
+from harness.tools.cluster.messages import Beat as BeatMessage
+from harness.tools.cluster.messages import End as EndMessage
+from harness.tools.cluster.messages import Give as GiveMessage
+from harness.tools.cluster.messages import Open as OpenMessage
+from harness.tools.cluster.messages import Quit as QuitMessage
+from harness.tools.cluster.queue import (
+    SETTLE,
+    Action,
+    CaseQueue,
+    Drop,
+    End,
+    Give,
+    LostAttempt,
+    NodeState,
+    NotRun,
+    Open,
+    Quit,
+    Reopened,
+)
+from harness.tools.cluster.record import RunRecord, SessionLines
+from harness.tools.cluster.wanted import ClusterError, Earlier, Wanted
+
+#: Seconds between two lines of progress.
+PROGRESS = 10.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOGS = "nodes"
+
+
+@dataclass(slots=True)
+class Member:
+    """A node, its connection, and its present session."""
+
+    host: Host
+    link: Link
+    lines: SessionLines
+    ready: Ready | None = None
+    ready_at: float = 0.0
+    lost: bool = False
+    closed: bool = False
+    done: int = 0
+    #: The device of the last attempt at each case that it has, and the end of it.
+    devices: dict[int, str] = field(default_factory=dict)
+    finishes: dict[int, Finish] = field(default_factory=dict)
+
+
+class Head:
+    """One cluster run."""
+
+    def __init__(
+        self, wanted: Wanted, hosts: Sequence[Host], say: Callable[[str], None], earlier: Earlier | None = None
+    ) -> None:
+        """`say`: prints a line for people. Raises WriteError."""
+        self._wanted = wanted
+        self._say = say
+        self._earlier = earlier
+        known = Resumption() if earlier is None else earlier.resumption
+        self._known = known
+        self._record: RunRecord | None = None
+        self._queue = CaseQueue(
+            [host.name for host in hosts],
+            silence=wanted.silence,
+            start_limit=wanted.start_limit,
+            now=time.monotonic(),
+            stuck=wanted.stuck,
+            last_word=wanted.last_word,
+            second_looks=wanted.second_looks,
+        )
+        self._selector = selectors.DefaultSelector()
+        self._ids: tuple[str, ...] = ()
+        self._positions: dict[str, int] = {}
+        self._reference: SessionLines | None = None
+        self._facts: dict[str, str] = {}
+        self._environments = Environments(wanted.run_dir, wanted.argv)
+        #: What comes before the journal can begin.
+        self._early: list[Callable[[], None]] = []
+        #: Why the run did not begin; empty if it did.
+        self.refusal = ""
+        self._counts: Counter[str] = Counter()
+        self._signals: list[int] = []
+        #: The name of the first signal; empty without one.
+        self.stopped_by = ""
+        self._shown = time.monotonic()
+        self._beaten = 0.0
+        proof = f".head-{wanted.run_id}"
+        (wanted.run_dir / proof).touch()
+        self._proof = proof
+        self._members = {host.name: self._start(host) for host in hosts}
+
+    def _start(self, host: Host) -> Member:
+        try:
+            link = Link(host.name, host.command, self._wanted.run_dir / LOGS / f"{host.name}.log")
+        except OSError as error:
+            raise ClusterError(f"cannot start {host.command[0]!r}: {error.strerror}") from None
+        self._selector.register(link.source, selectors.EVENT_READ, host.name)
+        wanted = self._wanted
+        link.say(
+            Begin(
+                version=VERSION,
+                token=link.token,
+                node=host.name,
+                folder=wanted.folder,
+                run_dir=str(wanted.run_dir),
+                proof=self._proof,
+                arguments=wanted.arguments,
+                variables=dict(wanted.variables),
+                grace=wanted.grace,
+            )
+        )
+        return Member(host, link, SessionLines(host.name, 1))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has a journal."""
+        return self._record is not None
+
+    def run(self) -> None:
+        """Work until all nodes have ended. Raises WriteError if the journal cannot be written."""
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
+        before = {number: signal.signal(number, self._on_signal) for number in heeded}
+        wake, write = os.pipe()
+        os.set_blocking(write, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(write)
+        self._selector.register(wake, selectors.EVENT_READ, "")
+        try:
+            while not self._queue.is_over:
+                for key, _ in self._selector.select(0.5):
+                    if key.data:
+                        self._hear(self._members[key.data])
+                    else:
+                        os.read(wake, 4096)
+                self._look_after()
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._close()
+            os.close(wake)
+            os.close(write)
+
+    def _close(self) -> None:
+        for member in self._members.values():
+            member.link.close()
+        (self._wanted.run_dir / self._proof).unlink(missing_ok=True)
+        self._selector.close()
+        if self._record is not None:
+            self._record.close()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._signals.append(number)
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        while self._signals:
+            self._stop(signal.Signals(self._signals.pop(0)).name)
+        for member in self._members.values():
+            if member.link.waits and not member.closed:
+                member.link.flush()
+        if now - self._beaten >= BEAT:
+            self._beaten = now
+            for member in self._members.values():
+                if member.link.greeted and not member.closed:
+                    self._tell(member, BeatMessage())
+        if self._record is None:
+            self._begin(now)
+        self._act(self._queue.tick(now))
+        if self._record is not None and now - self._shown >= PROGRESS:
+            self._shown = now
+            self._say(self._progress())
+
+    def _stop(self, name: str) -> None:
+        """A signal: running cases get the grace. A second one: they are stopped at once."""
+        if self.stopped_by:
+            for member in self._members.values():
+                if not member.closed:
+                    self._tell(member, QuitMessage(stop=f"stopped by {name}", now=True))
+            return
+        self.stopped_by = name
+        self._say(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
+        if self._record is not None:
+            self._record.append({"event": "stopped", "by": name, "grace": self._wanted.grace})
+        self._act(self._queue.stop(f"the run was stopped by {name}"))
+
+    # What agents say.
+
+    def _hear(self, member: Member) -> None:
+        name = member.host.name
+        try:
+            said = member.link.hear()
+        except ProtocolError as error:
+            self._cut(member, str(error))
+            return
+        if said is None:
+            self._selector.unregister(member.link.source)
+            member.closed = True
+            if member.link.said_bye:
+                self._ended(member)
+            else:
+                self._act(self._queue.lost(name, member.link.end()))
+            return
+        for message in said:
+            self._queue.heard(name, time.monotonic())
+            self._take(member, message)
+
+    def _ended(self, member: Member) -> None:
+        """An agent has said its last word, and its connection has ended."""
+        name = member.host.name
+        if self._record is not None and not member.lost:
+            self._record.node(name, "ended", message=f"it ran {counted(member.done, 'case')}")
+        self._act(self._queue.ended(name))
+
+    def _cut(self, member: Member, why: str) -> None:
+        """An agent does not keep to the protocol: nothing more of it is heard."""
+        self._selector.unregister(member.link.source)
+        member.closed = True
+        member.link.kill()
+        self._act(self._queue.lost(member.host.name, why))
+
+    def _take(self, member: Member, message: ToHead) -> None:
+        name = member.host.name
+        match message:
+            case Hello(host=host, pid=pid):
+                self._say(f"node {name}: agent {pid} on {one_line(host, 60)} is there")
+            case Lines(lines=lines):
+                for text in lines:
+                    self._enter(member, text)
+            case Ready():
+                self._ready(member, message)
+            case Want(cases=cases) if not member.lost:
+                self._act(self._queue.wants(name, cases))
+            case Done(case=case) if not member.lost:
+                self._done(member, case)
+            case SessionOver():
+                self._session_over(member, message)
+            case Stopping(why=why):
+                self._note(name, "stopping", why)
+                self._act(self._queue.refuse(name, why))
+            case Bye():
+                member.link.said_bye = True
+
+    def _enter(self, member: Member, text: str) -> None:
+        """A line of the journal of a session."""
+        event, fields = records.read_line(text)
+        name = member.host.name
+        if event is None:
+            return
+        if records.is_head_of_session(event):
+            if member.lines.run is None or event.event != "run":
+                records.enter(member.lines, event, fields)
+            return
+        cases = records.cases_of(event)
+        if cases == () and not isinstance(event, Finding):
+            return  # a line that says nothing to the head, such as `activity` and `end`
+        if isinstance(event, Finding):
+            member.lines.red = True
+        if self._record is None:
+            self._early.append(partial(self._enter, member, text))
+            return
+        positions = [self._positions.get(case, -1) for case in cases or ()]
+        jobs = [self._queue.job_of(name, position) for position in positions]
+        if member.lost or any(job is None for job in jobs):
+            self._record.late(name, event)
+            return
+        if isinstance(event, Start | Finish):
+            self._attempt(member, event, fields, positions[0], jobs[0] or 0)
+            return
+        if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
+            return  # a second look decides nothing
+        self._record.copy(name, member.lines.number, event, fields)
+
+    def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
+        """A line about an attempt at a case that the node has."""
+        assert self._record is not None
+        self._queue.began(member.host.name, job)
+        if event.devices:
+            member.devices[case] = event.devices[0]
+        if isinstance(event, Finish) and self._is_lost(member, event):
+            # The queue decides whether the case runs again; the line must not be its end.
+            fields |= {"final": False, "outcome": Outcome.LOST.value}
+        elif isinstance(event, Finish) and event.final:
+            outcome = event.outcome if event.ruling is None else event.ruling.outcome
+            known = self._queue.jobs[job].verdict
+            worst = outcome if known is None or outcome.severity > known.severity else known
+            self._queue.judged(job, worst)
+            member.finishes[case] = event
+            member.lines.red = member.lines.red or outcome.is_red
+        if isinstance(event, Finish) and event.gate is not None:
+            fields["notes"] = [*fields.get("notes", ()), *self._gates(case)]
+        if not self._queue.jobs[job].look:
+            self._record.copy(member.host.name, member.lines.number, event, fields)
+        elif isinstance(event, Start):
+            self._record.second_start(member.host.name, member.lines.number, event)
+
+    def _gates(self, case: int) -> list[str]:
+        """Why each node cannot run a case, where they have different reasons."""
+        gates = self._queue.gates(case) if len(self._queue.gates(case)) > 1 else {}
+        hosts = {reason: [self._members[name].host.text for name in names] for reason, names in gates.items()}
+        return [f"on {first_of(names, 8)}: {reason}" for reason, names in hosts.items()]
+
+    def _is_lost(self, member: Member, event: Finish) -> bool:
+        """Whether an attempt says nothing about its case: the harness lost it, or who stops the node killed it.
+
+        Slurm sends SIGTERM to every process of a step.
+        """
+        is_stopped = self._queue.stopped or self._queue.nodes[member.host.name].over
+        return event.outcome is Outcome.LOST or bool(is_stopped and event.exit_status == -signal.SIGTERM)
+
+    def _done(self, member: Member, case: int) -> None:
+        name = member.host.name
+        job = self._queue.nodes[name].leased.get(case)
+        if job is None or self._record is None:
+            return
+        entry = self._queue.jobs[job]
+        device = member.devices.pop(case, "")
+        finish = member.finishes.pop(case, None)
+        if entry.look:
+            self._second_device(member, job, device, finish)
+        self._act(self._queue.done(name, case, device))
+        if entry.over and not entry.look:
+            self._record.done(self._ids[case])
+            member.done += 1
+            self._counts["red" if entry.verdict is not None and entry.verdict.is_red else "other"] += 1
+
+    def _second_device(self, member: Member, job: int, device: str, finish: Finish | None) -> None:
+        entry = self._queue.jobs[job]
+        outcome = entry.verdict
+        if self._record is None or finish is None or outcome is None:
+            return
+        if outcome in (Outcome.NOT_RUN, Outcome.LOST, Outcome.GATED, Outcome.SKIPPED):
+            return
+        found = "red on both" if outcome.is_red else "red on this device only"
+        self._record.second_device(
+            self._ids[entry.case],
+            first=entry.first,
+            second=device,
+            host=member.host.name,
+            outcome=outcome.value,
+            finding=found,
+            message=finish.message,
+        )
+        self._say(f"{self._ids[entry.case]} was red on {entry.first}: {found} ({outcome} on {device})")
+
+    def _session_over(self, member: Member, message: SessionOver) -> None:
+        name = member.host.name
+        node = self._queue.nodes[name]
+        status = message.status
+        asked = node.state in (NodeState.CLOSING, NodeState.QUITTING) or node.over or member.lost
+        last = message.last_line
+        why = f"pytest ended with status {status}{f': {last}' if last else ''}"
+        unexplained = status == EXIT_RED and not member.lines.red
+        if member.ready is None and not asked:
+            self._finding("session", f"node {name}: the tests could not be collected: {last}", name)
+        elif (status not in (EXIT_OK, EXIT_RED, EXIT_NOTHING_RAN) and not asked) or unexplained:
+            text = why if not unexplained else "pytest found something red that is no case; its output is in the folder"
+            self._finding("session", f"node {name}: session {member.lines.number}: {text}", name)
+        actions = self._queue.session_over(name, why, time.monotonic())
+        member.lines, member.ready = SessionLines(name, member.lines.number + 1), None
+        self._act(actions)
+
+    def _ready(self, member: Member, message: Ready) -> None:
+        member.ready, member.ready_at = message, time.monotonic()
+        if self._record is not None:
+            self._let_in(member)
+
+    # The begin of the run.
+
+    def _begin(self, now: float) -> None:
+        """Begin once all nodes have collected, or were waited for long enough. Most of them say what the run is."""
+        there = [member for member in self._members.values() if member.ready is not None and not member.lost]
+        coming = [
+            name
+            for name, node in self._queue.nodes.items()
+            if node.state is NodeState.STARTING and node.takes and self._members[name].ready is None
+        ]
+        if self.stopped_by or not there:
+            return
+        if coming and now - min(member.ready_at for member in there) < SETTLE:
+            return
+        reference = self._usual(there)
+        if self._earlier is not None and (changed := self._changes(self._earlier, reference)):
+            self.refusal = unlike(changed)
+            self._act(self._queue.stop("the run cannot be resumed"))
+            return
+        self._reference, self._facts = reference, reference.facts
+        self._environments.leading = reference.name
+        self._ids = reference.ids
+        self._positions = {case: position for position, case in enumerate(self._ids)}
+        devices = dict.fromkeys(uuid for each in there if each.ready is not None for uuid in each.ready.devices)
+        self._record = RunRecord(self._wanted.run_dir, self._known.part, self._known.findings)
+        if self._earlier is not None:
+            self._environments.keep_earlier(self._known.part)
+        self._record.begin(
+            reference,
+            run_id=self._wanted.run_id if self._earlier is None else self._earlier.run_id,
+            argv=self._wanted.argv,
+            devices=[*devices],
+            forced=() if self._earlier is None else self._changes(self._earlier, reference, anyway=True),
+            attempts=self._known.attempts,
+            resumed=() if self._earlier is None else self._earlier.lines,
+        )
+        finished = frozenset(self._positions[case] for case in self._known.finished if case in self._positions)
+        seconds = next(each.ready.seconds for each in there if each.lines is reference and each.ready is not None)
+        self._queue.load(seconds, finished)
+        self._say(f"{counted(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
+        early, self._early = self._early, []
+        for each in early:
+            each()
+        for member in there:
+            self._let_in(member)
+
+    def _usual(self, there: Sequence[Member]) -> SessionLines:
+        """The session that is like most of the others; of several, the first."""
+        keys = [_key(member) for member in there]
+        most = max(Counter(keys).values())
+        return next(member.lines for member, key in zip(there, keys, strict=True) if keys.count(key) == most)
+
+    def _changes(self, earlier: Earlier, reference: SessionLines, *, anyway: bool = False) -> tuple[str, ...]:
+        """What has changed since the run was started. None if it may go on all the same, except `anyway`."""
+        if earlier.force and not anyway:
+            return ()
+        found = [each.text for each in identity.differences(earlier.facts, reference.facts)]
+        if changed := earlier.resumption.difference(reference.ids):
+            found.append(f"the list of cases has changed: {changed}")
+        return tuple(found)
+
+    def _let_in(self, member: Member) -> None:
+        """A session is ready: it takes part if it is like the others."""
+        assert self._record is not None
+        assert self._reference is not None
+        ready, name = member.ready, member.host.name
+        if ready is None or member.lost:
+            return
+        wrong = self._difference(member, ready)
+        if wrong:
+            text = f"node {name} takes no part, since it is not like the others: {wrong}"
+            self._note(name, "refused", wrong)
+            self._finding("unlike_node", text, name)
+            self._act(self._queue.refuse(name, wrong))
+            return
+        self._record.node(
+            name,
+            "ready",
+            session=ready.session,
+            folder=ready.folder,
+            devices=list(ready.devices),
+            gres=member.host.gres,
+            features=list(member.host.features),
+        )
+        self._say(f"node {name}: ready, {counted(ready.workers, 'worker')} on {first_of([*ready.devices], 8)}")
+        self._environments.add(name, ready.environment)
+        gated = {int(case): text for case, text in ready.gated.items() if case.isdecimal()}
+        self._act(
+            self._queue.ready(name, member.ready_at, workers=ready.workers, gated=gated, kinds=dict(ready.devices))
+        )
+
+    def _difference(self, member: Member, ready: Ready) -> str:
+        """How a session differs from the others; empty if it does not."""
+        assert self._reference is not None
+        found = [each.against for each in identity.differences(self._facts, member.lines.facts)]
+        if not found and (ready.hash != journal.digest(self._ids) or member.lines.ids != self._ids):
+            found.append(
+                f"it has collected {counted(ready.count, 'test')}, and the run has {counted(len(self._ids), 'case')}"
+            )
+        if not found and len(ready.seconds) != len(self._ids):
+            found.append("its answer does not match its own list")
+        return "; ".join(found)
+
+    # Effects.
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Give(node=name, jobs=jobs):
+                    self._give(self._members[name], jobs)
+                case End(node=name):
+                    self._tell(self._members[name], EndMessage())
+                case Open(node=name):
+                    self._tell(self._members[name], OpenMessage())
+                case Quit(node=name, stop=stop):
+                    self._tell(self._members[name], QuitMessage(stop=stop))
+                case Drop(node=name, why=why):
+                    self._drop(self._members[name], why)
+                case LostAttempt(case=case, why=why, final=final):
+                    if self._record is not None:
+                        self._record.lost(self._ids[case], why, final=final)
+                case Reopened(case=case):
+                    if self._record is not None:
+                        self._record.reopened(self._ids[case])
+                case NotRun(case=case, why=why):
+                    if self._record is not None:
+                        self._record.not_run(self._ids[case], why)
+
+    def _give(self, member: Member, jobs: Sequence[int]) -> None:
+        assert self._record is not None
+        entries = [self._queue.jobs[job] for job in jobs]
+        for entry in entries:
+            if not entry.look:
+                self._record.lease(self._ids[entry.case])
+        name = member.host.name
+        cases = tuple(
+            GivenCase(case=entry.case, avoid=entry.first if entry.first_on == name else "") for entry in entries
+        )
+        self._tell(member, GiveMessage(cases=cases))
+
+    def _tell(self, member: Member, message: Any) -> None:
+        if member.closed:
+            return
+        try:
+            member.link.say(message)
+        except ProtocolError as error:
+            self._cut(member, str(error))
+
+    def _drop(self, member: Member, why: str) -> None:
+        """A node is lost. If it wakes up again, it stops, and what it says is written down as late."""
+        member.lost = True
+        name = member.host.name
+        words = member.link.last_words()
+        text = f"{why}{f' ({words})' if words and words not in why else ''}"
+        self._note(name, "lost", text)
+        self._finding("node_lost", f"node {name} was lost: {text}", name)
+        if not member.closed:
+            self._tell(member, QuitMessage(stop="the head has given this node up", now=True))
+
+    def _note(self, name: str, state: str, message: str) -> None:
+        self._say(f"node {name}: {state}: {message}")
+        self._write_node(name, state, message)
+
+    def _write_node(self, name: str, state: str, message: str) -> None:
+        if self._record is None:
+            self._early.append(partial(self._write_node, name, state, message))
+        else:
+            self._record.node(name, state, message=message)
+
+    def _finding(self, kind: str, message: str, node: str) -> None:
+        if self._record is None:
+            self.refusal = self.refusal or message
+            self._early.append(partial(self._finding, kind, message, node))
+        else:
+            self._record.finding(kind, message, node)
+
+    def _progress(self) -> str:
+        done, total = len(self._ids) - self._queue.left, len(self._ids)
+        nodes = ", ".join(
+            f"{name} {len(node.leased)}" for name, node in self._queue.nodes.items() if node.state is not NodeState.GONE
+        )
+        found = 0 if self._record is None else self._record.findings
+        findings = f", {counted(found, 'finding')}" if found else ""
+        return f"{done} of {total} cases done, {self._counts['red']} red{findings}; at work: {nodes or 'no node'}"
+
+
+def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:
+    """What sessions of one run have in common."""
+    assert member.ready is not None
+    return tuple(sorted(member.lines.facts.items())), member.ready.hash

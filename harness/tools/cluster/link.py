@@ -1,0 +1,146 @@
+"""The head's connection to one agent: a child process whose standard streams lead there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from harness.core.text import exit_text, one_line
+from harness.tools.cluster import messages
+from harness.tools.cluster.messages import VERSION, Hello, LineBuffer, ProtocolError, ToHead
+
+#: What may come before the first word of the agent: banners of a login.
+_MOST_NOISE = 1 << 20
+#: What may wait to be sent. An agent that reads nothing for so long is lost.
+_MOST_WAITING = 64 << 20
+#: Seconds that the child has to end when it has closed its output.
+_END_LIMIT = 2.0
+_BLOCK = 1 << 18
+
+
+class Link:
+    """A child process: srun, ssh, or the agent itself. `log`: the file for what it and the agent print as errors."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        """Start it. Raises OSError."""
+        self.name = name
+        self.log = log
+        self.token = secrets.token_hex(16)
+        self.greeted = False
+        self.said_bye = False
+        self._program = command[0]
+        self._noise = 0
+        self._buffer = LineBuffer()
+        self._waiting = bytearray()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, bufsize=0
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.source, self.target = self.process.stdout.fileno(), self.process.stdin.fileno()
+        os.set_blocking(self.source, False)
+        os.set_blocking(self.target, False)
+
+    def say(self, message: BaseModel) -> None:
+        """Send a message, now or when the child reads again. Raises ProtocolError if it does not read at all."""
+        self._waiting += messages.encode(message)
+        if len(self._waiting) > _MOST_WAITING:
+            raise ProtocolError(f"it has not read {len(self._waiting) >> 20} MiB")
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the child reads it. A child that is gone is noticed by the end of its output."""
+        while self._waiting:
+            try:
+                sent = os.write(self.target, self._waiting[:_BLOCK])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._waiting.clear()
+                return
+            del self._waiting[:sent]
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._waiting)
+
+    def hear(self) -> list[ToHead] | None:
+        """What the agent has said; None at the end of its stream. Raises ProtocolError.
+
+        What comes before its first word with our token is not of the agent, and is not read.
+        """
+        try:
+            data = os.read(self.source, _BLOCK)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        found: list[ToHead] = []
+        for line in self._buffer.feed(data):
+            if self.greeted:
+                found.append(messages.to_head(line))
+            elif (hello := self._greeting(line)) is not None:
+                self.greeted = True
+                found.append(hello)
+        return found
+
+    def _greeting(self, line: bytes) -> Hello | None:
+        self._noise += len(line)
+        if self._noise > _MOST_NOISE:
+            raise ProtocolError(f"it sent {self._noise >> 20} MiB before its first word")
+        try:
+            hello = messages.to_head(line)
+        except ProtocolError:
+            return None
+        if not isinstance(hello, Hello) or not secrets.compare_digest(hello.token.encode(), self.token.encode()):
+            return None
+        if hello.version != VERSION:
+            raise ProtocolError(f"it speaks version {hello.version} of the protocol, expected {VERSION}")
+        return hello
+
+    def end(self) -> str:
+        """The child has closed its output: wait for it. Returns how it ended, with its last words."""
+        try:
+            status = self.process.wait(_END_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return f"{self._program} closed the connection and did not end"
+        words = self.last_words()
+        return f"{self._program} ended with {exit_text(status)}{f': {words}' if words else ''}"
+
+    def last_words(self) -> str:
+        """The last line of its errors."""
+        with self.log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 4096))
+            lines = [line for line in file.read().decode("utf-8", "backslashreplace").splitlines() if line.strip()]
+        return one_line(lines[-1], 300) if lines else ""
+
+    def kill(self) -> None:
+        """End the child now. The agent notices that its connection is gone, and ends its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        """Close the streams. An agent then ends by itself; one that does not is cut off."""
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            self.process.wait(_END_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.kill()

@@ -1,0 +1,129 @@
+"""The manifest of a cluster run on Kubernetes: an indexed Job whose pods are the shards of the run.
+
+Pods have no way back to a head that all clusters allow, so here cases do not move: each pod has its shard. Where the
+shards' run directories are on one volume, ``harness report merge`` makes one run of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from harness.core.errors import HarnessError
+
+#: What DNS allows as the name of a Job, with room for what Kubernetes adds.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
+RESULTS = "/results"
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+
+
+class ManifestError(HarnessError):
+    """There can be no such manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for. `claim`: the PersistentVolumeClaim for the run directories. `node_selector`: pairs."""
+
+    image: str
+    claim: str
+    arguments: tuple[str, ...]
+    shards: int = 2
+    name: str = "conformance"
+    namespace: str = ""
+    gpus: int = 1
+    resource: str = "nvidia.com/gpu"
+    folder: str = ""
+    deadline: int = 0
+    seed: int | None = None
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+
+def job(wanted: Wanted) -> dict[str, Any]:
+    """The Job, as Kubernetes reads it. Raises ManifestError."""
+    if not _NAME.fullmatch(wanted.name):
+        raise ManifestError(f"--name={wanted.name!r}: expected small letters, digits and hyphens, at most 52")
+    command = [
+        "python",
+        "-m",
+        "harness.tools.cluster.indexed",
+        f"--shards={wanted.shards}",
+        f"--results={RESULTS}",
+        "--",
+    ]
+    arguments = [*wanted.arguments]
+    if wanted.seed is not None:
+        arguments.append(f"--seed={wanted.seed}")
+    container: dict[str, Any] = {
+        "name": "pytest",
+        "image": wanted.image,
+        "command": [*command, *arguments],
+        "resources": {"limits": {wanted.resource: str(wanted.gpus)}} if wanted.gpus else {},
+        "volumeMounts": [{"name": "results", "mountPath": RESULTS}, {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if wanted.folder:
+        container["workingDir"] = wanted.folder
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 60,
+        "containers": [container],
+        "volumes": [
+            {"name": "results", "persistentVolumeClaim": {"claimName": wanted.claim}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    if wanted.node_selector:
+        pod["nodeSelector"] = dict(wanted.node_selector)
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": wanted.shards,
+        "parallelism": wanted.shards,
+        # A red shard is a result, and no reason to run it again; one whose node is drained goes on elsewhere.
+        "backoffLimitPerIndex": 0,
+        "podFailurePolicy": {
+            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        },
+        "template": {"metadata": {"labels": {"app": wanted.name}}, "spec": pod},
+    }
+    if wanted.deadline:
+        spec["activeDeadlineSeconds"] = wanted.deadline
+    metadata = {"name": wanted.name, **({"namespace": wanted.namespace} if wanted.namespace else {})}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def text(wanted: Wanted) -> str:
+    """The manifest as YAML, with what to type next as comments. Raises ManifestError."""
+    shards = " ".join(f"{RESULTS}/shard-{number}" for number in range(1, wanted.shards + 1))
+    head = [
+        f"# A conformance run in {wanted.shards} shards, one a pod. Each leaves its run directory on the volume.",
+        "#   kubectl apply -f FILE",
+        f"#   kubectl get job/{wanted.name} --watch",
+        "# A red case makes its pod, and so the job, fail. Afterwards, where the volume is, make one run of all:",
+        f"#   harness report merge {shards} -o {RESULTS}/merged",
+    ]
+    body = yaml.dump(job(wanted), Dumper=_Dumper, sort_keys=False, width=100_000)
+    return "\n".join(head) + f"\n{body}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that some reader of YAML could take for something else, such as 1e3, yes or null."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """``name=value`` words as pairs. Raises ManifestError."""
+    found = [(name, value) for word in words for name, sep, value in [word.partition("=")] if sep and name]
+    if len(found) != len(words):
+        raise ManifestError(f"{', '.join(map(repr, words))}: expected NAME=VALUE")
+    return tuple(found)

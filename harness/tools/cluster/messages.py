@@ -1,0 +1,231 @@
+"""What the head of a cluster run and its agents say to each other: a JSON object a line, on the agent's own streams.
+
+Nothing that an agent says is trusted before it is validated here. Unknown kinds and fields are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from harness.core.errors import HarnessError
+from harness.core.text import one_line
+
+#: The longest line. The ids of 100,000 cases fit.
+LONGEST = 32 << 20
+#: The version of this protocol. Head and agents must have the same.
+VERSION = 1
+#: Seconds between two signs of life, in both directions.
+BEAT = 2.5
+
+Text = Annotated[str, Field(max_length=4096)]
+Number = Annotated[int, Field(ge=0, le=10_000_000)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ProtocolError(HarnessError):
+    """The other end said something that is not of this protocol."""
+
+
+# The head says:
+
+
+class Begin(_Model):
+    """The first line. The agent answers with `Hello` and the same token."""
+
+    say: Literal["begin"] = "begin"
+    version: int
+    token: Text
+    node: Text
+    folder: str
+    """The working folder of the pytest sessions."""
+    run_dir: str
+    """The head's run directory. The agent writes below it, if it has the same file system; see `proof`."""
+    proof: str
+    """The name of a file in the run directory: an agent that sees it has the head's file system."""
+    arguments: tuple[str, ...]
+    """Those of pytest."""
+    variables: dict[str, str]
+    grace: float = Field(ge=0)
+
+
+class Open(_Model):
+    """Start another session."""
+
+    say: Literal["open"] = "open"
+
+
+class GivenCase(_Model):
+    """A case to run. `avoid`: the UUID of a device on which it should not run."""
+
+    case: Number
+    avoid: Text = ""
+
+
+class Give(_Model):
+    """Run these cases."""
+
+    say: Literal["give"] = "give"
+    cases: tuple[GivenCase, ...]
+
+
+class End(_Model):
+    """No more cases will come in this session."""
+
+    say: Literal["end"] = "end"
+
+
+class Quit(_Model):
+    """End. `stop`: running cases get the grace; empty: the session comes to its end."""
+
+    say: Literal["quit"] = "quit"
+    stop: Text = ""
+    now: bool = False
+
+
+class Beat(_Model):
+    """A sign of life, in both directions."""
+
+    say: Literal["beat"] = "beat"
+
+
+# The agent says:
+
+
+class Hello(_Model):
+    """The agent is there."""
+
+    say: Literal["hello"] = "hello"
+    version: int
+    token: Text
+    host: Text
+    pid: Number
+    harness: Text
+
+
+class Ready(_Model):
+    """A session has collected and takes cases. `environment`: the text of its environment.json."""
+
+    say: Literal["ready"] = "ready"
+    session: Number
+    folder: str
+    workers: Annotated[int, Field(ge=1, le=4096)]
+    count: Number
+    hash: Text
+    seconds: tuple[Annotated[float, Field(ge=0, le=1e9)], ...]
+    gated: dict[str, str]
+    devices: dict[str, str]
+    environment: str
+
+
+class Want(_Model):
+    """The session can take so many cases more."""
+
+    say: Literal["want"] = "want"
+    cases: Number
+
+
+class Lines(_Model):
+    """New lines of the session's journal, as they are."""
+
+    say: Literal["lines"] = "lines"
+    lines: tuple[str, ...]
+
+
+class Done(_Model):
+    """The session has ended a case. All its lines have been sent."""
+
+    say: Literal["done"] = "done"
+    case: Number
+
+
+class SessionOver(_Model):
+    """A session has ended. `output`: the end of what it printed, if it ended badly."""
+
+    say: Literal["session_over"] = "session_over"
+    status: int
+    output: Annotated[str, Field(max_length=20_000)] = ""
+
+    @property
+    def last_line(self) -> str:
+        """The line of the output that says most: the last one about an error, else the last one."""
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        for sign in ("E  ", "ERROR"):
+            if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
+                return one_line(found[-1], 300)
+        return one_line(lines[-1], 300) if lines else ""
+
+
+class Stopping(_Model):
+    """The node was told to end by somebody else, for example by Slurm since its time is over."""
+
+    say: Literal["stopping"] = "stopping"
+    why: Text
+
+
+class Bye(_Model):
+    """The last word: the agent has ended in order. An agent that is gone without it was lost."""
+
+    say: Literal["bye"] = "bye"
+    sessions: Number
+    cases: Number
+
+
+ToAgent = Annotated[Begin | Open | Give | End | Quit | Beat, Field(discriminator="say")]
+ToHead = Annotated[
+    Hello | Ready | Want | Lines | Done | SessionOver | Stopping | Bye | Beat, Field(discriminator="say")
+]
+TO_AGENT: TypeAdapter[ToAgent] = TypeAdapter(ToAgent)
+TO_HEAD: TypeAdapter[ToHead] = TypeAdapter(ToHead)
+
+
+def encode(message: BaseModel) -> bytes:
+    """The message as one line of ASCII."""
+    data = message.model_dump_json(ensure_ascii=True).encode("ascii")
+    return data + b"\n"
+
+
+def to_head(line: bytes) -> ToHead:
+    """What an agent said. Raises ProtocolError."""
+    try:
+        return TO_HEAD.validate_json(line)
+    except ValidationError as error:
+        raise ProtocolError(f"it said {line[:80]!r}: {_reason(error)}") from None
+
+
+def to_agent(line: bytes) -> ToAgent:
+    """What the head said. Raises ProtocolError."""
+    try:
+        return TO_AGENT.validate_json(line)
+    except ValidationError as error:
+        raise ProtocolError(f"the head said {line[:80]!r}: {_reason(error)}") from None
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+
+
+class LineBuffer:
+    """Cuts a stream into lines. Raises ProtocolError for a line that is too long."""
+
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are whole with this data, without their line feeds."""
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._parts, lines[0]])
+            self._parts, self._size = [], 0
+        self._parts.append(rest)
+        self._size += len(rest)
+        if self._size > self._longest or any(len(line) > self._longest for line in lines):
+            raise ProtocolError(f"it sent a line of over {self._longest >> 20} MiB")
+        return lines

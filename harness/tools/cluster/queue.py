@@ -1,0 +1,558 @@
+"""Which node runs which case: a state machine over plain values. It reads no clock and has no effects.
+
+Cases are positions in the list of the run. A *job* is one case to be run once: the case itself, or a second look at a
+red one on another device. A node holds jobs under a lease, which ends with the job, the node's session, or the node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from harness.core.outcome import Outcome
+from harness.scheduling.backlog import longest_short
+
+#: A case that was in flight on so many lost nodes does not run again: it may be what kills them.
+MOST_LOSSES = 2
+#: A node whose sessions end so often without a finished case gets no other session.
+MOST_FAILURES = 3
+#: Seconds after the first node is ready for which the others are waited for before cases are given out.
+SETTLE = 20.0
+
+
+class NodeState(Enum):
+    """STARTING: its session collects. OPEN: it takes cases. CLOSING: it gets no more cases in this session. IDLE: its
+    session is over, and another one can be opened. QUITTING: it was told to end. GONE: it has ended, or was lost.
+    """
+
+    STARTING = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    IDLE = auto()
+    QUITTING = auto()
+    GONE = auto()
+
+
+@dataclass(slots=True)
+class Node:
+    """What is known of a node.
+
+    `heard`, `moved`: when it said something, and something of its cases. `since`: when it was started.
+    `kinds`: the kind of each of its devices, by UUID. `free`: how many more jobs it can take.
+    `leased`: the job of each case that it has. `gated`: the cases that it cannot run, each with the reason.
+    """
+
+    name: str
+    state: NodeState = NodeState.STARTING
+    heard: float = 0.0
+    since: float = 0.0
+    moved: float = 0.0
+    workers: int = 1
+    free: int = 0
+    leased: dict[int, int] = field(default_factory=dict)
+    gated: Mapping[int, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    failures: int = 0
+    finished: int = 0
+    sessions: int = 1
+    #: Why it gets no more cases; empty while it does.
+    over: str = ""
+
+    @property
+    def takes(self) -> bool:
+        """Whether it may still run cases, now or in another session."""
+        return not self.over and self.state not in (NodeState.QUITTING, NodeState.GONE)
+
+
+@dataclass(slots=True)
+class Job:
+    """`look`: a second look at a red case; `first`: the device on which it was red, on the node `first_on`.
+
+    `losses`: how many nodes were lost while it ran. `shunned`: nodes that have given it back.
+    """
+
+    case: int
+    look: bool = False
+    first: str = ""
+    first_on: str = ""
+    kind: str = ""
+    losses: int = 0
+    begun: bool = False
+    verdict: Outcome | None = None
+    on: str = ""
+    over: bool = False
+    shunned: set[str] = field(default_factory=set)
+
+
+# What is to be done, in this order.
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Give these jobs to a node."""
+
+    node: str
+    jobs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Tell a node that its session gets no more cases."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Have a node start another session."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Tell a node to end. `stop`: at once, as on a signal."""
+
+    node: str
+    stop: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Cut the connection to a node that is lost."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """An attempt at a case was in flight when its node, or its worker, was lost. `final`: it does not run again."""
+
+    case: int
+    node: str
+    why: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A case that has ended without a verdict runs again elsewhere."""
+
+    case: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """No node is left that could run a case."""
+
+    case: int
+    why: str
+
+
+Action = Give | End | Open | Quit | Drop | LostAttempt | Reopened | NotRun
+
+
+class Waiting:
+    """Jobs without a lease, in groups: those of one group can run on the same nodes. The key: the nodes that cannot."""
+
+    def __init__(self) -> None:
+        self.groups: dict[frozenset[str], deque[int]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups.values()))
+
+    def put(self, job: int, key: frozenset[str], *, first: bool = False) -> None:
+        group = self.groups.setdefault(key, deque())
+        (group.appendleft if first else group.append)(job)
+
+    def take(self, node: str, others: Set[str] = frozenset()) -> int | None:
+        """A job for a node: of those that the fewest nodes can run, the first. `others` keep what they can run."""
+        keys = [key for key, group in self.groups.items() if group and node not in key and others <= key]
+        return self.groups[max(keys, key=len)].popleft() if keys else None
+
+    def has_for(self, node: str) -> bool:
+        return any(group and node not in key for key, group in self.groups.items())
+
+    def take_all(self) -> list[int]:
+        jobs = [job for group in self.groups.values() for job in group]
+        self.groups.clear()
+        return jobs
+
+
+class CaseQueue:
+    """The cases of a run, and the nodes that run them. Every event returns what is to be done because of it."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        *,
+        silence: float,
+        start_limit: float,
+        now: float,
+        stuck: float = math.inf,
+        last_word: float = math.inf,
+        second_looks: int = 0,
+    ) -> None:
+        """`silence`: a node that says nothing for so many seconds is lost. `start_limit`: seconds to its first word.
+
+        `stuck`: a node with cases, of which it says nothing for so long, is lost. `last_word`: seconds that a node has
+        to end when it is told to. `second_looks`: how many red cases may run again on another device.
+        """
+        self.nodes = {name: Node(name, heard=now, since=now, moved=now) for name in nodes}
+        self._silence, self._start_limit, self._stuck, self._last_word = silence, start_limit, stuck, last_word
+        self._looks_left = second_looks
+        self.jobs: list[Job] = []
+        self._is_loaded = False
+        self._waiting, self._looks = Waiting(), Waiting()
+        self._first_ready: float | None = None
+        self._now = now
+        #: How many cases, and how many second looks, have no end yet.
+        self.left = self._open_looks = 0
+        #: Why no case is given out any more; empty while cases are.
+        self.stopped = ""
+
+    def load(self, seconds: Sequence[float], finished: frozenset[int] = frozenset()) -> None:
+        """The cases are known. `seconds`: how long each should take. `finished`: those that have their verdict."""
+        self.jobs = [Job(case, over=case in finished) for case in range(len(seconds))]
+        left = [case for case in range(len(seconds)) if case not in finished]
+        self.left, self._is_loaded = len(left), True
+        limit = longest_short([seconds[case] for case in left], sum(node.workers for node in self.nodes.values()))
+        long = sorted((case for case in left if seconds[case] > limit), key=lambda case: (-seconds[case], case))
+        for job in (*long, *(case for case in left if seconds[case] <= limit)):
+            self._waiting.put(job, self._unable(job))
+
+    # What happens to nodes.
+
+    def heard(self, name: str, now: float) -> None:
+        """A node has said something."""
+        self.nodes[name].heard = now
+
+    def ready(
+        self, name: str, now: float, *, workers: int, gated: Mapping[int, str], kinds: Mapping[str, str]
+    ) -> list[Action]:
+        """A session of a node has collected and takes cases."""
+        node = self.nodes[name]
+        if node.state is not NodeState.STARTING:
+            return []
+        node.state, node.workers, node.gated, node.kinds = NodeState.OPEN, max(1, workers), gated, kinds
+        self._first_ready = now if self._first_ready is None else self._first_ready
+        for waiting in (self._waiting, self._looks):
+            for job in waiting.take_all():
+                waiting.put(job, self._unable(job))
+        return self.tick(now)
+
+    def wants(self, name: str, cases: int) -> list[Action]:
+        """A node can take so many cases more."""
+        self.nodes[name].free += max(0, cases)
+        return self._go_on()
+
+    def session_over(self, name: str, why: str, now: float) -> list[Action]:
+        """A session of a node has ended; its jobs go elsewhere, or into its next session."""
+        node = self.nodes[name]
+        self._now = now
+        if node.state is NodeState.GONE:
+            return []
+        actions = self._give_back(node, f"the session on {name} ended: {why}")
+        if node.state is not NodeState.QUITTING:
+            node.failures = 0 if node.state is NodeState.CLOSING or node.finished else node.failures + 1
+            node.state, node.finished = NodeState.IDLE, 0
+            if node.failures >= MOST_FAILURES or (node.failures and not node.kinds):
+                node.over = node.over or why
+        return [*actions, *self._go_on()]
+
+    def refuse(self, name: str, why: str) -> list[Action]:
+        """A node gets no more cases, such as one that is not like the others, or that is about to be stopped."""
+        node = self.nodes[name]
+        node.over = node.over or why
+        return self._go_on()
+
+    def lost(self, name: str, why: str) -> list[Action]:
+        """A node is gone, or silent for too long."""
+        node = self.nodes[name]
+        if node.state is NodeState.GONE:
+            return []
+        node.over = node.over or why
+        node.state = NodeState.GONE
+        return [Drop(name, why), *self._give_back(node, f"node {name} was lost: {why}"), *self._go_on()]
+
+    def ended(self, name: str) -> list[Action]:
+        """A node has said its last word."""
+        node = self.nodes[name]
+        if node.state is NodeState.GONE:
+            return []
+        actions = self._give_back(node, f"node {name} ended")
+        node.state, node.over = NodeState.GONE, node.over or "it ended"
+        return [*actions, *self._go_on()]
+
+    def stop(self, why: str) -> list[Action]:
+        """No more cases are given out; those that run get the grace."""
+        self.stopped = self.stopped or why
+        told = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
+        for node in told:
+            node.state, node.moved = NodeState.QUITTING, self._now
+        return [*(Quit(node.name, why) for node in told), *self._go_on()]
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        self._now = now
+        actions: list[Action] = []
+        for node in self.nodes.values():
+            if node.state is NodeState.GONE:
+                continue
+            limit = self._start_limit if node.heard == node.since else self._silence
+            if now - node.heard > limit:
+                actions += self.lost(node.name, f"it said nothing for {now - node.heard:.0f} s")
+            elif (node.leased or node.state is NodeState.STARTING) and now - node.moved > self._stuck:
+                actions += self.lost(node.name, f"it said nothing of its cases for {now - node.moved:.0f} s")
+            elif node.state is NodeState.QUITTING and now - node.moved > self._last_word:
+                actions += self.lost(node.name, f"it did not end within {self._last_word:.0f} s")
+        return [*actions, *self._go_on()]
+
+    # What happens to jobs.
+
+    def job_of(self, name: str, case: int) -> int | None:
+        """The job on which a node may report for this case: a leased one, or the one that it has done. Else None."""
+        node = self.nodes[name]
+        if case in node.leased:
+            return node.leased[case]
+        if node.state is NodeState.GONE or not 0 <= case < len(self.jobs):
+            return None
+        return case if self.jobs[case].over and self.jobs[case].on == name else None
+
+    def gates(self, case: int) -> dict[str, list[str]]:
+        """By reason, the nodes that cannot run a case."""
+        found: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
+            if case in node.gated:
+                found.setdefault(node.gated[case], []).append(name)
+        return found
+
+    def began(self, name: str, job: int) -> None:
+        """An attempt of a job has begun."""
+        self.jobs[job].begun = True
+        self.nodes[name].moved = self._now
+
+    def judged(self, job: int, outcome: Outcome) -> None:
+        """A node has a verdict on a job."""
+        self.jobs[job].verdict = outcome
+
+    def done(self, name: str, case: int, device: str = "") -> list[Action]:
+        """A node has ended a job that it holds. `device`: on which it ran."""
+        node = self.nodes[name]
+        if case not in node.leased:
+            return []
+        job = node.leased.pop(case)
+        entry = self.jobs[job]
+        node.finished += 1
+        node.moved = self._now
+        actions: list[Action] = []
+        if entry.look:
+            self._close(job, name)
+        elif entry.verdict is None or entry.verdict is Outcome.NOT_RUN:
+            if not entry.begun or entry.verdict is not None:
+                entry.shunned.add(name)
+            actions = self._returned(job, node, f"its worker on {name} ended without a verdict on it")
+        else:
+            self._close(job, name)
+            self._look_again(job, node, device)
+        return [*actions, *self._go_on()]
+
+    @property
+    def is_over(self) -> bool:
+        return all(node.state is NodeState.GONE for node in self.nodes.values())
+
+    # Decisions.
+
+    def _go_on(self) -> list[Action]:
+        actions: list[Action] = []
+        if not self.stopped:
+            actions += self._without_node()
+            if self._is_settled():
+                actions += [*self._deal(), *self._turn()]
+        elif self.is_over:
+            for job in [number for number, each in enumerate(self.jobs) if not each.over]:
+                if self.jobs[job].look:
+                    self._close(job)
+                else:
+                    actions.append(self._not_run(job, self.stopped))
+        nothing_left = self._is_loaded and not self.left and not self._open_looks
+        for node in self.nodes.values():
+            idle = node.state in (NodeState.STARTING, NodeState.IDLE) and node.over
+            if node.state not in (NodeState.QUITTING, NodeState.GONE) and (nothing_left or idle):
+                node.state, node.moved = NodeState.QUITTING, self._now
+                actions.append(Quit(node.name))
+        return actions
+
+    def _is_settled(self) -> bool:
+        """Whether cases may be given out: no node is still on its way, or they were waited for long enough."""
+        if not self.jobs or self._first_ready is None:
+            return False
+        waits = any(node.state is NodeState.STARTING and node.takes for node in self.nodes.values())
+        return not waits or self._now - self._first_ready >= SETTLE
+
+    def _unable(self, job: int) -> frozenset[str]:
+        """The nodes that cannot run a job, as far as is known. One that all gate goes to any node, which says why."""
+        entry = self.jobs[job]
+        if entry.look:
+            unable = {
+                name
+                for name, node in self.nodes.items()
+                if not any(
+                    kind == entry.kind and (name, uuid) != (entry.first_on, entry.first)
+                    for uuid, kind in node.kinds.items()
+                )
+            }
+        else:
+            unable = {name for name, node in self.nodes.items() if entry.case in node.gated}
+            if all(name in unable for name, node in self.nodes.items() if node.kinds):
+                unable = set()
+        return frozenset(unable | entry.shunned)
+
+    def _deal(self) -> list[Action]:
+        """Give waiting jobs to open nodes, each its share of what is left.
+
+        A worker begins a case once it knows the next one. So a node gets more than its share where only it can go on.
+        """
+        if not self._waiting and not self._looks:
+            return []
+        given: dict[str, list[int]] = {}
+        opened = [each for each in self.nodes.values() if each.state is NodeState.OPEN and each.takes]
+        share = self._shares(opened)
+        free = [node for node in opened if node.free]
+        for node in free:
+            self._fill(node, min(node.free, share[node.name] - len(node.leased)), frozenset(), given)
+        for node in free:
+            if len(node.leased) > node.workers or not node.free:
+                continue
+            hungry = (each.name for each in opened if len(each.leased) < min(share[each.name], 2 * each.workers))
+            self._fill(node, min(node.free, 2 * node.workers - len(node.leased)), {*hungry} - {node.name}, given)
+        return [Give(name, tuple(jobs)) for name, jobs in given.items()]
+
+    def _fill(self, node: Node, room: int, hungry: Set[str], given: dict[str, list[int]]) -> None:
+        """Lease so many jobs to a node. `hungry`: other nodes that have less than their share, and ask for it soon."""
+        for _ in range(room):
+            job = self._waiting.take(node.name, hungry)
+            job = self._looks.take(node.name, hungry) if job is None else job
+            if job is None:
+                return
+            self._lease(node, job)
+            given.setdefault(node.name, []).append(job)
+
+    def _shares(self, opened: Sequence[Node]) -> dict[str, int]:
+        """How many jobs each open node should have: its part of what is unfinished. A lease does not change it."""
+        unfinished = len(self._waiting) + len(self._looks) + sum(len(each.leased) for each in opened)
+        workers = max(1, sum(each.workers for each in opened))
+        return {each.name: math.ceil(unfinished * each.workers / workers) for each in opened}
+
+    def _lease(self, node: Node, job: int) -> None:
+        entry = self.jobs[job]
+        node.leased[entry.case] = job
+        node.free -= 1
+        node.moved = self._now
+        entry.begun, entry.verdict = False, None
+
+    def _turn(self) -> list[Action]:
+        """End sessions that get no more cases, and open others where there are cases again."""
+        actions: list[Action] = []
+        for node in self.nodes.values():
+            waits = node.takes and (self._waiting.has_for(node.name) or self._looks.has_for(node.name))
+            if node.state is NodeState.OPEN and not waits:
+                node.state = NodeState.CLOSING
+                actions.append(End(node.name))
+            elif node.state is NodeState.IDLE and waits:
+                node.state, node.sessions, node.free = NodeState.STARTING, node.sessions + 1, 0
+                node.moved = self._now
+                actions.append(Open(node.name))
+        return actions
+
+    def _without_node(self) -> list[Action]:
+        """The jobs that no node can run any more. A node that has not collected yet may be able to."""
+        takes = {name for name, node in self.nodes.items() if node.takes}
+        if not self.jobs or any(not self.nodes[name].kinds for name in takes):
+            return []
+        actions: list[Action] = []
+        for waiting in (self._waiting, self._looks):
+            for key in [key for key, group in waiting.groups.items() if group and not takes - key]:
+                for job in waiting.groups.pop(key):
+                    if self.jobs[job].look:
+                        self._close(job)
+                    else:
+                        actions.append(self._not_run(job, self._cause(job)))
+        return actions
+
+    def _cause(self, job: int) -> str:
+        unable = self._unable(job) - self.jobs[job].shunned
+        reasons = [f"{node.name}: {node.over or 'it gave the case back'}" for node in self.nodes.values()]
+        able = [text for text, name in zip(reasons, self.nodes, strict=True) if name not in unable]
+        return f"no node is left that could run it ({'; '.join(able or reasons)})"
+
+    def _not_run(self, job: int, why: str) -> NotRun:
+        self._close(job)
+        return NotRun(self.jobs[job].case, why)
+
+    def _close(self, job: int, on: str = "") -> None:
+        entry = self.jobs[job]
+        entry.over, entry.on = True, on
+        if entry.look:
+            self._open_looks -= 1
+        else:
+            self.left -= 1
+
+    def _give_back(self, node: Node, why: str) -> list[Action]:
+        jobs, node.leased, node.free = list(node.leased.values()), {}, 0
+        return [action for job in reversed(jobs) for action in self._returned(job, node, why)]
+
+    def _returned(self, job: int, node: Node, why: str) -> list[Action]:
+        """A lease has ended without a verdict on the case, or without the word that the job is done."""
+        entry = self.jobs[job]
+        if entry.look or (entry.verdict is not None and entry.verdict is not Outcome.NOT_RUN):
+            self._close(job, node.name)  # a second look decides nothing, so it is not repeated
+            return []
+        actions: list[Action] = []
+        if entry.verdict is Outcome.NOT_RUN:
+            entry.shunned.add(node.name)
+            if self.stopped or not self._has_place(job):
+                self._close(job, node.name)
+                return []
+            actions.append(Reopened(entry.case))
+        elif entry.begun:
+            entry.losses += 1
+            final = entry.losses >= MOST_LOSSES
+            actions.append(LostAttempt(entry.case, node.name, why, final))
+            if final:
+                self._close(job, node.name)
+                return actions
+        entry.begun, entry.verdict = False, None
+        self._waiting.put(job, self._unable(job), first=True)
+        return actions
+
+    def _has_place(self, job: int) -> bool:
+        unable = self._unable(job)
+        return any(node.takes and name not in unable for name, node in self.nodes.items())
+
+    def _look_again(self, job: int, node: Node, device: str) -> None:
+        """Have a red case run once more on another device of the same kind, where there is one."""
+        entry = self.jobs[job]
+        kind = node.kinds.get(device)
+        if kind is None or entry.verdict not in _OF_CASE or self._looks_left <= 0 or self.stopped:
+            return
+        look = Job(entry.case, look=True, first=device, first_on=node.name, kind=kind)
+        self.jobs.append(look)
+        self._open_looks += 1
+        number = len(self.jobs) - 1
+        if not self._has_place(number):
+            self._close(number)
+            return
+        look.shunned.add(node.name)  # another node is better than another device of this one
+        if not self._has_place(number):
+            look.shunned.clear()
+        self._looks_left -= 1
+        self._looks.put(number, self._unable(number))
+
+
+#: The red outcomes that say something about a case on a device.
+_OF_CASE = frozenset(each for each in Outcome if each.is_red and each not in (Outcome.NOT_RUN, Outcome.LOST))

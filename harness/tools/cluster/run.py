@@ -1,0 +1,175 @@
+"""A cluster run from its run directory's side: made and locked, resumed, and reported at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.backends.table import BACKENDS
+from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
+from harness.core.text import counted
+from harness.journal import identity, journal
+from harness.journal.events import End, RunStarted
+from harness.journal.ledger import Ledger
+from harness.reporting import junit, plot, terminal
+from harness.reporting.page import report as page
+from harness.scheduling import remote_queue
+from harness.scheduling.resumption import ResumeError
+from harness.scheduling.run_lock import RunLock, RunLockedError
+from harness.scheduling.unfinished import lost_lines, reopened_lines, resumption_of
+from harness.tools.cluster import record as records
+from harness.tools.cluster.engine import Engine
+from harness.tools.cluster.head import Head
+from harness.tools.cluster.wanted import ClusterError, Earlier, Wanted
+
+#: Arguments of pytest that a cluster run sets itself, or that make no sense on many nodes.
+_OWN = {
+    "--results-dir": "give it before the --",
+    "--resume": "give it before the --",
+    "--shard": "cases move between the nodes, so there are no shards",
+    "--dist": "the head gives out the cases",
+    "--maxfail": "a node cannot stop the others",
+    "-x": "a node cannot stop the others",
+    "--exitfirst": "a node cannot stop the others",
+    "-n0": "each node needs workers: leave it out, or give their number",
+    "--pdb": "there is no terminal on the nodes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says."""
+
+    arguments: tuple[str, ...]
+    argv: tuple[str, ...]
+    results_dir: Path | None
+    resume: Path | None = None
+    force: bool = False
+    grace: float = 10.0
+    silence: float = 10.0
+    start_limit: float = 120.0
+    stuck: float = 7200.0
+    second_looks: int = 20
+    folder: str = ""
+
+
+def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
+    """The arguments of each node's pytest. Raises ClusterError for those that a cluster run cannot have."""
+    for word in given:
+        short = word.replace("--harness-", "--", 1)
+        if short.partition("=")[0] in _OWN:
+            raise ClusterError(
+                f"{word!r} cannot be an argument of pytest in a cluster run: {_OWN[short.partition('=')[0]]}"
+            )
+        if short == "--isolation=none":
+            raise ClusterError(f"{word!r} cannot be used in a cluster run: cases need processes of their own")
+    known = list(given)
+    if not any(word.startswith(("-n", "--numprocesses")) for word in known):
+        known.append("-nauto")
+    if not any(word.partition("=")[0] in ("--seed", "--harness-seed") for word in known):
+        known.append(f"--harness-seed={seed}")
+    return tuple(known)
+
+
+def forwarded(environ: dict[str, str]) -> dict[str, str]:
+    """The variables of this process that nodes get: the harness's options, and what declares software devices."""
+    names = {name for backend in BACKENDS.values() for name in backend.variables}
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name.startswith("HARNESS_") or name in names) and name != remote_queue.VARIABLE
+    }
+
+
+def run(asked: Asked, engine: Engine, say: Callable[[str], None]) -> int:
+    """Run on all nodes of the engine, and report. Returns the exit status."""
+    begun = time.monotonic()
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    run_dir, lock = _run_dir(asked, run_id)
+    try:
+        earlier, seed = _earlier(asked, run_dir)
+        wanted = Wanted(
+            arguments=pytest_arguments(asked.arguments, seed),
+            argv=asked.argv,
+            folder=asked.folder or str(Path.cwd()),
+            run_dir=run_dir,
+            run_id=run_id,
+            variables=forwarded(dict(os.environ)),
+            grace=asked.grace,
+            silence=asked.silence,
+            start_limit=asked.start_limit,
+            stuck=asked.stuck,
+            second_looks=asked.second_looks,
+        )
+        hosts = engine.hosts()
+        say(f"{counted(len(hosts), 'node')}: {', '.join(host.name for host in hosts)}; results in {run_dir}")
+        head = Head(wanted, hosts, say, earlier)
+        head.run()
+        if not head.has_begun:
+            why = head.refusal or ("stopped before it began" if head.stopped_by else "no node came to its cases")
+            say(f"the run did not begin: {why}; what the nodes printed is in {run_dir / 'nodes'}")
+            if head.stopped_by:
+                return EXIT_INTERRUPTED
+            return EXIT_USAGE if earlier is not None else EXIT_INTERNAL
+        return report(run_dir, interrupted=bool(head.stopped_by), seconds=time.monotonic() - begun, say=say)
+    finally:
+        lock.release()
+
+
+def _run_dir(asked: Asked, run_id: str) -> tuple[Path, RunLock]:
+    """The run directory, locked for this process. Raises ClusterError."""
+    wanted = asked.resume or asked.results_dir or Path("results") / run_id
+    run_dir = wanted.resolve()
+    has_run = (run_dir / journal.FILE_NAME).exists()
+    if asked.resume is None and has_run:
+        raise ClusterError(
+            f"--results-dir={str(wanted)!r} holds a run already: name another folder, or go on by --resume {wanted}"
+        )
+    if asked.resume is not None and not has_run:
+        raise ClusterError(f"--resume={str(wanted)!r}: there is no run in this folder")
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        return run_dir, RunLock(run_dir)
+    except RunLockedError as error:
+        raise ClusterError(f"{str(wanted)!r}: {error}") from None
+    except OSError as error:
+        raise ClusterError(f"the run directory {str(wanted)!r} cannot be made: {error.strerror}") from None
+
+
+def _earlier(asked: Asked, run_dir: Path) -> tuple[Earlier | None, int]:
+    """What the run had done before it was interrupted, and the seed."""
+    if asked.resume is None:
+        return None, random.SystemRandom().getrandbits(32)
+    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    first = next(event for event in contents.events if isinstance(event, RunStarted))
+    try:
+        known = resumption_of(contents, forced=asked.force)
+    except ResumeError as error:
+        raise ClusterError(f"--resume={str(asked.resume)!r}: {error}") from None
+    facts = {name: text for name, text in identity.facts(first).items() if name not in records.FREE}
+    lines = (*lost_lines(contents), *reopened_lines(contents, known))
+    return Earlier(known, first.run_id, facts, lines, asked.force), first.seed
+
+
+def report(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[str], None]) -> int:
+    """Write the end of the journal, junit.xml and report.html, and print the summary. Returns the exit status."""
+    path = run_dir / journal.FILE_NAME
+    contents = journal.read_run(path)
+    ledger = Ledger.from_journal(contents)
+    status = EXIT_INTERRUPTED if interrupted else ledger.exit_status()
+    end = End(event="end", t=time.time(), exit_status=status, duration=round(seconds, 3))
+    with journal.Journal(path) as written:
+        written.append(end.model_dump())
+    ledger = dataclasses.replace(ledger, end=end)
+    junit.write(run_dir, ledger)
+    page.write(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)
+    for line in terminal.summary(ledger, run_dir, blocks=plot.fits(sys.stdout.encoding)):
+        say(line)
+    return status

@@ -1,0 +1,44 @@
+"""What a cluster run is to do, and what it had done before it was interrupted: plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import HarnessError
+from harness.scheduling.resumption import Resumption
+
+
+class ClusterError(HarnessError):
+    """A cluster run cannot begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for. `silence`: a node that says nothing for so long is lost. Others: `CaseQueue`."""
+
+    arguments: tuple[str, ...]
+    argv: tuple[str, ...]
+    folder: str
+    run_dir: Path
+    run_id: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    grace: float = 10.0
+    silence: float = 10.0
+    start_limit: float = 120.0
+    stuck: float = 7200.0
+    last_word: float = 600.0
+    second_looks: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a resumed run had done. `facts`: what must not have changed. `lines`: about what was in flight."""
+
+    resumption: Resumption
+    run_id: str
+    facts: Mapping[str, str]
+    lines: tuple[Mapping[str, Any], ...] = ()
+    force: bool = False

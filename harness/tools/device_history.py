@@ -1,0 +1,141 @@
+"""What many runs say of each device, by its UUID: how often it ran cases, was red, and was red alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.backends.table import labels
+from harness.journal.events import Device, Event, RunStarted, SecondDevice
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
+
+CPU = "cpu"
+
+
+@dataclass(slots=True)
+class DeviceRecord:
+    """One device over many runs. Times are seconds since 1970.
+
+    `cases`: how many ran on it; `red`: how many of them were red there. `only_here`: those of them that were green on a
+    second device of the same kind; `on_both`: those that were red there, too. `second`: how often it was the second
+    device, and `second_red`: how often the case was red on it then. `sick`, `drained`: lines about its health.
+    `findings`: those that name it, or a case that ran on it, by kind.
+    """
+
+    device: str
+    hosts: set[str] = field(default_factory=set)
+    runs: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    cases: int = 0
+    red: int = 0
+    only_here: int = 0
+    on_both: int = 0
+    second: int = 0
+    second_red: int = 0
+    sick: int = 0
+    drained: int = 0
+    findings: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def suspicion(self) -> tuple[int, ...]:
+        """Devices are listed with the most suspicious first."""
+        return self.only_here, self.drained, self.sick, self.findings.total(), self.red
+
+    def as_json(self) -> dict[str, Any]:
+        """All numbers, as JSON values."""
+        others = ("device", "hosts", "findings")
+        numbers = {name: getattr(self, name) for name in self.__slots__ if name not in others}
+        findings = dict(sorted(self.findings.items()))
+        return {"device": self.device, "hosts": sorted(self.hosts), **numbers, "findings": findings}
+
+
+@dataclass(slots=True)
+class History:
+    """What runs say of their devices, the most suspicious first. `findings`: those about no device, by kind."""
+
+    devices: tuple[DeviceRecord, ...]
+    findings: Counter[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {
+            "devices": [record.as_json() for record in self.devices],
+            "findings": dict(sorted(self.findings.items())),
+        }
+
+
+def history(runs: Iterable[JournalContents]) -> History:
+    """The devices of these runs. One that is no GPU has the same UUID everywhere, so its host is part of its name."""
+    found: dict[str, DeviceRecord] = {}
+    others: Counter[str] = Counter()
+    for contents in runs:
+        others += _enter(contents, found)
+    order = sorted(found.values(), key=lambda each: (*(-number for number in each.suspicion), each.device))
+    return History(tuple(order), others)
+
+
+def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> Counter[str]:
+    """Enter what a run says. Returns its findings that are about no device, by kind."""
+    begun = [event for event in contents.events if isinstance(event, RunStarted)]
+    seen: set[str] = set()
+
+    def of(uuid: str, host: str) -> DeviceRecord:
+        name = f"{uuid} on {host}" if uuid == CPU or labels([uuid]) else uuid
+        record = found.setdefault(name, DeviceRecord(name, first=begun[0].t, last=begun[0].t))
+        record.hosts.add(host)
+        record.first, record.last = min(record.first, begun[0].t), max(record.last, begun[-1].t)
+        if name not in seen:
+            seen.add(name)
+            record.runs += 1
+        return record
+
+    where: dict[str, str] = {}
+    ran_on: dict[str, tuple[str, ...]] = {}
+    ledger = Ledger.from_journal(contents)
+    for verdict in ledger.verdicts:
+        decided = verdict.decided
+        if decided is None or not verdict.ran:
+            continue
+        host = where[verdict.case] = decided.host or begun[-1].host
+        ran_on[verdict.case] = verdict.devices
+        for uuid in verdict.devices:
+            record = of(uuid, host)
+            record.cases += 1
+            record.red += verdict.outcome.is_red
+    for event in _others(contents.events):
+        if isinstance(event, SecondDevice):
+            first = of(event.first, where.get(event.case, begun[-1].host))
+            first.on_both += event.outcome.is_red
+            first.only_here += not event.outcome.is_red
+            second = of(event.second, event.host)
+            second.second += 1
+            second.second_red += event.outcome.is_red
+        else:
+            record = of(event.device, event.host or begun[-1].host)
+            record.sick += event.state == "sick"
+            record.drained += event.state == "drained"
+    others: Counter[str] = Counter()
+    known = dict.fromkeys([*begun[-1].devices, *(uuid for uuids in ran_on.values() for uuid in uuids)])
+    for finding in ledger.findings:
+        places = {(uuid, finding.host or begun[-1].host) for uuid in known if _names(finding.message, uuid)}
+        places |= {(uuid, where[case]) for case in finding.cases for uuid in ran_on.get(case, ())}
+        for uuid, host in places:
+            of(uuid, host).findings[finding.kind] += 1
+        others[finding.kind] += not places
+    return +others
+
+
+def _names(message: str, uuid: str) -> bool:
+    """Whether a text names a device. ``cpu`` is a word that a text may have for other reasons."""
+    return uuid != CPU and re.search(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", message) is not None
+
+
+def _others(events: Iterable[Event]) -> Iterator[SecondDevice | Device]:
+    for event in events:
+        if isinstance(event, SecondDevice) or (isinstance(event, Device) and event.state != "healthy"):
+            yield event

@@ -1,0 +1,282 @@
+"""The fault campaign: which cases catch which fault of a device, and which faults no case catches.
+
+The cases run once on the device without a fault, then once with each fault. A case catches a fault if it
+passed without the fault and is red with it. `lost` and `not_run` do not count: the case itself saw nothing.
+
+A case may be red for another reason. If the fault was not seen to occur in it, it runs again with the fault, alone, and
+does not count if it passes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from harness.backends import cuda, simcuda, soft
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome
+from harness.core.text import counted, one_line
+from harness.journal import journal
+from harness.journal.ledger import Ledger
+from harness.sim.native.faults import Injection, catalogue
+from harness.tools.diagnosis.order import inherited
+
+#: Name of the run without a fault. The other runs are named after their fault.
+CLEAN = "clean"
+TABLE, RECORD = "faults.txt", "faults.json"
+
+_SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
+#: Outcomes with which the case itself saw nothing.
+NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
+#: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
+_UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
+_NOUNS = {
+    soft.BACKEND.kind: "the software device",
+    cuda.BACKEND.kind: "GPUs",
+    simcuda.BACKEND.kind: "the simulated CUDA",
+}
+
+
+class CampaignError(HarnessError):
+    """The cases do not run, so the campaign has no result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The result of one run: the cases that passed, the outcome of each red case, and how often the fault occurred.
+
+    Only cases that reached their end report `struck`, so it may be too low if cases crash. `doubtful`: the red cases
+    that reported no occurrence. It may have occurred in a process that they started.
+    """
+
+    passed: frozenset[str]
+    wrong: Mapping[str, str]
+    struck: int = 0
+    doubtful: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table. `caught_by` maps the ids of the cases that caught the fault to their outcomes.
+
+    `not_counted`: the cases that were red, though the fault did not occur in them, and passed alone.
+    """
+
+    fault: str
+    breaks: str
+    caught_by: Mapping[str, str]
+    struck: int
+    not_counted: tuple[str, ...] = ()
+
+    @property
+    def caught(self) -> bool:
+        return bool(self.caught_by)
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases.
+
+    `device`: the kind of device that the cases ran on. `not_run`: the faults that are still to come.
+    """
+
+    passed: int
+    wrong: Mapping[str, str]
+    rows: tuple[Row, ...]
+    device: str = soft.BACKEND.kind
+    not_run: tuple[str, ...] = ()
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        return tuple(row.fault for row in self.rows if not row.caught)
+
+    @property
+    def green(self) -> bool:
+        """Whether no case was red without a fault, and every fault was caught."""
+        return not (self.wrong or self.missed or self.not_run)
+
+
+def tally(ledger: Ledger, fault: str = "") -> Tally:
+    """Summarise a run for the campaign. `fault` is the injected fault."""
+    wrong = {
+        verdict.case: verdict.outcome.value
+        for verdict in ledger.verdicts
+        if verdict.outcome.is_red and verdict.outcome not in NO_CATCH
+    }
+    struck = {
+        verdict.case: sum(finish.struck.get(fault, 0) for finish in verdict.finishes) for verdict in ledger.verdicts
+    }
+    passed = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome is Outcome.PASSED)
+    doubtful = frozenset(case for case, outcome in wrong.items() if outcome not in _UNREPORTED and not struck[case])
+    return Tally(passed, wrong, sum(struck.values()), doubtful)
+
+
+def row(fault: str, breaks: str, clean: Tally, faulty: Tally, passed_alone: Collection[str] = ()) -> Row:
+    """Compare the run with a fault with the run without. `passed_alone`: the doubtful cases that passed when they ran
+    again."""
+    caught = {case: outcome for case, outcome in faulty.wrong.items() if case in clean.passed}
+    return Row(
+        fault,
+        breaks,
+        {case: outcome for case, outcome in caught.items() if case not in passed_alone},
+        faulty.struck,
+        tuple(case for case in caught if case in passed_alone),
+    )
+
+
+def as_text(campaign: Campaign) -> str:
+    """The table as text, with the missed faults below it."""
+    cells = [("fault", "caught by", "")]
+    cells += [
+        (each.fault, str(len(each.caught_by)) if each.caught else "MISSED", _named(each)) for each in campaign.rows
+    ]
+    widths = [max(len(line[column]) for line in cells) for column in (0, 1)]
+    lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
+    lines += [
+        "",
+        f"on {_NOUNS[campaign.device]} without a fault: {counted(campaign.passed, 'case')} passed, "
+        f"{len(campaign.wrong)} red",
+    ]
+    lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
+    caught = len(campaign.rows) - len(campaign.missed)
+    lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
+    lines += [f"not run: {', '.join(campaign.not_run)}"] if campaign.not_run else []
+    lines += [_not_counted(each) for each in campaign.rows if each.not_counted]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(campaign: Campaign) -> str:
+    """The whole result as JSON."""
+    values = {
+        "device": campaign.device,
+        "passed_without_fault": campaign.passed,
+        "red_without_fault": dict(campaign.wrong),
+        "faults": [asdict(each) for each in campaign.rows],
+        "missed": list(campaign.missed),
+        "not_run": list(campaign.not_run),
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _named(each: Row) -> str:
+    if not each.caught:
+        return f"{each.breaks} (occurred {each.struck} times)" if each.struck else f"{each.breaks} (never occurred)"
+    named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(each.caught_by.items())[:_SHOWN]]
+    return ", ".join([*named, *(["…"] if len(each.caught_by) > _SHOWN else [])])
+
+
+def _not_counted(each: Row) -> str:
+    names = ", ".join([*each.not_counted[:_SHOWN], *(["…"] if len(each.not_counted) > _SHOWN else [])])
+    how_many = counted(len(each.not_counted), "case")
+    return f"not counted for {each.fault}: {how_many} in which it did not occur, green alone: {names}"
+
+
+def _missed(names: Sequence[str]) -> str:
+    return f"; missed: {', '.join(names)}" if names else ""
+
+
+# Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Starts the runs of a campaign: pytest with `cases` and `arguments`, in the current folder, on one kind of device.
+
+    Each run has its own run directory in `results`, and pytest's output in a text file next to it.
+    """
+
+    cases: tuple[str, ...]
+    arguments: tuple[str, ...]
+    results: Path
+    device: str = soft.BACKEND.kind
+
+    def run(
+        self,
+        name: str,
+        *options: str,
+        cases: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> Ledger:
+        """Do one complete run, or one of just these `cases`. `variables` are added to its environment.
+
+        Raises CampaignError if it ended before it had a journal.
+        """
+        run_dir, output = self.results / name, self.results / f"{name}.txt"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *(cases or self.cases),
+            *self.arguments,
+            f"--harness-device={self.device}",
+            f"--harness-results-dir={run_dir}",
+        ]
+        command += ["-p", "no:cacheprovider", *options]
+        self.results.mkdir(parents=True, exist_ok=True)
+        with output.open("wb") as file:
+            subprocess.run(
+                command,
+                env={**inherited(os.environ), **(variables or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        if not (run_dir / journal.FILE_NAME).exists():
+            last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+            raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(one_line, last))!r}")
+        return Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
+
+
+def conduct(
+    injections: Sequence[Injection],
+    run: Callable[..., Ledger],
+    results: Path,
+    *,
+    device: str,
+    first: bool,
+    tell: Callable[[str], object],
+) -> Campaign:
+    """Run the cases without a fault and with each fault, and write the record to `results`, anew after each fault.
+
+    `run` takes the name of a run, options for pytest and `cases`, the only ones to run. The faults are those of this
+    kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line about each run.
+    Raises CampaignError if no case passes without a fault.
+    """
+    clean = tally(run(CLEAN))
+    tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
+    if not clean.passed:
+        raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
+    campaign = Campaign(len(clean.passed), clean.wrong, (), device)
+    for number, injection in enumerate(injections, 1):
+        new = _with_fault(injection, clean, run, catalogue(device)[injection.name], first=first)
+        tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
+        rest = tuple(map(str, injections[number:]))
+        campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)
+        write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
+        write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
+    return campaign
+
+
+def _with_fault(injection: Injection, clean: Tally, run: Callable[..., Ledger], breaks: str, *, first: bool) -> Row:
+    """Run the cases with a fault, and the doubtful ones again, alone."""
+    inject = f"--inject={injection}"
+
+    def judged(name: str, *options: str) -> Row:
+        faulty = tally(run(name, inject, *options), injection.name)
+        doubtful = sorted(faulty.doubtful & clean.passed)
+        passed = tally(run(f"{name}-alone", inject, "--isolation=case", cases=doubtful)).passed if doubtful else ()
+        return row(str(injection), breaks, clean, faulty, passed)
+
+    if not first:
+        return judged(injection.name)
+    found = judged(injection.name, "--maxfail=1")
+    if found.not_counted and not found.caught:  # it ended at a case that was red for another reason
+        found = judged(f"{injection.name}-whole")
+    return found

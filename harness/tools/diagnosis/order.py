@@ -1,0 +1,193 @@
+"""Order dependence: finds the earlier cases that make a case go wrong, by running ever fewer of them before it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.backends.table import backend_of
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome
+from harness.journal import journal
+from harness.journal.events import Finish, RunStarted, Start
+from harness.journal.journal import Journal, JournalContents
+from harness.supervisor.minimise import minimise
+
+#: Options of pytest that take a value and change how cases are collected, or which warnings are errors.
+_KEPT_SHORT = ("-c", "-o", "-p", "-W")
+_KEPT_LONG = ("--config-file", "--confcutdir", "--import-mode", "--override-ini", "--pythonwarnings", "--rootdir")
+
+
+class BisectError(HarnessError):
+    """There is nothing to bisect, or it cannot be bisected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """A case that went wrong in a shared process, its outcome, and the cases that ran in the process before it.
+
+    `earlier` is in order. `masks` maps the variables that made its devices visible to their values; empty on the CPU.
+    """
+
+    case: str
+    earlier: tuple[str, ...]
+    outcome: Outcome
+    seed: int
+    rootdir: str
+    options: tuple[str, ...]
+    masks: Mapping[str, str]
+
+    def command(self, earlier: Sequence[str]) -> str:
+        """The shell line that runs the case after `earlier` in one process, from the root folder."""
+        words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *self.options]
+        masks = [f"{name}={shlex.quote(value)}" for name, value in self.masks.items()]
+        return " ".join([*masks, "pytest", *map(shlex.quote, words)])
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """The case goes wrong after the `culprits`, and each of them is needed. `trials` is how many runs that took."""
+
+    company: Company
+    culprits: tuple[str, ...]
+    trials: int
+
+
+def company_of(contents: JournalContents, case: str) -> Company:
+    """The cases that shared a process with `case` before it went wrong.
+
+    Raises BisectError if the case did not go wrong, or only in a process of its own.
+    """
+    run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
+    finishes = [event for event in contents.events if isinstance(event, Finish) and event.case == case]
+    if run is None or not finishes:
+        raise BisectError(f"{case!r} did not run in {str(contents.path.parent)!r}: give its whole id, as in the report")
+    wrong = [finish for finish in finishes if finish.outcome.is_red and finish.outcome is not Outcome.LOST]
+    if not wrong:
+        raise BisectError(f"{case!r} did not go wrong in {str(contents.path.parent)!r}")
+    shared = next((finish for finish in wrong if not finish.alone), None)
+    if shared is None:
+        how = f"; reproduce: {wrong[0].reproduce}" if wrong[0].reproduce else ""
+        raise BisectError(f"{case!r} went wrong in its own process, so it needs no other case{how}")
+    starts = [event for event in contents.events if isinstance(event, Start) and event.executor == shared.executor]
+    before = [start.case for start in starts[: [start.case for start in starts].index(case)]]
+    masked = {uuid: backend.mask for uuid in shared.devices if (backend := backend_of(uuid)) is not None}
+    devices = [uuid for uuid, mask in masked.items() if mask is not None]
+    return Company(
+        case=case,
+        earlier=tuple(dict.fromkeys(before)),
+        outcome=shared.outcome,
+        seed=run.seed,
+        rootdir=run.rootdir,
+        options=(*_kept_options(run.argv, run.rootdir), *_kept_settings(run.settings)),
+        masks={str(masked[devices[0]]): ",".join(devices)} if devices else {},
+    )
+
+
+def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
+    """The arguments of a run that change how cases are collected, or which warnings are errors."""
+    kept: list[str] = []
+    words = iter(argv[1:])
+    for word in words:
+        if word == "--":
+            break
+        long = word.startswith("--")
+        flag, joined, value = word.partition("=") if long else (word[:2], word[2:], word[2:])
+        if flag not in (_KEPT_LONG if long else _KEPT_SHORT):
+            continue
+        value = value if joined else next(words, "")
+        if flag == "--rootdir":
+            value = rootdir  # the user's may be relative to another folder
+        if not (flag == "-p" and value.startswith("no:")):
+            kept += [f"{flag}={value}"] if long else [flag, value]
+    return tuple(kept)
+
+
+def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """The options that reproduce the kind of device, its faults, and how cases run."""
+    device = settings.get("device", "auto")
+    kept = [] if device == "auto" else [f"--device={device}"]
+    if injected := settings.get("inject"):
+        kept.append(f"--inject={injected}")
+    kept += [f"--{name}={settings[name]}" for name in ("start", "under") if settings.get(name) not in (None, "auto")]
+    return tuple(kept)
+
+
+def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
+    """Find the culprits. `tell` gets a line about each trial. Raises BisectError if the failure does not repeat."""
+    trials = 0
+
+    def goes_wrong(earlier: Sequence[str]) -> bool:
+        nonlocal trials
+        trials += 1
+        outcome = _replay(company, earlier)
+        tell(f"trial {trials}: after {len(earlier)} of {len(company.earlier)} cases: {outcome or 'not reached'}")
+        return outcome is company.outcome
+
+    if not goes_wrong(company.earlier):
+        raise BisectError(
+            f"{company.case!r} is not {company.outcome} again after the same {len(company.earlier)} cases "
+            "with the same seed: it depends on something else as well"
+        )
+    culprits = minimise(company.earlier, goes_wrong)
+    if not culprits:
+        raise BisectError(
+            f"{company.case!r} is {company.outcome} without any other case; reproduce: {company.command([])}"
+        )
+    return Dependence(company, tuple(culprits), trials)
+
+
+def record(run_dir: Path, found: Dependence, was: Mapping[str, str]) -> None:
+    """Write the result into the journal of the run. `was`: the names that cases have there, if they are others."""
+    with Journal(run_dir / journal.FILE_NAME) as file:
+        file.append(
+            {
+                "event": "bisected",
+                "case": was.get(found.company.case, found.company.case),
+                "outcome": found.company.outcome.value,
+                "culprits": [was.get(culprit, culprit) for culprit in found.culprits],
+                "trials": found.trials,
+                "reproduce": found.company.command(found.culprits),
+            }
+        )
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a nested run, without variables that set options: the nested run gets its options from us."""
+    kept = "HARNESS_CACHE_DIR"  # where the software device was built
+    return {n: v for n, v in environ.items() if n == kept or not n.startswith(("PYTEST_", "HARNESS_"))}
+
+
+def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
+    """The outcome of the case after `earlier` in one process. None if one of these ended the process first."""
+    environ = {**inherited(os.environ), **company.masks}
+    with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
+        run_dir, listed = Path(folder) / "run", Path(folder) / "cases"
+        listed.write_text("\n".join([*earlier, company.case]), encoding="utf-8", errors="surrogateescape")
+        arguments = [f"@{listed}", "--harness-isolation=batch", "-n0", "-p", "no:cacheprovider", *company.options]
+        arguments.append(f"--harness-seed={company.seed}")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments, f"--harness-results-dir={run_dir}"],
+            cwd=company.rootdir,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        if not (run_dir / journal.FILE_NAME).exists():
+            printed = done.stdout.decode(errors="replace").strip().splitlines()
+            raise BisectError(f"the cases do not run: pytest printed {' '.join(printed[-3:])!r}")
+        events = journal.read(run_dir / journal.FILE_NAME).events
+    finishes = [event for event in events if isinstance(event, Finish)]
+    tried = next((finish for finish in finishes if finish.case == company.case), None)
+    if tried is None:
+        raise BisectError(f"{company.case!r} is no longer collected in {company.rootdir!r}")
+    together = {finish.case for finish in finishes if finish.executor == tried.executor and finish.attempt == 1}
+    return tried.outcome if {*earlier} <= together else None

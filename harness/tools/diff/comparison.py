@@ -1,0 +1,289 @@
+"""What changed between a baseline of one or more runs and a new run. Pure functions over plain values."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.core.outcome import Outcome
+from harness.core.text import counted
+from harness.journal.finding_kinds import same
+from harness.journal.record import CaseRecord, FindingRecord, RunRecord
+
+#: A case is slower only if chance gives such durations less often than this.
+SIGNIFICANCE = 0.001
+#: … and if its median duration has grown by this factor, and by this many seconds.
+FACTOR = 1.3
+LEAST_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact of machine or software that differs. `old`: the values of the runs of the baseline, each once."""
+
+    name: str
+    old: tuple[str, ...]
+    new: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A case whose result changed. `old`: the outcomes in the runs of the baseline that had the case, in order.
+
+    `text`: what happened, on one line.
+    """
+
+    case: str
+    old: tuple[Outcome, ...]
+    new: Outcome | None
+    text: str
+    reproduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A finding, and in how many runs of the baseline it was, in words. `cases` are those that it concerns."""
+
+    kind: str
+    message: str
+    cases: tuple[str, ...]
+    text: str
+    reproduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A new run against a baseline. Each case is in at most one of the lists, except that it may also be `slower`.
+
+    - `regressions`: red now, and not in every run of the baseline that ran it. `still_red`: in every one.
+    - `fixes`: passed or waived now, and red in the last run of the baseline that ran it.
+    - `lost`: not run now, or lost by the harness: nothing is known about it.
+    - `flakes`: flaky now, and never before.
+    - `gated`: gated or skipped now, and ran in some run of the baseline. `missing`: in the last run of the baseline
+      and not in the new one. `added`: in no run of the baseline.
+    - `slower`: see `is_slower`.
+    - `new_findings`: findings that not every run of the baseline has. `still_findings`: those that every one has.
+      `gone_findings`: those of the last run of the baseline that the new run has not.
+    - `unexplained`: how the new run ended, if it is red, no case and no finding of it says why, and some run of the
+      baseline was not red. Otherwise empty.
+    - `fail_on_flaky`: the new run counts a flaky case as red.
+    """
+
+    baseline: tuple[str, ...]
+    new: str
+    facts: tuple[Fact, ...]
+    notes: tuple[str, ...]
+    regressions: tuple[Change, ...]
+    fixes: tuple[Change, ...]
+    still_red: tuple[Change, ...]
+    flakes: tuple[Change, ...]
+    gated: tuple[Change, ...]
+    lost: tuple[Change, ...]
+    missing: tuple[Change, ...]
+    added: tuple[Change, ...]
+    slower: tuple[Change, ...]
+    same: int
+    new_findings: tuple[FindingChange, ...] = ()
+    still_findings: tuple[FindingChange, ...] = ()
+    gone_findings: tuple[FindingChange, ...] = ()
+    unexplained: str = ""
+    fail_on_flaky: bool = False
+
+    def is_worse(self, *, strict: bool) -> bool:
+        """Whether the new run is worse than the baseline.
+
+        `strict`: new flakes, newly gated, missing and slower cases count, too.
+        """
+        found: list[object] = [self.regressions, self.lost, self.new_findings, self.unexplained]
+        found += [self.flakes] if strict or self.fail_on_flaky else []
+        found += [self.gated, self.missing, self.slower] if strict else []
+        return any(found)
+
+    @property
+    def findings(self) -> Mapping[str, tuple[FindingChange, ...]]:
+        """The lists of findings by heading, the most urgent first."""
+        return {
+            "new findings": self.new_findings,
+            "findings as before": self.still_findings,
+            "findings gone": self.gone_findings,
+        }
+
+    @property
+    def lists(self) -> Mapping[str, tuple[Change, ...]]:
+        """The lists of cases by heading, the most urgent first."""
+        return {
+            "regressions": self.regressions,
+            "without a verdict": self.lost,
+            "new flakes": self.flakes,
+            "newly gated": self.gated,
+            "missing": self.missing,
+            "slower": self.slower,
+            "still red": self.still_red,
+            "fixes": self.fixes,
+            "new cases": self.added,
+        }
+
+
+def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
+    """Compare `new` with the runs of `baseline`, the oldest first. Raises ValueError without a baseline."""
+    if not baseline:
+        raise ValueError("a comparison needs a baseline")
+    lists: dict[str, list[Change]] = {
+        name: [] for name in ("regressions", "fixes", "still_red", "flakes", "gated", "lost")
+    }
+    added: list[Change] = []
+    slower: list[Change] = []
+    unchanged = 0
+    for case, now in new.cases.items():
+        before = [run.cases[case] for run in baseline if case in run.cases]
+        if not before:
+            added.append(Change(case, (), now.outcome, _described(now), now.reproduce))
+            continue
+        old = tuple(each.outcome for each in before)
+        kind = _kind(old, now.outcome)
+        if kind is None:
+            unchanged += 1
+        else:
+            lists[kind].append(Change(case, old, now.outcome, _TEXTS[kind](old, now), now.reproduce))
+        durations = [seconds for each in before for seconds in each.durations]
+        if now.outcome is Outcome.PASSED and is_slower(durations, now.durations):
+            slower.append(Change(case, old, now.outcome, _slower(durations, now.durations)))
+    gone = [
+        Change(case, (was.outcome,), None, f"was {was.outcome}, and is not in the new run")
+        for case, was in baseline[-1].cases.items()
+        if case not in new.cases
+    ]
+    found = [(each, _times(each, baseline)) for each in new.findings]
+    return Comparison(
+        baseline=tuple(run.name for run in baseline),
+        new=new.name,
+        facts=_facts(baseline, new),
+        notes=tuple(f"{run.name}: {note}" for run in (*baseline, new) for note in run.notes),
+        missing=tuple(gone),
+        added=tuple(added),
+        slower=tuple(slower),
+        same=unchanged,
+        new_findings=tuple(_finding(each, times, baseline) for each, times in found if times < len(baseline)),
+        still_findings=tuple(_finding(each, times, baseline) for each, times in found if times == len(baseline)),
+        gone_findings=tuple(
+            replace(_finding(each, 0, baseline), text="not in the new run")
+            for each in baseline[-1].findings
+            if not _times(each, [new])
+        ),
+        unexplained=_unexplained(baseline, new),
+        fail_on_flaky=new.fail_on_flaky,
+        **{name: tuple(changes) for name, changes in lists.items()},
+    )
+
+
+def _times(finding: FindingRecord, runs: Sequence[RunRecord]) -> int:
+    """How many of the runs have the finding."""
+    return sum(
+        any(same(finding.kind, finding.message, finding.cases, (o.kind, o.message, o.cases)) for o in run.findings)
+        for run in runs
+    )
+
+
+def _finding(finding: FindingRecord, times: int, baseline: Sequence[RunRecord]) -> FindingChange:
+    if len(baseline) == 1:
+        text = "in the baseline, too" if times else "not in the baseline"
+    else:
+        text = f"in {times} of {counted(len(baseline), 'run')} of the baseline"
+    return FindingChange(finding.kind, finding.message, finding.cases, text, finding.reproduce)
+
+
+def _unexplained(baseline: Sequence[RunRecord], new: RunRecord) -> str:
+    if not new.is_red or new.is_explained or all(run.is_red for run in baseline):
+        return ""
+    old = ", ".join(str(status) for status in dict.fromkeys(run.exit_status for run in baseline))
+    return (
+        f"the new run ended with exit status {new.exit_status}, the baseline with {old}; no case and no finding says "
+        "why: read the output of pytest"
+    )
+
+
+def is_slower(old: Sequence[float], new: Sequence[float]) -> bool:
+    """Whether a case takes longer now, from the durations of its repetitions in seconds.
+
+    Every new duration is above every old one, and there are so many that chance alone arranges them like this in less
+    than one of 1,000 cases (an exact permutation test: one of ``comb(len(old) + len(new), len(new))`` arrangements).
+    So six and seven repetitions are enough, or thirty and three. The medians must differ by `FACTOR` and
+    `LEAST_SECONDS` as well, since a small difference is of no interest.
+    """
+    if not old or not new or min(new) <= max(old):
+        return False
+    if 1 / math.comb(len(old) + len(new), len(new)) >= SIGNIFICANCE:
+        return False
+    before, now = statistics.median(old), statistics.median(new)
+    return now >= FACTOR * before and now - before >= LEAST_SECONDS
+
+
+def _kind(old: Sequence[Outcome], now: Outcome) -> str | None:
+    """The list of a case that the baseline has. None if nothing has changed."""
+    ran = [outcome for outcome in old if outcome.ran]
+    if now in (Outcome.NOT_RUN, Outcome.LOST):
+        return "lost"
+    if now.is_red:
+        return "still_red" if ran and all(outcome.is_red for outcome in ran) else "regressions"
+    if now is Outcome.FLAKY:
+        return None if Outcome.FLAKY in old else "flakes"
+    if now in (Outcome.GATED, Outcome.SKIPPED):
+        return "gated" if ran else None
+    return "fixes" if ran and ran[-1].is_red else None
+
+
+def _regression(old: Sequence[Outcome], now: CaseRecord) -> str:
+    ran = [outcome for outcome in old if outcome.ran]
+    red = sum(outcome.is_red for outcome in ran)
+    if not ran:
+        return f"{_described(now)}; it did not run before ({old[-1]})"
+    if len(old) == 1:
+        return f"was {old[-1]}, now {_described(now)}"
+    return f"red in {red} of {counted(len(ran), 'run')}, now {_described(now)}"
+
+
+def _was(old: Sequence[Outcome], now: CaseRecord) -> str:
+    return f"was {old[-1]}, now {_described(now)}"
+
+
+def _still(old: Sequence[Outcome], now: CaseRecord) -> str:
+    ran = {outcome for outcome in old if outcome.ran}
+    known = ran.pop() if len(ran) == 1 else "red"
+    return _described(now) if known == now.outcome else f"was {known}, now {_described(now)}"
+
+
+_TEXTS: Mapping[str, Callable[[Sequence[Outcome], CaseRecord], str]] = {
+    "regressions": _regression,
+    "fixes": _was,
+    "still_red": _still,
+    "flakes": _was,
+    "gated": _was,
+    "lost": _was,
+}
+
+
+def _described(now: CaseRecord) -> str:
+    return f"{now.outcome}: {now.message}" if now.message else str(now.outcome)
+
+
+def _slower(old: Sequence[float], new: Sequence[float]) -> str:
+    before, now = statistics.median(old), statistics.median(new)
+    return (
+        f"{now / before:.1f} times as long: a median of {now:.3g} s over {counted(len(new), 'repetition')}, "
+        f"{before:.3g} s over {len(old)} before"
+    )
+
+
+def _facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact, ...]:
+    """The facts that the new run has otherwise than the last run of the baseline, or that differ within it."""
+    found = []
+    for name in dict.fromkeys(name for run in (new, *baseline) for name in run.facts):
+        old = tuple(dict.fromkeys(run.facts[name] for run in baseline if name in run.facts))
+        now = new.facts.get(name)
+        if not new.facts or not any(run.facts for run in baseline):
+            continue
+        if len(old) != 1 or old[0] != now:
+            found.append(Fact(name, old, now))
+    return tuple(found)

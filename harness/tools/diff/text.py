@@ -1,0 +1,140 @@
+"""A comparison of runs as text for a terminal, as Markdown for a forge, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from harness.core.text import clean, counted, first_of, one_line
+from harness.tools.diff.comparison import Change, Comparison, Fact, FindingChange
+
+#: The version of the JSON document.
+SCHEMA = 1
+#: The most cases of one list in Markdown: forges cut long texts off.
+_MOST_ROWS = 100
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&@])")
+
+
+def text(comparison: Comparison) -> str:
+    """One line for each case, the most urgent first; at the end the counts."""
+    return "\n".join(_lines(comparison)) + "\n"
+
+
+def as_json(comparison: Comparison) -> str:
+    """All lists as JSON, with one list for each key."""
+    values: dict[str, Any] = {"schema": SCHEMA, **asdict(comparison)}
+    return json.dumps(values, indent=2, ensure_ascii=True) + "\n"
+
+
+def markdown(comparison: Comparison) -> str:
+    """Tables for a job summary of a forge. All texts of the runs are escaped."""
+    parts = [f"## {_title(comparison)}", _escaped(_headline(comparison))]
+    if comparison.facts:
+        rows = "\n".join(
+            f"| {_escaped(f.name)} | {_escaped(_old(f))} | {_escaped(_new(f))} |" for f in comparison.facts
+        )
+        parts.append(f"### Machine and software\n\n| | baseline | new |\n| --- | --- | --- |\n{rows}")
+    parts += [f"- {_escaped(note)}" for note in (*comparison.notes, *_unexplained(comparison))]
+    for heading, findings in comparison.findings.items():
+        if findings:
+            rows = "\n".join(
+                f"| {_escaped(each.kind)} | {_escaped(_what(each))} | {_escaped(each.text)} |"
+                for each in findings[:_MOST_ROWS]
+            )
+            more = len(findings) - _MOST_ROWS
+            rows += f"\n| … and {counted(more, 'more finding')} | | |" if more > 0 else ""
+            title = f"{heading[0].upper()}{heading[1:]} ({len(findings)})"
+            parts.append(f"### {title}\n\n| finding | what | where |\n| --- | --- | --- |\n{rows}")
+    for heading, changes in comparison.lists.items():
+        if changes:
+            rows = "\n".join(f"| {_escaped(each.case)} | {_escaped(each.text)} |" for each in changes[:_MOST_ROWS])
+            more = len(changes) - _MOST_ROWS
+            rows += f"\n| … and {counted(more, 'more case')} | |" if more > 0 else ""
+            title = f"{heading[0].upper()}{heading[1:]} ({len(changes)})"
+            parts.append(f"### {title}\n\n| case | what |\n| --- | --- |\n{rows}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    yield _headline(comparison)
+    for note in comparison.notes:
+        yield f"NOTE {note}"
+    for fact in comparison.facts:
+        yield f"{fact.name}: {_old(fact)} -> {_new(fact)}"
+    for text in _unexplained(comparison):
+        yield f"REGRESSION {text}"
+    for heading, findings in comparison.findings.items():
+        for finding in findings:
+            yield from _finding(_FINDING_WORDS[heading], finding)
+    for heading, changes in comparison.lists.items():
+        for each in changes:
+            yield from _case(_WORDS[heading], each)
+    counts = [f"{len(changes)} {heading}" for heading, changes in comparison.lists.items()]
+    counts += [f"{len(found)} {heading}" for heading, found in comparison.findings.items() if found]
+    yield f"{', '.join(counts)}; {counted(comparison.same, 'case')} as before"
+
+
+def _title(comparison: Comparison) -> str:
+    regressions = counted(len(comparison.regressions), "regression")
+    new = len(comparison.new_findings)
+    return f"{regressions}, {counted(new, 'new finding')}" if new else regressions
+
+
+def _unexplained(comparison: Comparison) -> list[str]:
+    return [comparison.unexplained] if comparison.unexplained else []
+
+
+def _finding(word: str, finding: FindingChange) -> Iterator[str]:
+    yield f"{word} {clean(finding.kind)}: {_what(finding)} - {finding.text}"
+    if finding.reproduce and word == _FINDING_WORDS["new findings"]:
+        yield f"    {clean(finding.reproduce)}"
+
+
+def _what(finding: FindingChange) -> str:
+    cases = f" [{counted(len(finding.cases), 'case')}: {first_of(finding.cases)}]" if finding.cases else ""
+    return f"{one_line(finding.message)}{cases}"
+
+
+def _case(word: str, change: Change) -> Iterator[str]:
+    yield f"{word} {clean(change.case)} - {change.text}"
+    if change.reproduce and word in ("REGRESSION", "FLAKE"):
+        yield f"    {clean(change.reproduce)}"
+
+
+_FINDING_WORDS = {
+    "new findings": "NEW FINDING",
+    "findings as before": "STILL FINDING",
+    "findings gone": "FINDING GONE",
+}
+_WORDS = {
+    "regressions": "REGRESSION",
+    "without a verdict": "NO VERDICT",
+    "new flakes": "FLAKE",
+    "newly gated": "GATED",
+    "missing": "MISSING",
+    "slower": "SLOWER",
+    "still red": "STILL RED",
+    "fixes": "FIXED",
+    "new cases": "NEW",
+}
+
+
+def _headline(comparison: Comparison) -> str:
+    if len(comparison.baseline) == 1:
+        return f"{comparison.new} compared with {comparison.baseline[0]}"
+    return f"{comparison.new} compared with {len(comparison.baseline)} runs, the last {comparison.baseline[-1]}"
+
+
+def _old(fact: Fact) -> str:
+    return ", ".join(fact.old) or "not known"
+
+
+def _new(fact: Fact) -> str:
+    return "not known" if fact.new is None else fact.new
+
+
+def _escaped(of: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(clean(of).split()))

@@ -1,0 +1,238 @@
+"""The archive: a zip file that has exactly one form for given files, and is read as if an enemy had made it.
+
+Members are not compressed. So the bytes do not depend on the version of a compression library, and nothing can unpack
+to more than its size. A reader writes the archive again from its members and compares: whatever is not a member, such
+as bytes between members, comments, times or attributes, cannot hold anything.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import tempfile
+import unicodedata
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import IO
+
+from harness.core.errors import HarnessError
+from harness.core.text import counted
+
+MOST_MEMBERS = 100_000
+MOST_BYTES = 2 << 30
+_CHUNK = 1 << 20
+_LONGEST_NAME = 1024
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that the format knows
+_UNIX = 3
+_ATTRIBUTES = (stat.S_IFREG | 0o644) << 16
+_END = struct.Struct("<4s4H2LH")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_LOCATOR_SIZE = 20
+#: What the standard library raises for archives that are damaged or use what it does not know.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    EOFError,
+    struct.error,
+    zlib.error,
+)
+
+
+class ArchiveError(HarnessError):
+    """A file is not an evidence archive, or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A member of an archive. `data` is None if it was read only for its hash."""
+
+    size: int
+    sha256: str
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read: the members by name, or `problems` for which nothing else may be believed."""
+
+    members: dict[str, Content]
+    problems: tuple[str, ...] = ()
+
+
+def write(file: IO[bytes], members: Iterable[tuple[str, int, Iterable[bytes]]]) -> None:
+    """Write an archive of these members (name, size, chunks), which must come in the order of their names."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, size, chunks in members:
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.create_system, info.external_attr, info.file_size = _UNIX, _ATTRIBUTES, size
+            with archive.open(info, "w") as member:
+                for chunk in chunks:
+                    member.write(chunk)
+
+
+def chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """The rest of a file in pieces."""
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def name_fault(name: str) -> str:
+    """Why a name may not be that of a member; empty if it may."""
+    parts = name.split("/")
+    if not name or len(name) > _LONGEST_NAME:
+        return f"its name has {len(name)} characters, expected 1 to {_LONGEST_NAME}"
+    if any(unicodedata.category(character)[0] == "C" for character in name):
+        return "its name has control characters, or characters that are not shown"
+    if name.startswith("/") or name[1:2] == ":":
+        return "its name is an absolute path"
+    if "\\" in name:
+        return "its name has a backslash"
+    if ".." in parts:
+        return "its name leads out of the folder (..)"
+    if name.endswith("/"):
+        return "it is a folder"
+    if "" in parts or "." in parts:
+        return "its name has empty parts"
+    return ""
+
+
+def read(file: IO[bytes], path: Path, wanted: Callable[[str], bool], most_bytes: int = MOST_BYTES) -> Read:
+    """Read an archive to its end, without writing any member to disk. `wanted`: names whose data is needed.
+
+    Raises ArchiveError if it cannot be read as an archive.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > most_bytes:
+        return Read({}, (f"the archive has {size} bytes, more than {most_bytes}: use --max-size if that is right",))
+    too_many = _too_many(file, size, path)
+    if too_many:
+        return Read({}, (too_many,))
+    try:
+        with zipfile.ZipFile(file) as archive:
+            infos = archive.infolist()
+            problems = tuple(_structure(infos, size))
+            return Read({}, problems) if problems else _members(file, archive, infos, wanted)
+    except (*_ZIP_ERRORS, OSError) as error:
+        raise ArchiveError(f"{str(path)!r} cannot be read as an evidence archive") from error
+
+
+def _too_many(file: IO[bytes], size: int, path: Path) -> str:
+    """Look at the end of the archive before the standard library makes an object of each member."""
+    file.seek(max(0, size - _END.size - _LOCATOR_SIZE - _END64.size))
+    tail = file.read()
+    file.seek(0)
+    if len(tail) < _END.size or not tail[-_END.size :].startswith(b"PK\5\6"):
+        raise ArchiveError(
+            f"{str(path)!r} does not end like an evidence archive: it is another file, was cut off, or something was "
+            "added at its end"
+        )
+    _, _, _, _, count, directory, _, _ = _END.unpack(tail[-_END.size :])
+    if len(tail) > _END.size + _LOCATOR_SIZE and tail.startswith(b"PK\6\6"):
+        _, _, _, _, _, _, _, count, directory, _ = _END64.unpack(tail[: _END64.size])
+    if count > MOST_MEMBERS or directory > (count + 1) * (2 * _LONGEST_NAME):
+        return f"the archive lists {counted(count, 'file')} in {directory} bytes, more than {MOST_MEMBERS} files need"
+    return ""
+
+
+def _structure(infos: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
+    names = [info.orig_filename for info in infos]
+    for name, times in Counter(names).items():
+        if times > 1:
+            yield f"{name!r} is in the archive {times} times"
+    yield from _collisions(dict.fromkeys(names))
+    for info in infos:
+        name, kind = info.orig_filename, stat.S_IFMT(info.external_attr >> 16)
+        if fault := name_fault(name):
+            yield f"{name!r} is not allowed in an archive: {fault}"
+        elif kind == stat.S_IFLNK:
+            yield f"{name!r} is a symbolic link"
+        elif kind != stat.S_IFREG:
+            yield f"{name!r} is not a regular file"
+        if info.flag_bits & 0x41:
+            yield f"{name!r} is encrypted"
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+            yield (
+                f"{name!r} is compressed, from {info.file_size} bytes to {info.compress_size}: files of an evidence "
+                "archive never are, so that nothing unpacks to more than its size"
+            )
+    whole = sum(info.compress_size for info in infos)
+    if whole > size:
+        yield f"the files of the archive have {whole} bytes together, but the archive has {size}: they overlap"
+
+
+def _collisions(names: Iterable[str]) -> Iterator[str]:
+    """Names that are one name on some file systems."""
+    known: dict[str, str] = {}
+    for name in names:
+        key = unicodedata.normalize("NFC", name).casefold()
+        if key in known:
+            yield f"{known[key]!r} and {name!r} differ only in upper and lower case or in how letters are composed"
+        known.setdefault(key, name)
+    for key, name in known.items():
+        for end in (index for index, letter in enumerate(key) if letter == "/"):
+            if key[:end] in known:
+                yield f"{known[key[:end]]!r} is a file, and {name!r} needs it to be a folder"
+
+
+def _members(
+    file: IO[bytes], archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], wanted: Callable[[str], bool]
+) -> Read:
+    """Read each member once: for its hash, for its data, and to write the archive again."""
+    found: dict[str, Content] = {}
+    damaged: list[str] = []
+
+    def again(info: zipfile.ZipInfo) -> Iterator[bytes]:
+        digest, kept, size = sha256(), list[bytes](), 0
+        try:
+            with archive.open(info) as member:
+                for chunk in chunks(member):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    if wanted(info.filename):
+                        kept.append(chunk)
+                    yield chunk
+        except _ZIP_ERRORS as error:
+            damaged.append(f"{info.filename!r} is damaged: {error}")
+            return
+        data = b"".join(kept) if wanted(info.filename) else None
+        found[info.filename] = Content(size, digest.hexdigest(), data)
+
+    ordered = sorted(infos, key=lambda info: info.filename)
+    with tempfile.TemporaryFile() as copy:
+        write(copy, ((info.filename, info.file_size, again(info)) for info in ordered))
+        if damaged:
+            return Read({}, tuple(damaged))
+        where = _first_difference(file, copy)
+    if where is None:
+        return Read(found)
+    return Read(
+        {},
+        (
+            f"byte {where} of the archive belongs to none of its files and is not what harness package writes there: "
+            "names, times, attributes or the space between files were edited, or another tool made the archive",
+        ),
+    )
+
+
+def _first_difference(first: IO[bytes], second: IO[bytes]) -> int | None:
+    first.seek(0)
+    second.seek(0)
+    position = 0
+    while True:
+        one, two = first.read(_CHUNK), second.read(_CHUNK)
+        if one != two:
+            same = next((index for index, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), None)
+            return position + (min(len(one), len(two)) if same is None else same)
+        if not one:
+            return None
+        position += len(one)

@@ -1,0 +1,94 @@
+"""Whether junit.xml is the report of a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from harness import __version__
+from harness.core.text import one_line
+from harness.reporting import junit
+from harness.tools.evidence.record import Record, mapping
+
+#: How every report of ours begins. Others could hide a document type, and entities in it, in another encoding.
+_FIRST_BYTES = b"<?xml version='1.0' encoding='utf-8'?>\n"
+_MOST = 10
+_RESULTS = ("failure", "error", "skipped")
+Name = tuple[str, str]
+
+
+def problems(record: Record) -> Iterator[str]:
+    """Each difference between the report and what follows from the journal."""
+    if record.junit is None:
+        if record.ledger.end is not None:
+            yield "junit.xml is missing: write it with harness report"
+        return
+    data = record.junit
+    if not data.lower().startswith(_FIRST_BYTES) or b"<!DOCTYPE" in data or b"\0" in data:
+        yield "junit.xml does not begin like a report of the harness, or declares a document type"
+        return
+    try:
+        found = ElementTree.fromstring(data)
+    except ElementTree.ParseError as error:
+        yield f"junit.xml is not XML: {error}"
+        return
+    whole = junit.serialise(record.ledger, record.environment)[0]
+    expected = ElementTree.fromstring(whole)
+    lines = [*_cases(found, expected), *_totals(found, expected)]
+    yield from lines[:_MOST]
+    if len(lines) > _MOST:
+        yield f"junit.xml differs from the journal in {len(lines) - _MOST} more cases and totals"
+    # Another version of the harness may word a report differently.
+    if not lines and mapping(record.environment.get("versions")).get("harness") == __version__ and data != whole:
+        yield f"junit.xml has other texts than the journal: {_first_difference(found, expected)}"
+
+
+def _cases(found: Element, expected: Element) -> Iterator[str]:
+    have, want = _outcomes(found), _outcomes(expected)
+    for name in dict.fromkeys((*want, *have)):
+        case = "::".join(name)
+        if name not in have:
+            yield f"junit.xml lacks the case {case}, which the journal has"
+        elif name not in want:
+            yield f"junit.xml has the case {case}, which the journal lacks"
+        elif have[name] != want[name]:
+            yield f"junit.xml says that {case} is {', '.join(have[name])}; by the journal it is {', '.join(want[name])}"
+
+
+def _outcomes(document: Element) -> Mapping[Name, tuple[str, ...]]:
+    """The verdicts on each case; one that is there twice has two."""
+    found: dict[Name, tuple[str, ...]] = {}
+    for case in document.iter("testcase"):
+        name = case.get("classname", ""), case.get("name", "")
+        results = [each.get("type", each.tag) for each in case if each.tag in _RESULTS]
+        flaky = any(each.tag.startswith("flaky") for each in case)
+        found[name] = found.get(name, ()) + (tuple(results) or (("flaky",) if flaky else ("passed",)))
+    return found
+
+
+def _totals(found: Element, expected: Element) -> Iterator[str]:
+    names = ("tests", "failures", "errors", "skipped")
+    suites = [("", found, expected)]
+    want = {_suite(each): each for each in expected.iter("testsuite")}
+    suites += [(f" of suite {e.get('name')}", e, want[_suite(e)]) for e in found.iter("testsuite") if _suite(e) in want]
+    for where, have, should in suites:
+        for name in names:
+            if have.get(name) != should.get(name):
+                yield f"junit.xml says {name}={have.get(name)}{where}; by the journal it is {should.get(name)}"
+
+
+def _suite(element: Element) -> tuple[str | None, ...]:
+    return element.get("name"), element.get("id"), element.get("hostname")
+
+
+def _first_difference(found: Element, expected: Element) -> str:
+    for have, want in zip(found.iter(), expected.iter(), strict=False):
+        for what, one, other in (
+            ("element", have.tag, want.tag),
+            ("attributes", str(have.attrib), str(want.attrib)),
+            ("text", have.text or "", want.text or ""),
+        ):
+            if one != other:
+                return f"the {what} of {want.tag!r} is {one_line(one, 120)!r}, expected {one_line(other, 120)!r}"
+    return "its bytes are not those that the harness writes"

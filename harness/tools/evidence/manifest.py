@@ -1,0 +1,258 @@
+"""manifest.json: what an evidence archive claims, what its run came to, and the SHA-256 of each of its files."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness import __version__
+from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
+from harness.gating import mustpass
+from harness.journal import identity
+from harness.journal.events import MustPass
+from harness.tools.evidence.record import Record, device_rows, is_gpu, mapping, text
+
+FILE_NAME = "manifest.json"
+WAIVERS = "waivers.json"
+#: The folders of the run directory and of the must-pass lists in the archive.
+RUN = "run/"
+LISTS = "must-pass/"
+#: The source of what is waived by a mark in its test file, and by no waiver.
+BY_MARK = "mark xfail"
+#: Increased with every change that a reader of the previous number would misread.
+SCHEMA = 1
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class Claim(_Model):
+    """What the run is evidence of."""
+
+    device: str
+    """The kind of the devices: cuda, simcuda, soft or cpu."""
+    gpu: bool
+    """Whether they are GPUs."""
+    profile: str
+    hardware: str
+    must_pass: tuple[str, ...]
+    """Names of the must-pass lists that the run satisfied."""
+
+
+class RunFacts(_Model):
+    """The run: its identity, when and with what it ran."""
+
+    run_ids: tuple[str, ...]
+    """One for each part: a run that was resumed once has two."""
+    shards: tuple[str, ...]
+    started: float
+    ended: float | None
+    seed: int
+    isolation: str
+    harness: str | None
+    """Version of the harness that ran the cases."""
+    commit: str | None
+    """What was checked out in the folder of the run."""
+    dirty: bool | None
+    """Whether tracked files there had been changed."""
+    suite_files: str
+    """Hash of the suites' files."""
+
+
+class MachineFacts(_Model):
+    host: str
+    os: str | None
+    kernel: str | None
+    driver: str | None
+    cuda_driver: str | None
+    python: str | None
+    torch: str | None
+
+
+class DeviceFacts(_Model):
+    uuid: str
+    kind: str | None
+    name: str | None
+
+
+class FindingFacts(_Model):
+    kind: str
+    message: str
+    cases: int
+    """How many cases it concerns."""
+
+
+class Results(_Model):
+    """What the verdicts come to."""
+
+    verdict: str
+    """green, red, ``nothing ran`` or unfinished."""
+    exit_status: int | None
+    cases: int
+    totals: dict[str, int]
+    """The number of cases with each outcome."""
+    findings: tuple[FindingFacts, ...]
+
+
+class ListFacts(_Model):
+    name: str
+    hash: str
+    cases: int
+    missed: int
+    """How many of its cases did not pass."""
+
+
+class UsedWaiver(_Model):
+    case: str
+    source: str
+    """File and line of the waiver or the mark."""
+
+
+class WaiverFacts(_Model):
+    hash: str
+    """As in the identity of the run; ``none`` without waivers."""
+    count: int
+    used: tuple[UsedWaiver, ...]
+    """The cases that are waived."""
+
+
+class FileFacts(_Model):
+    size: int = Field(ge=0)
+    sha256: Sha256
+
+
+class Summary(_Model):
+    """What follows from the files of the run."""
+
+    complete: bool
+    claim: Claim
+    run: RunFacts
+    machine: MachineFacts
+    devices: tuple[DeviceFacts, ...]
+    results: Results
+    must_pass: tuple[ListFacts, ...]
+    waivers: WaiverFacts
+
+
+class Manifest(Summary):
+    """The whole file."""
+
+    schema_version: int = Field(alias="schema")
+    tool: str
+    """Version of the harness that made the archive."""
+    files: dict[str, FileFacts]
+    left_out: dict[str, str]
+    """Links in the run directory, which are not in the archive, with what they point to."""
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """The file. The same manifest gives the same bytes."""
+    values = manifest.model_dump(mode="json", by_alias=True)
+    return (json.dumps(values, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode("ascii")
+
+
+def make(summary: Summary, files: dict[str, FileFacts], left_out: dict[str, str]) -> Manifest:
+    parts = {name: getattr(summary, name) for name in Summary.model_fields}
+    return Manifest(schema=SCHEMA, tool=__version__, files=files, left_out=left_out, **parts)
+
+
+def summary(record: Record, *, complete: bool) -> Summary:
+    """What follows from the journal and the environment files."""
+    ledger, run, known = record.ledger, record.run, record.environment
+    versions, system, git = (mapping(known.get(name)) for name in ("versions", "os", "git"))
+    rows = device_rows(known)
+    dirty = git.get("dirty")
+    return Summary(
+        complete=complete,
+        claim=Claim(
+            device=record.kind,
+            gpu=is_gpu(record.kind),
+            profile=run.profile,
+            hardware=run.hardware,
+            must_pass=tuple(each.name for each in ledger.lists if not each.missed),
+        ),
+        run=RunFacts(
+            run_ids=tuple(each.run_id for each in record.runs),
+            shards=tuple(f"{each.shard}: {each.run_id}" for each in record.shards),
+            started=record.runs[0].t,
+            ended=None if ledger.end is None else ledger.end.t,
+            seed=run.seed,
+            isolation=run.isolation,
+            harness=text(versions.get("harness")),
+            commit=text(git.get("commit")),
+            dirty=dirty if isinstance(dirty, bool) else None,
+            suite_files=run.identity.get(identity.SUITE_FILES, ""),
+        ),
+        machine=MachineFacts(
+            host=run.host,
+            os=text(system.get("name")),
+            kernel=text(system.get("kernel")),
+            driver=text(known.get("driver")),
+            cuda_driver=text(known.get("cuda_driver")),
+            python=text(versions.get("python")),
+            torch=text(versions.get("torch")),
+        ),
+        devices=tuple(
+            DeviceFacts(
+                uuid=uuid,
+                kind=text(rows.get(uuid, {}).get("kind")),
+                name=text(rows.get(uuid, {}).get("name")),
+            )
+            for uuid in run.devices
+        ),
+        results=Results(
+            verdict=_verdict(record),
+            exit_status=None if ledger.end is None else ledger.end.exit_status,
+            cases=len(ledger.verdicts),
+            totals={outcome.value: number for outcome, number in ledger.counts.items()},
+            findings=tuple(
+                FindingFacts(kind=each.kind, message=each.message, cases=len(each.cases)) for each in ledger.findings
+            ),
+        ),
+        must_pass=tuple(
+            ListFacts(name=each.name, hash=each.hash, cases=each.cases, missed=len(each.missed))
+            for each in ledger.lists
+        ),
+        waivers=WaiverFacts(
+            hash=run.identity.get(identity.WAIVERS, "none"), count=len(record.waivers), used=tuple(_used(record))
+        ),
+    )
+
+
+def _verdict(record: Record) -> str:
+    if record.ledger.end is None:
+        return "unfinished"
+    status = record.ledger.run_exit_status()
+    return "green" if status == EXIT_OK else "red" if status == EXIT_RED or record.ledger.red else "nothing ran"
+
+
+def _used(record: Record) -> list[UsedWaiver]:
+    found = []
+    for verdict in record.ledger.verdicts:
+        if verdict.outcome is Outcome.WAIVED:
+            rulings = [each.ruling for each in verdict.finishes if each.ruling is not None]
+            source = rulings[-1].source if rulings else BY_MARK
+            found.append(UsedWaiver(case=verdict.case, source=source))
+    return found
+
+
+def derived(record: Record) -> dict[str, bytes]:
+    """The files of the archive that are written from the journal: must-pass lists and waivers, by name."""
+    lists = [event for event in record.contents.events if isinstance(event, MustPass)]
+    files: dict[str, bytes] = {}
+    for each in lists:
+        # Lists of two folders may have the same file name.
+        name = f"{LISTS}{each.name}" if f"{LISTS}{each.name}" not in files else f"{LISTS}{each.hash[7:19]}-{each.name}"
+        files[name] = mustpass.to_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
+    waivers = [plain(each) for each in record.waivers]
+    return {**files, WAIVERS: (json.dumps(waivers, indent=1, sort_keys=True) + "\n").encode("ascii")}
+
+
+def plain(waiver: BaseModel) -> dict[str, object]:
+    """A waiver of the journal as it is in its file and in the hash of the run's waivers."""
+    return waiver.model_dump(mode="json", exclude={"event", "t"})

@@ -1,0 +1,167 @@
+"""Makes an evidence archive of a run directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from harness.core.errors import HarnessError, WriteError
+from harness.journal import journal
+from harness.reporting.page import report as page
+from harness.supervisor import compiler_caches, kept_files
+from harness.tools.evidence import archive, checks, record
+from harness.tools.evidence import manifest as manifests
+from harness.tools.evidence.manifest import FileFacts, Manifest
+from harness.tools.evidence.record import Record
+
+#: What is in a run directory for the time of the run only; and the page, which nobody could verify: `harness report
+#: html` makes it again from the journal.
+_NOT_PACKED = frozenset({".lock", compiler_caches.FOLDER, page.FILE_NAME})
+
+
+class PackageError(HarnessError):
+    """A run directory cannot be packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of a run directory by their names there, and the links that are left out, with their targets."""
+
+    paths: dict[str, Path]
+    links: dict[str, str]
+
+
+def files_of(run_dir: Path) -> RunFiles:
+    """Every file of a run directory.
+
+    Links that cases left in ``files/`` are not followed; pytest makes some for each test with a temporary folder.
+    Raises PackageError for other links, and for what is not a regular file.
+    """
+    found = RunFiles({}, {})
+    for path in _walk(run_dir):
+        name = path.relative_to(run_dir).as_posix()
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            if not name.startswith(f"{kept_files.FOLDER}/"):
+                leads = "out of the run directory" if _leads_out(path, run_dir) else "to another file"
+                raise PackageError(
+                    f"{str(path)!r} is a link that leads {leads}, to {str(path.readlink())!r}: "
+                    "put the file itself there, or remove the link"
+                )
+            found.links[name] = str(path.readlink())
+        elif not stat.S_ISREG(mode):
+            raise PackageError(f"{str(path)!r} is not a regular file: remove it from the run directory")
+        elif fault := archive.name_fault(f"{manifests.RUN}{name}"):
+            raise PackageError(f"{str(path)!r} cannot be packed: {fault}; rename it")
+        else:
+            found.paths[name] = path
+    return found
+
+
+def _walk(run_dir: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise PackageError(f"cannot read {str(error.filename)!r}: {error.strerror}")
+
+    for folder, folders, names in os.walk(run_dir, onerror=refuse):
+        here = Path(folder)
+        if here == run_dir:
+            folders[:] = [name for name in folders if name not in _NOT_PACKED]
+            names = [name for name in names if name not in _NOT_PACKED]
+        links = [name for name in folders if (here / name).is_symlink()]
+        folders[:] = sorted({*folders} - {*links})
+        yield from (here / name for name in sorted([*names, *links]))
+
+
+def _leads_out(path: Path, run_dir: Path) -> bool:
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(run_dir))
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A run that can be packed. `problems`: why `harness verify` would refuse it."""
+
+    run_dir: Path
+    files: RunFiles
+    record: Record
+    problems: tuple[checks.Problem, ...]
+
+    @classmethod
+    def of(cls, run_dir: Path) -> Package:
+        """Read a run directory. Raises PackageError, JournalError."""
+        journal.read_run(run_dir / journal.FILE_NAME)  # says what is wrong with a folder that is none of a run
+        files = files_of(run_dir)
+        known = record.read(
+            {name: _read(path) for name, path in files.paths.items() if record.is_read(name)},
+            run_dir / journal.FILE_NAME,
+        )
+        return cls(run_dir, files, known, tuple(checks.of_run(known)))
+
+    def write(self, out: Path) -> Manifest:
+        """Write the archive. Raises WriteError; PackageError if a file changes while it is read."""
+        if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(self.run_dir)):
+            raise PackageError(f"{str(out)!r} is in the run directory, so it would contain itself: name another place")
+        derived = manifests.derived(self.record)
+        for name in derived:
+            if fault := archive.name_fault(name):
+                raise PackageError(f"must-pass list {name!r} cannot be packed: {fault}")
+        facts = {name: FileFacts(size=len(data), sha256=sha256(data).hexdigest()) for name, data in derived.items()}
+        facts |= {f"{manifests.RUN}{name}": _facts(path) for name, path in self.files.paths.items()}
+        links = {f"{manifests.RUN}{name}": target for name, target in self.files.links.items()}
+        summary = manifests.summary(self.record, complete=not any(each.unfinished for each in self.problems))
+        manifest = manifests.make(summary, dict(sorted(facts.items())), links)
+        data = {**derived, manifests.FILE_NAME: manifests.to_bytes(manifest)}
+        temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+        try:
+            try:
+                with temporary.open("wb") as file:
+                    archive.write(file, self._members(manifest, data))
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(out)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise WriteError(f"cannot write {str(out)!r}; make the folder writable and free space there") from error
+        return manifest
+
+    def _members(self, manifest: Manifest, data: dict[str, bytes]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+        for name in sorted({*manifest.files, *data}):
+            if name in data:
+                yield name, len(data[name]), iter([data[name]])
+            else:
+                facts = manifest.files[name]
+                yield name, facts.size, _unchanged(self.files.paths[name.removeprefix(manifests.RUN)], facts)
+
+
+def _unchanged(path: Path, facts: FileFacts) -> Iterator[bytes]:
+    """The content of a file. Raises PackageError if it is not the one that was hashed."""
+    digest = sha256()
+    with path.open("rb") as file:
+        for chunk in archive.chunks(file):
+            digest.update(chunk)
+            yield chunk
+    if digest.hexdigest() != facts.sha256:
+        raise PackageError(f"{str(path)!r} changed while it was packed: wait until nothing writes there")
+
+
+def _facts(path: Path) -> FileFacts:
+    digest, size = sha256(), 0
+    try:
+        with path.open("rb") as file:
+            for chunk in archive.chunks(file):
+                digest.update(chunk)
+                size += len(chunk)
+    except OSError as error:
+        raise PackageError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    return FileFacts(size=size, sha256=digest.hexdigest())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PackageError(f"cannot read {str(path)!r}: {error.strerror}") from None

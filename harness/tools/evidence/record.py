@@ -1,0 +1,136 @@
+"""What the files of a run directory say about the run: read from bytes, as plain values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.backends.table import BACKENDS, backend_of
+from harness.core.text import clean
+from harness.journal import environment, journal
+from harness.journal.events import Event, MergedShard, RunStarted, Waiver
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
+from harness.reporting import junit
+
+_ENVIRONMENT = re.compile(r"environment(-[1-9][0-9]*)?\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A run, from the bytes of its files.
+
+    `environments`: the facts in each environment file, by file name. `unreadable`: environment files that hold none.
+    `junit`: the bytes of the report; None if there is none.
+    """
+
+    data: bytes
+    contents: JournalContents
+    ledger: Ledger
+    environments: Mapping[str, Mapping[str, Any]]
+    unreadable: tuple[str, ...]
+    junit: bytes | None
+
+    @property
+    def run(self) -> RunStarted:
+        """The latest ``run`` line."""
+        assert self.ledger.run is not None
+        return self.ledger.run
+
+    @property
+    def runs(self) -> tuple[RunStarted, ...]:
+        """The ``run`` lines: one for each part of the run."""
+        return tuple(event for event in self.contents.events if isinstance(event, RunStarted))
+
+    @property
+    def shards(self) -> tuple[MergedShard, ...]:
+        """The shards that a merged run was made of."""
+        return tuple(event for event in self.contents.events if isinstance(event, MergedShard))
+
+    @property
+    def waivers(self) -> tuple[Waiver, ...]:
+        return tuple(event for event in self.contents.events if isinstance(event, Waiver))
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """The facts of the last part; empty if its file is missing."""
+        return self.environments.get(environment.FILE_NAME, {})
+
+    @property
+    def kind(self) -> str:
+        """The kind of the run's devices; ``mixed`` for several kinds, ``unknown`` for a kind that nobody knows."""
+        found = {backend.kind if (backend := backend_of(uuid)) else "unknown" for uuid in self.run.devices}
+        return found.pop() if len(found) == 1 else "mixed" if found else "unknown"
+
+    def numbered(self) -> list[tuple[int, Event]]:
+        """The events with the numbers of their lines, which count from 1."""
+        skipped = {each.number for each in self.contents.damaged} | {each.number for each in self.contents.unknown}
+        lines = self.data.split(b"\n")
+        numbers = [number for number, line in enumerate(lines, start=1) if line and number not in skipped]
+        return list(zip(numbers, self.contents.events, strict=True))
+
+
+def is_read(name: str) -> bool:
+    """Whether `read` wants the file with this path in the run directory."""
+    return name in (journal.FILE_NAME, junit.FILE_NAME) or _ENVIRONMENT.fullmatch(name) is not None
+
+
+def read(files: Mapping[str, bytes], where: Path) -> Record:
+    """The run in these files, by path in the run directory. `where` is only for error messages.
+
+    Raises JournalError if the journal is not that of a run.
+    """
+    data = files[journal.FILE_NAME]
+    contents = journal.parse_run(where, data)
+    found: dict[str, Mapping[str, Any]] = {}
+    unreadable = []
+    for name in sorted(filter(_ENVIRONMENT.fullmatch, files)):
+        facts = _json(files[name])
+        if isinstance(facts, dict):
+            found[name] = facts
+        else:
+            unreadable.append(name)
+    return Record(data, contents, Ledger.from_journal(contents), found, tuple(unreadable), files.get(junit.FILE_NAME))
+
+
+def device_rows(known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The devices in the facts of an environment file by UUID, with kind and model as texts.
+
+    The file may hold anything. The model is the name and, if it is known, the compute capability.
+    """
+    rows = {}
+    for row in environment.devices_of(known):
+        name, capability = str(row.get("name")), row.get("compute_capability")
+        model = f"{name} {capability}" if capability else name
+        rows[str(row.get("uuid"))] = {"kind": str(row.get("kind")), "name": name, "model": model}
+    return rows
+
+
+def is_software(kind: str) -> bool:
+    """Whether devices of this kind are simulated or software devices."""
+    return kind in BACKENDS and BACKENDS[kind].software
+
+
+def is_gpu(kind: str) -> bool:
+    return kind in BACKENDS and BACKENDS[kind].hardware
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is a JSON object, otherwise an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: object) -> str | None:
+    """The value if it is a text, without characters that cannot be written."""
+    return clean(value) if isinstance(value, str) else None
+
+
+def _json(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,85 @@
+"""Detached signatures by OpenSSH: ``ssh-keygen -Y sign`` and ``verify``."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import IO
+
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError
+from harness.core.text import one_line
+
+#: What a signature is for. One made for another purpose is not accepted.
+NAMESPACE = "gpu-conformance"
+_TOOL = "ssh-keygen"
+#: Seconds. Signing may wait for a passphrase, or for a finger on a key.
+_SIGNING = 120.0
+_VERIFYING = 30.0
+
+
+class SignatureError(HarnessError):
+    """An archive cannot be signed, or a signature cannot be examined."""
+
+
+def path_of(archive: Path) -> Path:
+    """Where the signature of an archive is."""
+    return archive.with_name(f"{archive.name}.sig")
+
+
+def sign(archive: Path, key: Path) -> Path:
+    """Write the signature beside the archive. Raises SignatureError, WriteError."""
+    try:
+        with archive.open("rb") as data:
+            done = _run(data, _SIGNING, "sign", "-f", str(key), "-n", NAMESPACE)
+    except OSError as error:
+        raise SignatureError(f"cannot read {str(archive)!r}") from error
+    if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+        raise SignatureError(f"cannot sign {str(archive)!r} with {str(key)!r}: {_words(done)}")
+    return write_atomically(path_of(archive), done.stdout)
+
+
+def problem(archive: IO[bytes], signature: Path, signers: Path, identity: str = "") -> tuple[str, str]:
+    """Who signed the archive, and why that is not accepted; empty if it is.
+
+    The open file is read, so that it is the one that was verified, whatever has its name now.
+
+    `signers`: an allowed-signers file, see ``man ssh-keygen``. Without `identity`, everyone in it is accepted. Raises
+    SignatureError if the tool or that file is missing.
+    """
+    if not signers.is_file():
+        raise SignatureError(f"there is no file of allowed signers at {str(signers)!r}")
+    if not signature.is_file():
+        return "", f"there is no signature at {str(signature)!r}"
+    who = [identity] if identity else _principals(archive, signers, signature)
+    if not who:
+        return "", f"the signature was made with a key that is not in {str(signers)!r}"
+    for each in who:
+        options = ("-f", str(signers), "-I", each, "-n", NAMESPACE, "-s", str(signature))
+        done = _run(archive, _VERIFYING, "verify", *options)
+        if done.returncode == 0:
+            return each, ""
+    return "", f"the signature is not that of {' or '.join(map(repr, who))} for this archive: {_words(done)}"
+
+
+def _principals(archive: IO[bytes], signers: Path, signature: Path) -> list[str]:
+    done = _run(archive, _VERIFYING, "find-principals", "-s", str(signature), "-f", str(signers))
+    return done.stdout.decode("utf-8", "replace").split("\n")[0].split(",") if done.returncode == 0 else []
+
+
+def _run(archive: IO[bytes], limit: float, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the tool with the archive as its standard input."""
+    archive.seek(0)
+    try:
+        command = [_TOOL, "-Y", *arguments]
+        return subprocess.run(command, stdin=archive, capture_output=True, timeout=limit, check=False)
+    except FileNotFoundError:
+        raise SignatureError(f"{_TOOL} is not installed: install OpenSSH, or leave out the signature") from None
+    except subprocess.TimeoutExpired:
+        raise SignatureError(f"{_TOOL} did not end within {limit:.0f} s: use a key in an agent") from None
+    except OSError as error:
+        raise SignatureError(f"cannot start {_TOOL}") from error
+
+
+def _words(done: subprocess.CompletedProcess[bytes]) -> str:
+    return one_line((done.stderr or done.stdout).decode("utf-8", "replace"), 300) or f"exit status {done.returncode}"

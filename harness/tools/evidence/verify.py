@@ -1,0 +1,289 @@
+"""Verifies an evidence archive: everything that it says is derived again from its journal."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from harness.core.outcome import EXIT_OK
+from harness.core.text import clean, counted, first_of, one_line
+from harness.gating.mustpass import MustPass
+from harness.journal import journal
+from harness.journal.journal import JournalError
+from harness.reporting.page import report as page
+from harness.tools.evidence import archive, checks, record
+from harness.tools.evidence import manifest as manifests
+from harness.tools.evidence.archive import ArchiveError, Content
+from harness.tools.evidence.manifest import Manifest, Summary
+from harness.tools.evidence.record import Record, is_gpu
+
+#: How many waived cases are named.
+_SHOWN = 20
+#: What each part of the manifest is about, for the sentence about a difference.
+_ABOUT = {
+    "complete": "whether the run is complete",
+    "claim": "the claim",
+    "run": "the run",
+    "machine": "the machine",
+    "devices": "the devices",
+    "results": "the results",
+    "must_pass": "the must-pass lists",
+    "waivers": "the waivers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What the verifier expects of the evidence beside that it is true.
+
+    `lists`: must-pass lists that the run must have satisfied. `gpu`: whether it must be of GPUs.
+    """
+
+    green: bool = False
+    gpu: bool = False
+    lists: Sequence[MustPass] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found. It is verified if there are no `problems`. `record` and `manifest` are None if not readable."""
+
+    problems: tuple[str, ...]
+    manifest: Manifest | None = None
+    record: Record | None = None
+
+
+def verify(file: IO[bytes], path: Path, demands: Demands, most_bytes: int = archive.MOST_BYTES) -> Verification:
+    """Verify the archive in an open file. Raises ArchiveError if it cannot be read as an archive."""
+    read = archive.read(file, path, _is_wanted, most_bytes)
+    if read.problems:
+        return Verification(read.problems)
+    manifest, fault = _manifest(read.members)
+    if manifest is None:
+        return Verification((fault,))
+    problems = [*_files(manifest, read.members)]
+    known, fault = _record(read.members, path)
+    if known is None:
+        return Verification((*problems, fault), manifest)
+    found = [*checks.of_run(known)]
+    problems += [each.text for each in found]
+    summary = manifests.summary(known, complete=not any(each.unfinished for each in found))
+    problems += _claims(manifest, known)
+    problems += _differences(manifest, summary)
+    problems += _derived(known, read.members)
+    problems += _demands(known, demands)
+    return Verification(tuple(dict.fromkeys(map(clean, problems))), manifest, known)
+
+
+def _is_wanted(name: str) -> bool:
+    return not name.startswith(manifests.RUN) or record.is_read(name.removeprefix(manifests.RUN))
+
+
+def _manifest(members: dict[str, Content]) -> tuple[Manifest | None, str]:
+    if manifests.FILE_NAME not in members:
+        return None, f"{manifests.FILE_NAME} is missing: the archive is not evidence of a run"
+    data = members[manifests.FILE_NAME].data or b""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        return None, f"{manifests.FILE_NAME} is not JSON: {error}"
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if schema != manifests.SCHEMA:
+        return None, (
+            f"{manifests.FILE_NAME} has schema {schema!r}; this harness reads schema {manifests.SCHEMA}: "
+            "use the harness that made the archive, or a newer one"
+        )
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return None, f"{manifests.FILE_NAME} is not valid: {where}: {first['msg']}"
+    if manifests.to_bytes(manifest) != data:
+        return None, f"{manifests.FILE_NAME} is not written as harness package writes it: it was edited"
+    return manifest, ""
+
+
+def _files(manifest: Manifest, members: dict[str, Content]) -> Iterator[str]:
+    for name, facts in manifest.files.items():
+        content = members.get(name)
+        if content is None:
+            yield f"{name} is missing: {manifests.FILE_NAME} lists it"
+        elif content.sha256 != facts.sha256 or content.size != facts.size:
+            yield (
+                f"{name} was edited: it has {content.size} bytes and SHA-256 {content.sha256[:12]}…, but "
+                f"{manifests.FILE_NAME} says {facts.size} bytes and {facts.sha256[:12]}…"
+            )
+    for name in members:
+        if name not in manifest.files and name != manifests.FILE_NAME:
+            yield f"{name} was added: {manifests.FILE_NAME} does not list it"
+    for name in manifest.left_out:
+        if not name.startswith(f"{manifests.RUN}files/"):
+            yield f"{name} was left out as a link, which is allowed only below {manifests.RUN}files/"
+
+
+def _record(members: dict[str, Content], path: Path) -> tuple[Record | None, str]:
+    files = {
+        name.removeprefix(manifests.RUN): content.data
+        for name, content in members.items()
+        if name.startswith(manifests.RUN) and content.data is not None
+    }
+    if journal.FILE_NAME not in files:
+        return None, f"{manifests.RUN}{journal.FILE_NAME} is missing, so nothing can be verified"
+    try:
+        return record.read(files, path / manifests.RUN / journal.FILE_NAME), ""
+    except JournalError as error:
+        return None, str(error)
+
+
+def _claims(manifest: Manifest, known: Record) -> Iterator[str]:
+    """The claim alone, in words of its own: it is what a reader believes first."""
+    claim = manifest.claim
+    if (claim.gpu or is_gpu(claim.device)) and not is_gpu(known.kind):
+        yield (
+            f"the archive claims a GPU, but the run was on {first_of(known.run.devices)}, which is "
+            f"{known.run.label or 'no GPU'}"
+        )
+    missed = {each.name: each for each in known.ledger.lists if each.missed}
+    listed = {each.name for each in known.ledger.lists}
+    for name in claim.must_pass:
+        if name in missed:
+            cases = missed[name].missed
+            yield f"must-pass list {name} is claimed, but {counted(len(cases), 'case')} did not pass: {first_of(cases)}"
+        elif name not in listed:
+            yield f"must-pass list {name} is claimed, but the run had no such list"
+
+
+def _differences(manifest: Manifest, summary: Summary) -> Iterator[str]:
+    """Every value of the manifest that does not follow from the run."""
+    said, expected = manifest.model_dump(mode="json"), summary.model_dump(mode="json")
+    for part, about in _ABOUT.items():
+        have, want = _flat(part, said[part]), _flat(part, expected[part])
+        for name in dict.fromkeys((*want, *have)):
+            if have.get(name) != want.get(name):
+                yield (
+                    f"{manifests.FILE_NAME} is wrong about {about}: {name} is {_shown(have.get(name))}, but "
+                    f"{_shown(want.get(name))} follows from the run"
+                )
+
+
+def _flat(name: str, value: object) -> dict[str, object]:
+    if isinstance(value, dict):
+        return {path: leaf for key, each in value.items() for path, leaf in _flat(f"{name}.{key}", each).items()}
+    if isinstance(value, list) and value:
+        return {path: leaf for i, each in enumerate(value) for path, leaf in _flat(f"{name}[{i}]", each).items()}
+    return {name: value}
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(one_line(str(value), 120))
+
+
+def _derived(known: Record, members: dict[str, Content]) -> Iterator[str]:
+    """Files that follow from the journal."""
+    expected = manifests.derived(known)
+    for name, data in expected.items():
+        content = members.get(name)
+        if content is None:
+            yield f"{name} is missing: the journal has its contents"
+        elif content.data != data:
+            what = "the waivers" if name == manifests.WAIVERS else "the must-pass list"
+            yield f"{name} is not {what} that the journal has"
+    for name in members:
+        if name.casefold() == f"{manifests.RUN}{page.FILE_NAME}":
+            yield f"{name} is not verified: harness package leaves it out, since harness report html makes it again"
+        if name not in expected and name != manifests.FILE_NAME and not name.startswith(manifests.RUN):
+            yield f"{name} is no file of an evidence archive of this run"
+
+
+def _demands(known: Record, demands: Demands) -> Iterator[str]:
+    ledger = known.ledger
+    if demands.green and (status := ledger.run_exit_status()) != EXIT_OK:
+        yield f"the run is not green, as --require-green demands: {red(known)} (exit status {status})"
+    if demands.gpu and not is_gpu(known.kind):
+        yield f"the run is not on a GPU, as --require-gpu demands: it was on {first_of(known.run.devices)}"
+    results = {each.hash: each for each in ledger.lists}
+    for wanted in demands.lists:
+        same_name = next((each for each in ledger.lists if each.name == wanted.name), None)
+        result = results.get(wanted.hash)
+        if result is None and same_name is not None:
+            yield (
+                f"must-pass list {wanted.name} is another one: yours has {counted(len(wanted.ids), 'case')} and hash "
+                f"{wanted.hash[:19]}, that of the run has {same_name.cases} and {same_name.hash[:19]}"
+            )
+        elif result is None:
+            yield f"the run was not held to must-pass list {wanted.name} ({wanted.hash[:19]})"
+        elif result.missed:
+            yield (
+                f"must-pass list {wanted.name} is not satisfied: {counted(len(result.missed), 'case')} did not pass, "
+                f"the first {result.missed[0]}"
+            )
+
+
+def red(known: Record) -> str:
+    """What makes the run red, in a few words; what was counted if nothing does."""
+    ledger = known.ledger
+    counts = Counter(verdict.outcome for verdict in ledger.red)
+    words = [f"{number} {outcome}" for outcome, number in counts.items()]
+    words += [counted(len(ledger.findings), "finding")] if ledger.findings else []
+    return ", ".join(words) or "no case ran"
+
+
+def extract(file: IO[bytes], folder: Path) -> None:
+    """Write the run directory in a verified archive to a new folder. Raises ArchiveError."""
+    try:
+        folder.mkdir(parents=True)
+        with zipfile.ZipFile(file) as packed:
+            for name in packed.namelist():
+                if not name.startswith(manifests.RUN):
+                    continue
+                path = folder / name.removeprefix(manifests.RUN)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with packed.open(name) as member, path.open("xb") as out:
+                    for chunk in archive.chunks(member):
+                        out.write(chunk)
+    except FileExistsError:
+        raise ArchiveError(f"--extract={str(folder)!r} exists already: name a new folder") from None
+    except OSError as error:
+        raise ArchiveError(f"cannot extract into {str(folder)!r}") from error
+
+
+def lines(known: Record, manifest: Manifest) -> list[str]:
+    """The result of a verified archive, for people."""
+    results, machine = manifest.results, manifest.machine
+    totals = ", ".join(f"{number} {outcome}" for outcome, number in known.ledger.counts.items()) or "no cases"
+    state = {"green": "the run is green", "red": f"the run is red, {red(known)}"}.get(
+        results.verdict, "nothing ran in the run"
+    )
+    names = Counter(device.name or device.uuid for device in manifest.devices)
+    devices = ", ".join(f"{number} x {name}" for name, number in names.items())
+    label = f", {known.run.label}" if known.run.label else ""
+    software = f"driver {machine.driver or 'none'}, torch {machine.torch or 'none'}, harness {manifest.run.harness}"
+    found = [
+        f"verified: {state} (exit status {results.exit_status})",
+        f"  cases: {results.cases}: {totals}",
+        f"  devices: {devices} ({manifest.claim.device}{label}); {software}",
+    ]
+    if manifest.claim.profile or manifest.claim.hardware:
+        found.append(f"  profile {manifest.claim.profile or 'none'}, hardware {manifest.claim.hardware or 'none'}")
+    every = manifest.results.findings
+    found += [f"  finding {each.kind}: {one_line(each.message)}" for each in every[:_SHOWN]]
+    found += [f"  {len(every) - _SHOWN} more findings; manifest.json names them"] if len(every) > _SHOWN else []
+    found += [f"  {each.text}" for each in known.ledger.lists]
+    waived = [each for each in manifest.waivers.used if each.source != manifests.BY_MARK]
+    found += [f"  waived: {each.case} ({each.source})" for each in waived[:_SHOWN]]
+    found += [f"  waived: {len(waived) - _SHOWN} more cases; manifest.json names them"] if len(waived) > _SHOWN else []
+    commit = manifest.run.commit
+    if commit is None:
+        found.append("  the commit is not known: the run was not in a git work tree")
+    else:
+        changed = ", with changes that were not committed" if manifest.run.dirty else ""
+        found.append(f"  commit {commit}{changed}; suite files {manifest.run.suite_files[:19] or 'not known'}")
+    return [clean(line) for line in found]

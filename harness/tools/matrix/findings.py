@@ -1,0 +1,58 @@
+"""The findings of many runs, each once. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.core.text import clean
+from harness.journal.finding_kinds import without_numbers
+from harness.tools.matrix import model
+from harness.tools.matrix.reading import MOST_CASES, Finding
+
+
+def listed_findings(
+    of_runs: Sequence[Sequence[Finding]], machine_of: Sequence[int]
+) -> tuple[tuple[model.Finding, ...], list[tuple[int, ...]]]:
+    """The findings, those of most runs first, and for each run the places of its own among them.
+
+    `of_runs`: the findings of each run. `machine_of`: the number of each run's machine.
+    """
+    found: dict[tuple[str, str], _Group] = {}
+    for run, findings in enumerate(of_runs):
+        for each in findings:
+            found.setdefault((each.kind, without_numbers(each.message)), _Group()).add(run, each)
+    order = sorted(found.values(), key=lambda group: (-len(group.runs), group.first.kind, group.first.message))
+    of_run: list[list[int]] = [[] for _ in of_runs]
+    for number, group in enumerate(order):
+        for run in group.runs:
+            of_run[run].append(number)
+    return tuple(group.made(machine_of) for group in order), list(map(tuple, of_run))
+
+
+@dataclass(slots=True)
+class _Group:
+    """One finding of several runs."""
+
+    every: list[Finding] = field(default_factory=list)
+    runs: dict[int, None] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Finding:
+        return self.every[0]
+
+    def add(self, run: int, finding: Finding) -> None:
+        self.every.append(finding)
+        self.runs[run] = None
+
+    def made(self, machine_of: Sequence[int]) -> model.Finding:
+        cases = dict.fromkeys(clean(case) for each in self.every for case in each.cases)
+        return model.Finding(
+            kind=self.first.kind,
+            message=self.first.message,
+            runs=tuple(self.runs),
+            machines=tuple(sorted({machine_of[run] for run in self.runs})),
+            cases=tuple(cases)[:MOST_CASES],
+            concerned=max(each.concerned for each in self.every),
+            reproduce=next((each.reproduce for each in self.every if each.reproduce), ""),
+        )

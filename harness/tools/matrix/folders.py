@@ -1,0 +1,99 @@
+"""The run directories that the folders of a command line mean."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+from harness.core.text import clean, counted, first_of
+from harness.journal import journal
+
+#: Levels of folders below one that is given, in which run directories are looked for: from a checkout,
+#: ``matrix-results/NIGHT/RUN/PART`` of `ci/slurm/nightly.sbatch`.
+LEVELS = 4
+
+
+class NoRunError(HarnessError):
+    """A path that is given is no run directory, and no folder of run directories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Run directories, each once, in the order of their paths, so that a matrix does not depend on that of arguments.
+
+    `notes`: what was left out, in sentences.
+    """
+
+    runs: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+
+
+def find(given: Sequence[Path]) -> Found:
+    """The run directories among `given`, and those in folders up to `LEVELS` levels below.
+
+    Symbolic links below what is given are not followed: a folder from elsewhere may lead anywhere. Raises NoRunError.
+    """
+    runs: dict[str, Path] = {}
+    links: list[str] = []
+    twice = 0
+    for folder in given:
+        below = [folder] if _has_journal(folder) else list(_below(folder, LEVELS, links))
+        if not below:
+            raise NoRunError(_reason(folder))
+        for path in below:
+            real = os.path.realpath(path)
+            twice += real in runs
+            runs.setdefault(real, path)
+    return Found(tuple(path for _, path in sorted(runs.items())), tuple(_notes(links, twice)))
+
+
+def _has_journal(folder: Path) -> bool:
+    return os.path.lexists(folder / journal.FILE_NAME)
+
+
+def _reason(folder: Path) -> str:
+    if not folder.exists():
+        return f"there is no folder {str(folder)!r}: give run directories, or folders of run directories"
+    if not folder.is_dir():
+        return f"{str(folder)!r} is not a folder: give run directories, or folders of run directories"
+    where = f"in it, or in folders up to {LEVELS} levels below"
+    return f"there is no run in {str(folder)!r}: expected {journal.FILE_NAME} {where}; give another folder"
+
+
+def _below(folder: Path, levels: int, links: list[str]) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except (NotADirectoryError, FileNotFoundError):
+        return
+    except OSError as error:
+        raise NoRunError(f"cannot list the folder {str(folder)!r}: {error.strerror}; make it readable") from None
+    for entry in listed:
+        path = folder / entry.name
+        if entry.is_symlink():
+            links.append(entry.name)
+        elif entry.is_dir():
+            if _has_journal(path):
+                yield path
+            elif levels > 1:
+                yield from _below(path, levels - 1, links)
+
+
+def _notes(links: Sequence[str], twice: int) -> Iterable[str]:
+    if links:
+        names = first_of([clean(name) for name in sorted(links)])
+        yield f"{counted(len(links), 'symbolic link was', 'symbolic links were')} not followed: {names}"
+    if twice:
+        yield f"run directories that were given twice and count once: {twice}"
+
+
+def is_plain(path: Path) -> bool:
+    """Whether it is a regular file and no symbolic link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

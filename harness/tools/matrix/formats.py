@@ -1,0 +1,140 @@
+"""A plan for the systems that run it: GitHub, GitLab, Slurm. And for people."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.core.text import counted, first_of
+from harness.tools.matrix.jobs import Job, PlanError
+from harness.tools.matrix.words import PlanFormat, System
+
+#: GitHub starts at most so many jobs of one matrix.
+GITHUB_MOST = 256
+#: What GitLab's jobs are made of.
+GITLAB_JOBS = "ci/gitlab-jobs.yml"
+#: What Slurm runs.
+SLURM_SCRIPT = "ci/slurm/nightly.sbatch"
+
+
+def github(jobs: Sequence[Job]) -> str:
+    """One line of JSON that ``strategy.matrix`` reads."""
+    if len(jobs) > GITHUB_MOST:
+        raise PlanError(f"{len(jobs)} jobs, and GitHub runs {GITHUB_MOST} of one matrix: choose some with --machine")
+    include = [
+        {
+            "job": job.name,
+            "run": job.run,
+            "runs_on": job.github,
+            "minutes": job.minutes,
+            "hardware": job.hardware,
+            "device": job.device,
+            "driver": job.driver,
+            "torch": job.torch,
+            "build": job.build,
+            "python": job.python,
+            "profile": job.profile,
+            "shard": job.shard,
+        }
+        for job in jobs
+    ]
+    return json.dumps({"include": include}, separators=(",", ":")) + "\n"
+
+
+def gitlab(jobs: Sequence[Job]) -> str:
+    """A child pipeline as JSON, which is YAML too. Its jobs extend those of ``ci/gitlab-jobs.yml``."""
+    pipeline: dict[str, Any] = {"include": [{"local": GITLAB_JOBS}]}
+    for job in jobs:
+        pipeline[job.name] = {
+            "extends": ".job",
+            "tags": job.gitlab,
+            "timeout": f"{job.minutes} minutes",
+            "variables": job.variables(),
+        }
+    return json.dumps(pipeline, indent=2) + "\n"
+
+
+def slurm(jobs: Sequence[Job]) -> str:
+    """One command for each job, quoted for a shell."""
+    return "".join(f"{shlex.join(_sbatch(job))}\n" for job in jobs)
+
+
+def names(jobs: Sequence[Job]) -> str:
+    """For scripts: for each job its run and the folder of its part, ``RUN/PART``."""
+    return "".join(f"{job.run}/{job.part}\n" for job in jobs)
+
+
+def table(jobs: Sequence[Job]) -> str:
+    """For people: a line for each run, with the number of its parts, which are a job each."""
+    head = ("run", "when", "machine", "driver", "torch", "python", "profile", "parts", "runs by")
+    parts: dict[str, list[Job]] = {}
+    for job in jobs:
+        parts.setdefault(job.run, []).append(job)
+    rows = [
+        (
+            job.run,
+            job.when,
+            job.machine,
+            job.driver or "-",
+            f"{job.torch} {job.build}".strip(),
+            job.python,
+            job.profile,
+            str(len(every)) if job.shard else "-",
+            " ".join(system for system in System if getattr(job, system) is not None) or "nothing",
+        )
+        for job, every in ((every[0], every) for every in parts.values())
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    machines = Counter(job.machine for job in jobs)
+    total = f"{counted(len(jobs), 'job')} in {counted(len(parts), 'run')} on {counted(len(machines), 'machine')}"
+    return "".join(f"{line.rstrip()}\n" for line in (*lines, total))
+
+
+def written(jobs: Sequence[Job], form: PlanFormat, by: System | None) -> tuple[str, str]:
+    """The plan in a format, and a note about the jobs that `by` does not reach. The note is empty if there are none.
+
+    Raises PlanError if no job is left.
+    """
+    implied = next((system for system in System if system.value == form.value), None)
+    if implied is not None:
+        if by not in (None, implied):
+            raise PlanError(f"--format={form} is for --by={form}, not for --by={by}")
+        by = implied
+    reached = [job for job in jobs if by is None or getattr(job, by) is not None]
+    missing = list(dict.fromkeys(job.machine for job in jobs if job not in reached))
+    note = ""
+    if missing:
+        left = counted(len(jobs) - len(reached), "job")
+        note = f"left out {left}: machine {first_of(missing)} has no key '{by}'"
+    if not reached:
+        raise PlanError(f"no job is left: {note}")
+    return _WRITERS[form](reached), note
+
+
+def _sbatch(job: Job) -> list[str]:
+    assert job.slurm is not None
+    options = {
+        "job-name": job.name,
+        "time": str(job.minutes),
+        "partition": job.slurm.partition,
+        "gres": job.slurm.gres,
+        "constraint": job.slurm.constraint,
+        "cpus-per-task": None if job.slurm.cpus is None else str(job.slurm.cpus),
+        "mem": job.slurm.memory,
+    }
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    variables = [f"{name}={value}" for name, value in job.variables().items()]
+    return ["env", *variables, "sbatch", "--parsable", *given, SLURM_SCRIPT, "job"]
+
+
+_WRITERS: dict[PlanFormat, Callable[[Sequence[Job]], str]] = {
+    PlanFormat.TABLE: table,
+    PlanFormat.SLURM: slurm,
+    PlanFormat.GITHUB: github,
+    PlanFormat.GITLAB: gitlab,
+    PlanFormat.NAMES: names,
+}

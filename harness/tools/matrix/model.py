@@ -1,0 +1,254 @@
+"""The format of ``matrix.json``: models, and the JSON schema that is shipped for it.
+
+After a change here, run ``python -m harness.tools.matrix.model`` to regenerate the schema.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.core.outcome import Outcome
+from harness.tools.matrix.classing import Factor, Kind, Sure
+
+#: Increased with every change that a reader of the previous number would misread.
+SCHEMA = 1
+SCHEMA_FILE = Path(__file__).with_name("matrix.schema.json")
+
+
+class HoleKind(StrEnum):
+    """Why a machine says nothing about a case. Of several reasons on one machine the first one in this order counts."""
+
+    WAIVED = "waived"
+    LOST = "lost"
+    NOT_RUN = "not_run"
+    GATED = "gated"
+    SKIPPED = "skipped"
+    DESELECTED = "deselected"
+    OTHER_SHARD = "other_shard"
+    NOT_COLLECTED = "not_collected"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Run(_Model):
+    """A run directory."""
+
+    name: str
+    """The path as it was given or found."""
+    run_id: str
+    begun: float
+    """Seconds since 1970-01-01 UTC."""
+    machine: int
+    """Place in `machines`."""
+    red: bool
+    """Whether anything in the run is red: a case, a finding, an unreadable line, or that it did not finish."""
+    exit_status: int
+    """The exit status of the run; 1 if it did not finish."""
+    findings: tuple[int, ...] = ()
+    """Its findings, as places in `findings` of the matrix. At most 100 of one run."""
+    notes: tuple[str, ...] = ()
+    """Doubts about the run, in sentences."""
+
+
+class Machine(_Model):
+    """A column: a host with its kind of device, driver and torch. Its runs count together."""
+
+    host: str
+    device: str
+    """Names of its devices, each once, separated by commas."""
+    driver: str
+    """"none" if it has no driver."""
+    torch: str
+    uuids: tuple[str, ...]
+    """UUIDs of its devices."""
+    runs: int
+    red: int
+    """How many cases were red in one of its runs."""
+    holes: int
+    """How many cases it says nothing about."""
+
+
+class Cell(_Model):
+    """What a machine says about a case. Equal cells are listed once."""
+
+    outcomes: dict[Outcome, int]
+    """The number of runs with each outcome. Empty if no run collected the case."""
+    hole: int | None = None
+    """Place in `holes` if no run of the machine says anything about the case."""
+
+
+class Cause(_Model):
+    """A value that the places of the red results have in common."""
+
+    factor: Factor
+    value: str
+
+
+class Message(_Model):
+    """What a red or flaky case said."""
+
+    text: str
+    runs: int
+    """How many runs said it."""
+
+
+class Failure(_Model):
+    """A case that is red or flaky somewhere, and its class."""
+
+    kind: Kind
+    sure: Sure
+    chance: float
+    """The probability that the bad results of one case fall so by chance; 1 if unknown. See docs/matrix.md."""
+    causes: tuple[Cause, ...]
+    """What the class names. Of class mixed: two causes that only do it together, or several values of one factor."""
+    together: bool
+    """Whether only the causes together do it."""
+    also: tuple[tuple[Cause, ...], ...]
+    """Explanations that fit equally well: these runs cannot tell them apart."""
+    maybe_flake: bool
+    """Whether a flake fits equally well."""
+    always: bool
+    """Whether every run with the causes is red."""
+    red: int
+    """Runs in which it is red."""
+    flaky: int
+    """Runs in which it is flaky."""
+    ran: int
+    """Runs that say something about it."""
+    text: str
+    """The class in words."""
+    next: str
+    """What to do next."""
+    messages: tuple[Message, ...]
+    """Its first different messages."""
+    reproduce: str
+    """The command that runs it again, of one of the runs. Empty if none is recorded."""
+
+
+class Case(_Model):
+    """A row."""
+
+    case: str
+    suite: str
+    cells: tuple[int, ...]
+    """For each machine a place in `cells`."""
+    failure: Failure | None = None
+    """Null if it is red and flaky nowhere."""
+
+
+class Group(_Model):
+    """Failures with the same class and causes."""
+
+    kind: Kind
+    causes: tuple[Cause, ...]
+    together: bool
+    sure: Sure
+    """The surest of its failures."""
+    also: tuple[tuple[Cause, ...], ...]
+    """What none of its failures can be told apart from."""
+    maybe_flake: bool
+    cases: tuple[int, ...]
+    """Places in `cases`."""
+    machines: tuple[int, ...]
+    """The machines with a red or flaky result, as places in `machines`."""
+    text: str
+    next: str
+
+
+class Finding(_Model):
+    """A problem that makes runs red and belongs to no single case. Its text is the same everywhere, but for numbers."""
+
+    kind: str
+    message: str
+    """As the first of the runs has it."""
+    runs: tuple[int, ...]
+    """Places in `runs`."""
+    machines: tuple[int, ...]
+    """Places in `machines`."""
+    cases: tuple[str, ...] = ()
+    """The first cases that it concerns, of all runs. At most 20."""
+    concerned: int = 0
+    """How many cases it concerns, in the run with most."""
+    reproduce: str = ""
+    """The command that reproduces it, of one of the runs. Empty if none is recorded."""
+
+
+class Hole(_Model):
+    """Cells without a result, for one and the same reason."""
+
+    kind: HoleKind
+    reason: str
+    found: tuple[str, ...] = ()
+    """Of gated cases: what the machines have instead. At most five."""
+    cases: tuple[int, ...]
+    """Places in `cases`."""
+    machines: tuple[int, ...]
+    """Places in `machines`."""
+    cells: int
+    """How many cells. Less than cases times machines if some of these machines ran some of these cases."""
+
+
+class Value(_Model):
+    """One value of a fact that differs."""
+
+    value: str
+    """Empty if it is not recorded."""
+    runs: int
+    machines: tuple[int, ...]
+    """Places in `machines`."""
+
+
+class Difference(_Model):
+    """A fact that is not the same in all runs, although it may change results."""
+
+    name: str
+    values: tuple[Value, ...]
+    """Most runs first."""
+
+
+class Matrix(_Model):
+    """Many runs on many machines."""
+
+    schema_version: int = Field(default=SCHEMA, alias="schema", ge=1)
+    """Version of this schema."""
+    runs: tuple[Run, ...]
+    machines: tuple[Machine, ...]
+    cells: tuple[Cell, ...]
+    cases: tuple[Case, ...]
+    groups: tuple[Group, ...]
+    holes: tuple[Hole, ...]
+    findings: tuple[Finding, ...]
+    """Those of most runs first."""
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    """What was left out, in sentences."""
+
+    @property
+    def failures(self) -> int:
+        """How many cases are red or flaky somewhere."""
+        return sum(case.failure is not None for case in self.cases)
+
+
+def as_json(matrix: Matrix) -> bytes:
+    """The contents of ``matrix.json``: the same bytes for the same matrix. A lone surrogate becomes an escape."""
+    return json.dumps(matrix.model_dump(by_alias=True), separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def schema_text() -> str:
+    """The contents of the shipped schema file."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    value: dict[str, Any] = {**head, **Matrix.model_json_schema(mode="serialization")}
+    return json.dumps(value, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

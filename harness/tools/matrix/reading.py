@@ -1,0 +1,421 @@
+"""What one run says about its machine and about each case, in few bytes. Runs are read by several processes."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness.backends.table import backend_of
+from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
+from harness.core.text import clean, one_line
+from harness.gating.renamed import Renamed
+from harness.journal import environment, events, identity, journal, journal_lines
+from harness.journal.decision import Decision, decide, not_run, reopened
+from harness.journal.environment import EnvironmentFileError
+from harness.journal.events import Collected, Event, Finish, MergedShard, Reopened, RunStarted, Start
+from harness.journal.journal import Damaged, JournalError, Unknown
+from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
+from harness.tools.matrix import conditions
+from harness.tools.matrix.folders import is_plain
+
+#: Characters of a message, and of a command, that are kept. A longer command is left out: a part of one does not work.
+MOST_OF_MESSAGE = 300
+MOST_OF_COMMAND = 1000
+#: Different attempts of a run whose messages are kept, and lines among which a doubled one is noticed.
+MOST_MESSAGES = 100_000
+MOST_LINES = 1_000_000
+#: Findings of a run that are kept, and cases that each of them names.
+MOST_FINDINGS = 100
+MOST_CASES = 20
+#: The version of what a machine does not have.
+NONE = "none"
+#: Facts of a run that belong to its machine, and so may differ; a different seed is no difference, either.
+_MACHINE = frozenset({"torch", "driver", "device", "--seed"})
+
+
+class ReaderDiedError(HarnessError):
+    """A process that reads runs ended before it was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of a run. `parent`: the GPU of a MIG instance. `unique`: no other host has a device with this UUID."""
+
+    uuid: str
+    name: str
+    parent: str = ""
+    unique: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a run says about a case: the outcome, the UUIDs of the devices that it ran on, and why it did not run.
+
+    `found`: of a gated case, what the machine has instead of what `reason` asks for.
+    """
+
+    outcome: Outcome
+    devices: tuple[str, ...] = ()
+    reason: str = ""
+    found: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a red or flaky case said, and the command that runs it again."""
+
+    message: str
+    reproduce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding of a run. `cases`: the first of those that it concerns, `concerned`: how many there are."""
+
+    kind: str
+    message: str
+    cases: tuple[str, ...] = ()
+    concerned: int = 0
+    reproduce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run. `says`: for each of `ids` a place in `said`. `troubles`: by place in `ids`.
+
+    `facts`: what should be the same in all runs, such as the hash of the suites' files. `deselected`: cases that the
+    run's options left out. `elsewhere`: cases of other shards. `parts`: run ids of the shards that it was merged from.
+    `print`: runs with the same one are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
+    `findings`: the first of them. `exit_status`: that of the run. `conditions`: what it was beside its machine.
+    """
+
+    name: str
+    run_id: str
+    begun: float
+    host: str
+    driver: str
+    torch: str
+    devices: tuple[Device, ...]
+    facts: Mapping[str, str]
+    ids: tuple[str, ...]
+    says: array[int]
+    said: tuple[Said, ...]
+    troubles: Mapping[int, Trouble]
+    deselected: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+    parts: tuple[str, ...]
+    print: tuple[object, ...]
+    fail_on_flaky: bool
+    red: bool
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    exit_status: int = EXIT_OK
+    conditions: conditions.Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A run directory that cannot be read, and why."""
+
+    name: str
+    reason: str
+
+
+def read_all(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[RunSummary | Unreadable]:
+    """Every run, in order. Several processes read, by default one a core. Raises ReaderDiedError."""
+    wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
+    if wanted < 2:
+        yield from map(read, run_dirs)
+        return
+    # Not forked: what the caller has open and which threads it has is not known here.
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(wanted, mp_context=context, initializer=gc.disable) as pool:
+            yield from pool.map(read, run_dirs)
+    except BrokenProcessPool:
+        message = "a process that reads runs was killed, perhaps for lack of memory: try again with fewer runs"
+        raise ReaderDiedError(message) from None
+
+
+def read(run_dir: Path) -> RunSummary | Unreadable:
+    """Read one run directory."""
+    path, name = run_dir / journal.FILE_NAME, clean(str(run_dir))
+    if not is_plain(path):
+        return Unreadable(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
+    reader = _Reader()
+    try:
+        for line, found in journal_lines.stream(path):
+            reader.add(line, found)
+        if reader.run is None:
+            raise JournalError("no run started there")
+        known = environment.read(run_dir) if is_plain(run_dir / environment.FILE_NAME) else None
+    except EnvironmentFileError as error:
+        known = None
+        reader.notes.append(str(error))
+    except HarnessError as error:
+        return Unreadable(name, one_line(str(error)))
+    return reader.summary(name, known)
+
+
+def with_new_names(run: RunSummary | Unreadable, renamed: Renamed) -> RunSummary | Unreadable:
+    """The same run; its cases have the ids that they have now."""
+    if isinstance(run, Unreadable) or not renamed.tests:
+        return run
+    now = {each: renamed.now(each) for each in (*run.ids, *run.deselected, *run.elsewhere)}
+    if len(set(now.values())) < len(now):
+        note = "it has cases both by old and by new names, so that none of its old names is followed"
+        return replace(run, notes=(*run.notes, note))
+    ids, deselected, elsewhere = (
+        tuple(map(now.__getitem__, each)) for each in (run.ids, run.deselected, run.elsewhere)
+    )
+    findings = tuple(replace(each, cases=tuple(map(renamed.now, each.cases))) for each in run.findings)
+    return replace(run, ids=ids, deselected=deselected, elsewhere=elsewhere, findings=findings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The part of a `finish` line that is kept."""
+
+    outcome: Outcome
+    final: bool
+    ruling: Ruling | None
+    devices: tuple[str, ...]
+    message: str
+    reproduce: str
+    found: str = ""
+
+
+class _Reader:
+    """The events of a run, one after the other. Equal attempts are one object: a run may have millions."""
+
+    def __init__(self) -> None:
+        self.run: RunStarted | None = None
+        self.notes: list[str] = []
+        self._tally = Tally(keep_ended=False)
+        self._parts: list[str] = []
+        self._collected: set[str] = set()
+        self._ids: dict[str, None] = {}
+        self._deselected: dict[str, None] = {}
+        self._elsewhere: dict[str, None] = {}
+        self._started: set[str] = set()
+        self._attempts: dict[str, list[_Attempt]] = {}
+        self._known: dict[object, _Attempt] = {}
+        self._lines: set[int] = set()
+        self._doubled = 0
+        self._damaged: list[Damaged] = []
+        self._damages = 0
+        self._unknown: dict[str, int] = {}
+        self._print = 0
+        self._size = 0
+
+    def add(self, line: bytes, found: Event | Damaged | Unknown) -> None:
+        self._print = zlib.crc32(line, self._print)
+        self._size += len(line)
+        match found:
+            case Finish():
+                self._ids.setdefault(found.case)
+                if not self._is_double(line):
+                    self._attempts.setdefault(found.case, []).append(self._attempt(found))
+            case Start():
+                self._is_double(line)
+                self._started.add(found.case)
+                self._ids.setdefault(found.case)
+            case Damaged():
+                self._damages += 1
+                if len(self._damaged) < 3:
+                    self._damaged.append(found)
+            case Unknown():
+                kind = one_line(found.kind, 40)
+                if kind in self._unknown or len(self._unknown) < 20:
+                    self._unknown[kind] = self._unknown.get(kind, 0) + 1
+            case _:
+                self._add_rare(found)
+
+    def _add_rare(self, event: Event) -> None:
+        self._tally.add(event)
+        match event:
+            case RunStarted():
+                self.run = event
+            case MergedShard():
+                self._parts.append(event.run_id)
+            case Collected():
+                self._tally.add_collected(CollectedList.of(event))
+                self._collected.update(event.ids)
+                # The collected cases come first, in their order, whatever began before this line was written.
+                self._ids = dict.fromkeys(event.ids) | self._ids
+                self._deselected |= dict.fromkeys(event.deselected)
+                self._elsewhere |= dict.fromkeys(event.selected)
+            case Reopened():
+                attempts = self._attempts.get(event.case, [])
+                self._attempts[event.case] = reopened(attempts, lambda each: replace(each, final=False))
+
+    def _is_double(self, line: bytes) -> bool:
+        """Whether the line came before. It is counted if so, and remembered as long as there are not too many."""
+        key = hash(line)
+        if key in self._lines:
+            self._doubled += 1
+            return True
+        if len(self._lines) < MOST_LINES:
+            self._lines.add(key)
+        return False
+
+    def _attempt(self, finish: Finish) -> _Attempt:
+        passed = finish.outcome is Outcome.PASSED and finish.ruling is None
+        key: object = (finish.devices, finish.final) if passed else None
+        if passed and (known := self._known.get(key)) is not None:
+            return known
+        ruling = finish.ruling
+        made = _Attempt(
+            outcome=finish.outcome,
+            final=finish.final,
+            ruling=None if ruling is None else Ruling(ruling.outcome, one_line(ruling.text, MOST_OF_MESSAGE)),
+            devices=finish.devices,
+            message="" if passed else _message(finish),
+            reproduce="" if passed or len(finish.reproduce or "") > MOST_OF_COMMAND else finish.reproduce or "",
+            found="" if finish.gate is None else one_line(finish.gate.found, MOST_OF_MESSAGE),
+        )
+        if not passed and len(self._known) > MOST_MESSAGES:
+            made = replace(made, message="", reproduce="")
+        return self._known.setdefault(key if passed else made, made)
+
+    def summary(self, name: str, known: Mapping[str, Any] | None) -> RunSummary:
+        run = self.run
+        assert run is not None  # `read` has seen to it
+        says, said, troubles = self._verdicts()
+        unknown = sum(self._unknown.values())
+        known_of = self._tally.summary(Oddities(self._damages, unknown, self._doubled, tuple(self._damaged)))
+        status = known_of.run_exit_status()
+        versions = (known or {}).get("versions")
+        torch = versions.get("torch") if isinstance(versions, dict) else None
+        uuids = dict.fromkeys([*run.devices, *(uuid for each in said for uuid in each.devices)])
+        ids = tuple(self._ids)
+        return RunSummary(
+            name=name,
+            run_id=run.run_id,
+            begun=run.t,
+            host=one_line(run.host, 200),
+            driver=one_line(str((known or {}).get("driver") or run.identity.get("driver") or NONE), 100),
+            torch=one_line(str(torch or run.identity.get("torch") or NONE), 100),
+            devices=_devices(tuple(uuids), known or {}, run),
+            facts={name: text for name, text in identity.facts(run).items() if name not in _MACHINE},
+            ids=ids,
+            says=says,
+            said=said,
+            troubles=troubles,
+            deselected=tuple(self._deselected),
+            elsewhere=tuple(self._elsewhere.keys() - self._ids.keys()),
+            parts=tuple(self._parts),
+            print=(run.run_id, run.host, run.t, run.pid, self._size, self._print),
+            fail_on_flaky=run.fail_on_flaky,
+            red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
+            notes=(*self.notes, *self._doubts(known), *_unexplained(known_of)),
+            findings=tuple(map(_finding, known_of.findings[:MOST_FINDINGS])),
+            exit_status=status,
+            conditions=conditions.facts_of(run, known),
+        )
+
+    def _verdicts(self) -> tuple[array[int], tuple[Said, ...], dict[int, Trouble]]:
+        places: dict[Said, int] = {}
+        says = array("I")
+        troubles: dict[int, Trouble] = {}
+        decided: dict[tuple[bool, tuple[int, ...]], tuple[int, Trouble | None, Outcome, bool]] = {}
+        for index, case in enumerate(self._ids):
+            attempts = self._attempts.get(case, [])
+            # Equal attempts are one object, and all of them are alive, so that their ids tell them apart.
+            key = (case in self._started, tuple(map(id, attempts)))
+            if (found := decided.get(key)) is None:
+                decision = decide(attempts, int(key[0]))
+                said, trouble = self._said(decision)
+                ran = decision.outcome.ran and decision.decided is not None and decision.decided.outcome.ran
+                found = decided[key] = (places.setdefault(said, len(places)), trouble, decision.outcome, ran)
+            says.append(found[0])
+            self._tally.count(case, found[2], ran=found[3], collected=case in self._collected)
+            if found[1] is not None:
+                troubles[index] = found[1]
+        return says, tuple(places), troubles
+
+    def _said(self, decision: Decision[_Attempt]) -> tuple[Said, Trouble | None]:
+        outcome, by = decision.outcome, decision.decided
+        if decision.ruled is not None and decision.ruled.ruling is not None:
+            message = decision.ruled.ruling.text
+        elif by is not None:
+            message = by.message
+        elif outcome is Outcome.NOT_RUN:
+            message = not_run(self._tally.stopped)
+        else:
+            message = "it started and never finished"
+        devices = () if by is None else by.devices
+        if outcome is Outcome.FLAKY or (outcome.is_red and outcome.ran):
+            return Said(outcome, devices), Trouble(message or str(outcome), "" if by is None else by.reproduce)
+        if outcome is Outcome.GATED and by is not None:
+            return Said(outcome, (), message, by.found), None
+        return Said(outcome, devices if outcome.ran else (), "" if outcome is Outcome.PASSED else message), None
+
+    def _doubts(self, known: Mapping[str, Any] | None) -> Iterator[str]:
+        if self._tally.end is None:
+            yield "it did not finish"
+        if self._damages:
+            first = "; ".join(f"line {each.number}: {one_line(each.reason, 100)}" for each in self._damaged)
+            yield f"lines of its journal that cannot be read: {self._damages} ({first})"
+        if self._unknown:
+            kinds = ", ".join(map(repr, self._unknown))
+            yield f"lines of its journal of an unknown kind: {sum(self._unknown.values())} ({kinds})"
+        if self._doubled:
+            yield f"lines of its journal that came twice and count once: {self._doubled}"
+        if known is None:
+            yield f"it has no readable {environment.FILE_NAME}, so names of devices may be missing"
+
+
+def _unexplained(summary: Summary) -> Iterator[str]:
+    """Why the run is red, where neither a case nor a finding says it."""
+    status = summary.run_exit_status()
+    if summary.end is None or status in (EXIT_OK, EXIT_NOTHING_RAN) or summary.red_cases or summary.findings:
+        return
+    yield f"it ended with exit status {status}, and no case and no finding says why: read the output of pytest"
+
+
+def _finding(event: events.Finding) -> Finding:
+    command = event.reproduce or ""
+    return Finding(
+        kind=one_line(event.kind, 100),
+        message=one_line(event.message, MOST_OF_MESSAGE),
+        cases=event.cases[:MOST_CASES],
+        concerned=len(event.cases),
+        reproduce="" if len(command) > MOST_OF_COMMAND else clean(command),
+    )
+
+
+def _message(finish: Finish) -> str:
+    if finish.gate is not None:
+        gate = finish.gate
+        return one_line(f"{gate.capability}: wanted {gate.wanted}", MOST_OF_MESSAGE)
+    return one_line(finish.message, MOST_OF_MESSAGE)
+
+
+def _devices(uuids: Sequence[str], known: Mapping[str, Any], run: RunStarted) -> tuple[Device, ...]:
+    rows = {str(row.get("uuid")): row for row in environment.devices_of(known)}
+    alone = run.identity.get("device", "")
+    return tuple(map(partial(_device, rows=rows, alone="" if ", " in alone else alone), uuids))
+
+
+def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> Device:
+    """`alone`: the name that all devices of the run have, if the run's identity tells one."""
+    row, backend = rows.get(uuid, {}), backend_of(uuid)
+    name = row.get("name") or alone or (backend.label if backend is not None and not backend.hardware else "")
+    return Device(
+        uuid=one_line(uuid, 200),
+        name=one_line(str(name or "unknown device"), 200),
+        parent=one_line(str(row.get("mig_parent") or ""), 200),
+        unique=backend is None or backend.hardware,
+    )

@@ -1,0 +1,165 @@
+"""Classes, causes and next steps in words. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from harness.core.text import counted
+from harness.tools.matrix.classing import CONDITIONS, TIMES, Cause, Classing, Explanation, Factor, Kind, Sure, Tally
+
+#: The classes in the order of reports.
+TITLES = {
+    Kind.EVERYWHERE: "everywhere",
+    Kind.ONE_TORCH: "one torch",
+    Kind.ONE_DRIVER: "one driver",
+    Kind.ONE_DEVICE: "one kind of device",
+    Kind.ONE_HOST: "one host",
+    Kind.ONE_UUID: "one device",
+    Kind.ONE_OPTION: "one option",
+    Kind.ONE_COMMIT: "one commit",
+    Kind.ONE_SETTING: "one setting",
+    Kind.SINCE: "since a run",
+    Kind.UNTIL: "until a run",
+    Kind.MIXED: "mixed",
+    Kind.FLAKE: "flake",
+}
+#: What stands for the causes of a class that has none.
+_HEADINGS = {
+    Kind.EVERYWHERE: "wherever it ran",
+    Kind.FLAKE: "now and then, with no cause in common",
+    Kind.MIXED: "on some machines, with no cause in common",
+}
+_NOUNS = {
+    Factor.UUID: "device",
+    Factor.HOST: "host",
+    Factor.DEVICE: "kind of device",
+    Factor.DRIVER: "driver",
+    Factor.TORCH: "torch",
+    Factor.OPTION: "option",
+    Factor.COMMIT: "commit",
+    Factor.SETTING: "environment",
+    Factor.SINCE: "since",
+    Factor.UNTIL: "until",
+}
+
+
+def cause(each: Cause) -> str:
+    """For example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
+    return each.value if each.value.startswith("without ") else f"{_NOUNS[each.factor]} {each.value}"
+
+
+def explanation(causes: Explanation, *, together: bool = True) -> str:
+    """For example ``driver 580.95 together with torch 2.13.0``."""
+    if together:
+        return " together with ".join(map(cause, causes))
+    return " or ".join(map(cause, causes))
+
+
+def title(kind: Kind, causes: Explanation, *, together: bool) -> str:
+    """What a group of failures is about: ``driver 580.95``, ``wherever it ran``."""
+    return explanation(causes, together=together) if causes else _HEADINGS[kind]
+
+
+def text(classing: Classing) -> str:
+    """The class of one case in a sentence."""
+    total, inside, causes = classing.total, classing.inside, classing.causes
+    others = total.all - inside.all
+    if classing.kind is Kind.EVERYWHERE:
+        return f"Red in {_all(total.all)} of it, on {counted(classing.machines, 'machine')}."
+    if classing.kind is Kind.FLAKE:
+        where = "on a machine" if classing.machines == 1 else f"on {counted(classing.machines, 'machine')}"
+        return f"{_bad(total)} of {counted(total.all, 'run')}, {where} that also passed it."
+    if classing.kind is Kind.MIXED and not classing.together:
+        if not causes:
+            return f"Red in {total.red} of {counted(total.all, 'run')}: neither one cause nor two together explain it."
+        return f"Red in all runs with {explanation(causes, together=False)}, and in none of the others."
+    what = explanation(causes)
+    what = what if causes[0].factor in TIMES or what.startswith("without ") else f"with {what}"
+    how = f"Red in {_all(inside.all)} {what}" if classing.always else _sometimes(inside, what)
+    rest = f", and in none of the {counted(others, 'other run')}" if others > 1 else ", and not in the other run"
+    return f"{how}{rest}."
+
+
+def _all(runs: int) -> str:
+    return "the only run" if runs == 1 else f"all {runs} runs"
+
+
+def _bad(tally: Tally) -> str:
+    parts = [f"red in {tally.red}"] if tally.red else []
+    parts += [f"flaky in {tally.flaky}"] if tally.flaky else []
+    return " and ".join(parts).capitalize()
+
+
+def _sometimes(inside: Tally, what: str) -> str:
+    return f"{_bad(inside)} of {counted(inside.all, 'run')} {what}"
+
+
+def apart(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
+    """What fits equally well, in a phrase: ``host n3; driver 580.95; a flake``. Empty if nothing does."""
+    return "; ".join([explanation(each) for each in also] + (["a flake"] if maybe_flake else []))
+
+
+def advice(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool) -> str:
+    """What to do next: the run that tells explanations apart, or the step that follows from the class."""
+    if kind is Kind.EVERYWHERE:
+        untried = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
+        return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]
+    if maybe_flake:
+        where = f" on {cause(causes[0])}" if causes else ""
+        return f"Run it again{where}: it was bad only once."
+    singles = [*(causes if len(causes) == 1 else ()), *(each[0] for each in also if len(each) == 1)]
+    changed = [each for each in singles if each.factor in CONDITIONS]
+    if changed and (len(singles) > 1 or sure is not Sure.STRONG):
+        return f"Run it again now, {_otherwise(changed[0])}: that tells whether it is the cause."
+    if singles and singles[0].factor in TIMES and sure is not Sure.STRONG:
+        return "Repeat it now: pytest CASE --repeat=100. There are too few results to rule out chance."
+    singles = [each for each in singles if each.factor not in TIMES]
+    if len(singles) > 1:
+        steps = [_separate(narrow, wide) for narrow, wide in pairwise(singles) if narrow.factor is not wide.factor]
+        if steps:
+            return f"To tell them apart, run it {'; or '.join(steps)}."
+    if sure is Sure.WEAK and kind is not Kind.FLAKE and not (kind is Kind.MIXED and not causes):
+        return "Run it on more machines: there are too few results to rule out chance."
+    if kind is Kind.MIXED and causes:
+        return "Compare with a run that has only one of these causes: harness diff."
+    return _STEPS[kind]
+
+
+_STEPS = {
+    Kind.EVERYWHERE: "Look at the case and at torch first: no machine passes it.",
+    Kind.ONE_TORCH: "Compare with a run of another torch: harness diff.",
+    Kind.ONE_DRIVER: "Compare with a run of another driver: harness diff.",
+    Kind.ONE_DEVICE: "Look at the case's precision, memory and launch sizes on this kind of device.",
+    Kind.ONE_HOST: "Compare the host with one that passes: harness diff.",
+    Kind.ONE_UUID: "Examine the device on its host: harness devices --health.",
+    Kind.ONE_OPTION: "Compare a run with it and one without it: harness diff.",
+    Kind.ONE_COMMIT: "Compare with a run of the commit before: harness diff.",
+    Kind.ONE_SETTING: "Compare a run with it and one without it: harness diff.",
+    Kind.SINCE: "Find out what changed then: harness diff of the run before and this one.",
+    Kind.UNTIL: "Nothing, if it was mended then: later runs pass it.",
+    Kind.FLAKE: "Repeat it on one machine: pytest CASE --repeat=100.",
+    Kind.MIXED: "Look at the machines where it is red, and run it again there.",
+}
+
+
+def _otherwise(each: Cause) -> str:
+    """How a run without the cause is made."""
+    if each.factor is Factor.COMMIT:
+        return "at another commit"
+    if each.value.startswith("without "):
+        return f"with {each.value.removeprefix('without ')}"
+    return f"without {each.value}" if each.factor is Factor.OPTION else f"with another {cause(each)}"
+
+
+def _separate(narrow: Cause, wide: Cause) -> str:
+    if narrow.factor is Factor.UUID and wide.factor is Factor.UUID:
+        return "on another instance of the same GPU"
+    word = "of" if wide.factor is Factor.HOST else "with"
+    prefix = "with" if narrow.factor in (Factor.DRIVER, Factor.TORCH) else "on"
+    return f"{prefix} another {_NOUNS[narrow.factor]} {word} {cause(wide)}"
+
+
+def _nouns(causes: Sequence[Cause]) -> str:
+    *firsts, last = dict.fromkeys(_NOUNS[each.factor] for each in causes) or ("",)
+    return f"{', '.join(firsts)} or {last}" if firsts else last

@@ -1,0 +1,207 @@
+"""What a break of torch is, and the ways to make one. Importing this file does not import torch.
+
+A break is made in a process that is used for nothing else and is never undone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.core.errors import HarnessError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class BreakError(HarnessError):
+    """A break is written wrongly, or its name is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """One way in which torch may be wrong.
+
+    - `breaks`: what is wrong, in one sentence.
+    - `suites`: the folders, files or case ids that should notice. Only these run.
+    - `apply`: breaks torch in this process. None for a fault.
+    - `shows`: the demonstration. A function of no arguments whose value, plain and always the same, the break changes.
+    - `device`: the kind of device that the cases run on.
+    - `fault`: the fault of the software device that is injected, for a break without `apply`.
+    - `options`: further options for pytest.
+    """
+
+    name: str
+    breaks: str
+    suites: tuple[str, ...]
+    apply: Callable[[], object] | None = None
+    shows: Callable[[], object] | None = None
+    device: str = "cpu"
+    fault: str = ""
+    options: tuple[str, ...] = ()
+
+
+@dataclass
+class Theme:
+    """The breaks of one file of the catalogue, in order. Its instances are decorators of the functions that break."""
+
+    breaks: list[Break] = field(default_factory=list)
+
+    def __call__(
+        self, breaks: str, *suites: str, shows: Callable[[], object], device: str = "cpu"
+    ) -> Callable[[Callable[[], object]], Callable[[], object]]:
+        """Add a break under the name of the decorated function."""
+
+        def add(apply: Callable[[], object]) -> Callable[[], object]:
+            self.add(Break(apply.__name__, breaks, suites, apply, shows, device))
+            return apply
+
+        return add
+
+    def edit(
+        self, name: str, breaks: str, where: str, old: str, new: str, *suites: str, shows: Callable[[], object]
+    ) -> None:
+        """Add a break that replaces a piece of the source of a function of torch. See `edit`."""
+        self.add(Break(name, breaks, suites, lambda: edit(where, old, new), shows))
+
+    def add(self, each: Break) -> None:
+        """Add a break. Raises BreakError if it lacks something."""
+        if not _NAME.fullmatch(each.name):
+            raise BreakError(f"the break {each.name!r}: expected a name of small letters, digits and underscores")
+        if not each.breaks.strip() or not each.suites:
+            raise BreakError(f"the break {each.name!r}: expected a sentence on what it breaks, and suites")
+        if (each.apply is None) != (each.shows is None):
+            raise BreakError(f"the break {each.name!r}: expected a demonstration that shows its effect")
+        if (each.apply is None) != bool(each.fault):
+            raise BreakError(f"the break {each.name!r}: expected a function that breaks torch or the name of a fault")
+        self.breaks.append(each)
+
+
+def replace(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+    """Replace an attribute of a module or class by what `around` makes of it, for functions of any kind."""
+    found = vars(owner).get(name, getattr(owner, name))
+    if isinstance(found, staticmethod | classmethod):
+        setattr(owner, name, type(found)(around(found.__func__)))
+    elif isinstance(found, property):
+        setattr(owner, name, property(around(found.fget), found.fset, found.fdel))
+    else:
+        setattr(owner, name, around(found))
+
+
+def edit(where: str, old: str, new: str) -> None:
+    """Replace each `old` in the source of a function by `new`, and compile it anew.
+
+    `where`: ``module:function`` or ``module:Class.method``. Raises BreakError if the source of this release of torch
+    does not have `old`.
+    """
+    module, _, path = where.partition(":")
+    owner: Any = importlib.import_module(module)
+    *classes, name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    found = inspect.unwrap(getattr(inspect.getattr_static(owner, name), "__func__", getattr(owner, name)))
+    source = textwrap.dedent(inspect.getsource(found))
+    if old not in source:
+        raise BreakError(f"the source of {where} does not have {old!r}")
+    made: dict[str, Any] = {}
+    # In a function with the class as a variable, for `super()` without arguments.
+    outer = f"def outer(__class__):\n{textwrap.indent(source.replace(old, new), '    ')}\n    return {found.__name__}\n"
+    exec(compile(f"from __future__ import annotations\n{outer}", f"<{where}>", "exec"), found.__globals__, made)
+    setattr(owner, name, made["outer"](owner))
+
+
+def replace_kernel(operator: str, around: Callable[..., Any], keys: Sequence[str] = ("CPU",)) -> None:
+    """Replace the kernels of an operator for these dispatch keys.
+
+    `around` is called with the kernel as a function, then the arguments of the operator. So whoever calls the operator,
+    in Python or C++, gets the broken one. In the place of a tensor `around` may get a number, as in ``x * 2.0``. The
+    kernel takes it as a tensor of no dimensions, of a type with which the result has the type that it has with the
+    number.
+    """
+    import warnings
+
+    import torch
+
+    make: Any = torch.library.Library  # it has no types
+    library = make("aten", "IMPL")
+    _LIBRARIES.append(library)
+    tensors = _places_of_tensors(operator)
+    for key in keys:
+        kernel = torch.library.get_kernel(f"aten::{operator}", key)
+
+        def broken(keyset: Any, *arguments: Any, _kernel: Any = kernel, **named: Any) -> Any:
+            def original(*given: Any, **more: Any) -> Any:
+                return _kernel.call_boxed(keyset, *_with_tensors(given, tensors), **more)
+
+            return around(original, *arguments, **named)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns once that a kernel is overridden
+            library.impl(operator, broken, key, with_keyset=True)
+
+
+def _places_of_tensors(operator: str) -> frozenset[int]:
+    """The places of the arguments that are tensors."""
+    import torch
+
+    name, _, overload = operator.partition(".")
+    schema: Any = getattr(getattr(torch.ops.aten, name), overload or "default")._schema
+    return frozenset(place for place, each in enumerate(schema.arguments) if str(each.type) == "Tensor")
+
+
+def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence[Any]:
+    """The arguments, with tensors for numbers in these places.
+
+    torch passes a number to a kernel as a tensor that does not decide the type of the result. A kernel in Python gets
+    the number, and a kernel in C++ does not take it back.
+    """
+    numbers = [place for place in tensors if place < len(arguments) and type(arguments[place]) in _NUMBERS]
+    if not numbers:
+        return arguments
+    import torch
+
+    others = [each for each in arguments if isinstance(each, torch.Tensor)]
+    made = list(arguments)
+    for place in numbers:
+        number = arguments[place]
+        # Not torch.tensor, which copies: the kernel that copies may be the broken one.
+        exact = torch.scalar_tensor(number, dtype=getattr(torch, _NUMBERS[type(number)]))
+        wanted = [torch.result_type(other, number) for other in others]
+        fits = [torch.result_type(other, exact) for other in others] == wanted
+        made[place] = exact if fits or not wanted else torch.scalar_tensor(number, dtype=wanted[0])
+    return made
+
+
+#: The type of the tensor that torch makes of a number.
+_NUMBERS: Mapping[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+#: Kernels are registered as long as their library lives.
+_LIBRARIES: list[Any] = []
+
+
+def is_mistake(text: str) -> bool:
+    """Whether a text is that of an exception which tells of a wrongly written break, and not of a wrong value.
+
+    torch that computes wrongly does not raise these, and code that is given the wrong values raises others.
+    """
+    kind, colon, _ = text.partition(":")
+    return bool(colon) and kind.rpartition(".")[2] in _MISTAKES
+
+
+#: Names of exceptions.
+_MISTAKES = frozenset(
+    {"AttributeError", "ImportError", "NameError", "RecursionError", "TypeError", "UnboundLocalError"}
+)
+
+
+def by_name(breaks: Sequence[Break]) -> Mapping[str, Break]:
+    """The breaks by name. Raises BreakError if two have the same name."""
+    found: dict[str, Break] = {}
+    for each in breaks:
+        if each.name in found:
+            raise BreakError(f"two breaks are named {each.name!r}: rename one")
+        found[each.name] = each
+    return found

@@ -1,0 +1,112 @@
+"""Runs cases with torch broken, one break a run, and without a break, and makes the table of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from harness.core.outcome import Outcome
+from harness.journal.ledger import Ledger
+from harness.tools.diagnosis import campaign as runs
+from harness.tools.diagnosis.campaign import NO_CATCH, Tally
+from harness.tools.mutation.breaks import Break, BreakError, is_mistake
+from harness.tools.mutation.plugin import VARIABLE
+from harness.tools.mutation.table import Row, Table
+
+#: Name of the run without a break on a kind of device.
+CLEAN = "clean"
+#: Outcomes with which a case has checked nothing.
+_NOTHING_CHECKED = (*NO_CATCH, Outcome.GATED, Outcome.SKIPPED)
+
+
+class Run(Protocol):
+    """Runs cases. See `Runner`."""
+
+    def __call__(self, name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger: ...
+
+
+class Runner:
+    """Runs pytest in processes of its own, always with the same `options`. `catalogue`: a file of breaks, or None."""
+
+    def __init__(self, results: Path, options: Sequence[str], catalogue: Path | None) -> None:
+        self._results = results
+        self._options = tuple(options)
+        self._catalogue = catalogue
+
+    def __call__(self, name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger:
+        """One run of these cases. Raises CampaignError if it has no journal."""
+        started = runs.Runs(tuple(cases), tuple(self._options), self._results, device)
+        if each is None:
+            return started.run(name)
+        if each.apply is None:
+            return started.run(name, f"--inject={each.fault}", *each.options)
+        words = f"{self._catalogue.absolute()}:{each.name}" if self._catalogue else each.name
+        return started.run(name, "-p", "harness.tools.mutation.plugin", *each.options, variables={VARIABLE: words})
+
+
+def conduct(
+    breaks: Sequence[Break],
+    run: Run,
+    unusable: Mapping[str, str],
+    *,
+    jobs: int,
+    tell: Callable[[str], object],
+) -> Table:
+    """Run the cases without a break, once for each kind of device, and then those of each break with it.
+
+    `unusable`: why breaks cannot be used. `jobs`: the number of runs at the same time. `tell` gets a line a run.
+    Raises BreakError if there are no cases, CampaignError if they do not run.
+    """
+    usable = [each for each in breaks if each.name not in unusable]
+    with ThreadPoolExecutor(jobs) as pool:
+        devices = sorted({each.device for each in usable})
+        clean = dict(zip(devices, pool.map(lambda device: _clean(usable, device, run, tell), devices), strict=True))
+        rows = dict(
+            zip(
+                (each.name for each in usable),
+                pool.map(lambda each: _row(each, clean[each.device], run, tell), usable),
+                strict=True,
+            )
+        )
+    wrong = {case: outcome for tally in clean.values() for case, outcome in tally.wrong.items()}
+    return Table(
+        tuple(
+            rows.get(each.name) or Row(each.name, each.breaks, each.device, unusable=unusable[each.name])
+            for each in breaks
+        ),
+        wrong,
+    )
+
+
+def _clean(breaks: Sequence[Break], device: str, run: Run, tell: Callable[[str], object]) -> Tally:
+    cases = sorted({suite for each in breaks if each.device == device for suite in each.suites})
+    if lost := [case for case in cases if not Path(case.partition("::")[0]).exists()]:
+        raise BreakError(f"the suite {lost[0]!r} does not exist: run this where it is, or name others with --suites")
+    tally = runs.tally(run(f"{CLEAN}-{device}", device, cases, None))
+    tell(f"{device} without a break: {len(tally.passed)} passed, {len(tally.wrong)} red")
+    return tally
+
+
+def _row(each: Break, clean: Tally, run: Run, tell: Callable[[str], object]) -> Row:
+    ledger = run(each.name, each.device, each.suites, each)
+    tally = runs.tally(ledger, each.fault)
+    checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
+    ran = checked & clean.passed
+    texts = {verdict.case: verdict.message for verdict in ledger.verdicts}
+    # Without the break they passed, so the exception is one of the break.
+    stumbled = {case: texts[case] for case in tally.wrong if case in clean.passed and is_mistake(texts[case])}
+    if each.apply is None:  # a fault has no code that could be written wrongly
+        stumbled = {}
+    red = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
+    caught = {case: outcome for case, outcome in red.items() if case not in stumbled}
+    unusable = ""
+    if not ran:
+        unusable = "none of its cases ran with it: see the output of its run"
+    elif each.apply is None and not tally.struck and not caught:
+        unusable = "the fault never occurred"
+    tell(
+        f"{each.name}: {unusable or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}"
+    )
+    return Row(each.name, each.breaks, each.device, caught, ran, unusable, stumbled)

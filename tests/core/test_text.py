@@ -1,0 +1,78 @@
+"""Text that comes from cases is cleaned, cut and shortened without surprises."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.core.text import cap, clean, first_of, one_line
+
+ANY_TEXT = st.text(st.characters())  # lone surrogates and control characters included
+
+
+@pytest.mark.parametrize(
+    ("dirty", "cleaned"),
+    [
+        ("plain, é, 日本, 😀", "plain, é, 日本, 😀"),
+        ("tab\tline\nreturn\r", "tab\tline\nreturn\r"),
+        ("\x00\x1b[31m\x0b", "\\x00\\x1b[31m\\x0b"),
+        ("\udc80\ud83d", "\\udc80\\ud83d"),
+        ("\ufffe\uffff\ufffd", "\\ufffe\\uffff\ufffd"),
+        ("\x7f\x85\u2028", "\x7f\x85\u2028"),
+    ],
+)
+def test_clean(dirty: str, cleaned: str) -> None:
+    assert clean(dirty) == cleaned
+
+
+@given(ANY_TEXT)
+def test_cleaned_text_survives_xml(text: str) -> None:
+    element = ElementTree.Element("e")
+    element.text = clean(text)
+    read = ElementTree.fromstring(ElementTree.tostring(element, encoding="utf-8")).text or ""
+    assert read == clean(text).replace("\r\n", "\n").replace("\r", "\n")
+    assert clean(clean(text)) == clean(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "capped"),
+    [
+        ("", 0, ""),
+        ("abcd", 4, "abcd"),
+        ("abcdefgh", 4, "ab\n[... 4 of 8 characters cut ...]\ngh"),
+        ("abcdefgh", 3, "a\n[... 5 of 8 characters cut ...]\ngh"),
+        ("abcdefgh", 1, "\n[... 7 of 8 characters cut ...]\nh"),
+        ("abcdefgh", 0, "\n[... 8 of 8 characters cut ...]\n"),
+    ],
+)
+def test_cap(text: str, limit: int, capped: str) -> None:
+    assert cap(text, limit) == capped
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ""),
+        (" \n\n  first \x00\nsecond", "first \\x00"),
+        ("x" * 2000, "x" * 9 + "…"),
+    ],
+)
+def test_one_line(text: str, line: str) -> None:
+    assert one_line(text, limit=10 if len(text) > 100 else 1000) == line
+
+
+@given(ANY_TEXT)
+def test_one_line_is_one_bounded_line(text: str) -> None:
+    line = one_line(text, limit=5)
+    assert len(line) <= 5
+    assert len(line.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (["a\nx", "b", "c", "d"], "a, b, c, …")]
+)
+def test_the_first_of_some_names(names: list[str], text: str) -> None:
+    assert first_of(names) == text

@@ -1,0 +1,30 @@
+"""Layers on simulated devices: convolutions, pooling, embeddings, and sums of their sparse gradients; and operators on
+lists of tensors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.devices import software
+from harness.sim.simcuda import build, loading
+from tests.sim.simcuda import checks
+
+_BUILT_FOR = software.cuda()
+
+_CHECKS = Path(__file__).with_name("layer_checks.py")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
+    """What became of each check: "ok", or a traceback. All run in one process, so after a device-side assertion those
+    behind it fail as well."""
+    return checks.outcomes(_CHECKS, loading.variables(build.build(), os.environ))
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@pytest.mark.parametrize("name", checks.names(_CHECKS))
+def test_layer(name: str, outcomes: dict[str, str]) -> None:
+    assert outcomes[name] == "ok", outcomes[name]

@@ -1,0 +1,96 @@
+"""How the simulated CUDA gets into processes, and that it stays out of all others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from harness.sim.simcuda import autoload, loading
+from harness.sim.simcuda.build import Built
+from harness.sim.simcuda.loading import LoadError
+from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
+
+_ROOT = Path(__file__).parents[3]
+BUILT = Built(Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"))
+
+
+def test_torch_is_told_of_it() -> None:
+    declared = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    entry = importlib.metadata.EntryPoint("simcuda", declared["torch.backends"]["simcuda"], "torch.backends")
+    assert entry.load() is autoload.load
+
+
+def test_a_process_without_the_variable_imports_and_loads_nothing() -> None:
+    script = (
+        "import sys; from harness.sim.simcuda.autoload import load, loaded; load(); "
+        "print(loaded(), *sorted(name for name in sys.modules if name.startswith(('harness', 'torch', 'ctypes'))))"
+    )
+    done = run_python(script, {autoload.VARIABLE: ""})
+    assert done.stdout.split() == ["None", "harness", "harness.sim.simcuda", "harness.sim.simcuda.autoload"], (
+        done.stderr
+    )
+
+
+def test_operators_are_not_loaded_beside_another_runtime() -> None:
+    done = run_python("from harness.sim.simcuda.autoload import load; load()", {autoload.VARIABLE: "/c/operators.so"})
+    assert "RuntimeError: SIMCUDA_OPERATORS is set, but the CUDA runtime of this process is not the" in done.stderr
+
+
+def test_operators_are_loaded_once(tmp_path: Path) -> None:
+    runtime = fake_runtime(tmp_path)
+    script = (
+        "import ctypes\nfrom harness.sim.simcuda import autoload, loading\nautoload.load()\nautoload.load()\n"
+        f"loading.check({str(runtime)!r})\nprint(autoload.loaded(), ctypes.CDLL(None).simcuda_installed())"
+    )
+    done = run_python(script, {"LD_PRELOAD": str(runtime), autoload.VARIABLE: str(runtime)})
+    assert done.stdout.strip() == f"{runtime} 1", done.stderr
+
+
+def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None:
+    runtime = str(fake_runtime(tmp_path, installs=False))
+    script = "from harness.sim.simcuda.autoload import load; load()"
+    done = run_python(script, {"LD_PRELOAD": runtime, autoload.VARIABLE: runtime})
+    assert f"RuntimeError: the operators in {runtime!r} cannot be registered with this torch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("outer", "preload"),
+    [
+        ({}, "/c/libcudart.so.13:/c/libcuda.so.1"),
+        ({"LD_PRELOAD": ""}, "/c/libcudart.so.13:/c/libcuda.so.1"),
+        ({"LD_PRELOAD": "/x/jemalloc.so"}, "/c/libcudart.so.13:/c/libcuda.so.1:/x/jemalloc.so"),
+    ],
+)
+def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> None:
+    assert loading.variables(BUILT, outer) == {
+        "LD_PRELOAD": preload,
+        "SIMCUDA_OPERATORS": "/c/operators.so",
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
+        "TORCH_DISABLE_NATIVE_JIT": "1",
+    }
+
+
+def test_a_process_without_it_is_found(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="the simulated CUDA is not in this process: LD_PRELOAD is None"):
+        loading.check("/c/operators.so")
+    script = "import torch\nfrom harness.sim.simcuda import loading\nloading.check('/c/operators.so')"
+    done = run_python(script, {"LD_PRELOAD": str(fake_runtime(tmp_path))})
+    assert "torch found no entry point 'simcuda' in the group 'torch.backends'; install the harness" in done.stderr
+
+
+def test_a_pytest_process_that_runs_cases_itself_loads_it_before_torch(tmp_path: Path) -> None:
+    runtime = fake_runtime(tmp_path)
+    wanted = {"LD_PRELOAD": str(runtime), "A": "b"}
+    script = (
+        "import os\nfrom harness.backends import simulation\nfrom harness.sim.simcuda import loading\n"
+        f"loading.load_into_this_process({wanted!r})\n"
+        "print(simulation.runtime() is not None, os.environ['LD_PRELOAD'], os.environ['A'])"
+    )
+    assert run_python(script, {}).stdout.split() == ["True", str(runtime), "b"]
+    done = run_python("import torch\n" + script, {})
+    assert "cannot be loaded into a process that has imported torch" in done.stderr
+    done = run_python(script.replace(str(runtime), "/c/none.so"), {})
+    assert "'/c/none.so' cannot be loaded" in done.stderr

@@ -1,0 +1,122 @@
+"""What the checks after a case see of torch on simulated devices."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from harness.devices import software
+from harness.sim.simcuda import build, loading
+from tests.sim.simcuda.fake_runtime import run_python
+
+_BUILT_FOR = software.cuda()
+_PROGRAM = """
+import json
+import torch
+from harness.checks.state.guard import StateGuard
+
+torch.cuda.init()
+guard = StateGuard()
+guard.capture()
+tensors = [torch.randn(1, 2, 16, 16, device="cuda", dtype=torch.float16) for _ in range(3)]
+torch.nn.functional.scaled_dot_product_attention(*tensors)
+by_torch = [problem.text for problem in guard.compare()]
+guard.capture()
+torch._C._set_sdp_priority_order([2, 0, 3, 1, 4])
+by_the_case = [problem.text for problem in guard.compare()]
+print(json.dumps([by_torch, by_the_case]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_the_first_attention_puts_cudnn_first() -> None:
+    done = run_python(_PROGRAM, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    by_torch, by_the_case = json.loads(done.stdout.splitlines()[-1])
+    assert by_torch == []
+    assert by_the_case == [
+        "did not restore the priority order of attention backends (now [2, 0, 3, 1, 4], was [3, 1, 2, 0, 4])"
+    ]
+
+
+_LAST_ERROR = """
+import json
+import torch
+from harness.checks.state.guard import StateGuard
+
+torch.cuda.init()
+guard = StateGuard()
+guard.capture()
+torch.cuda.cudart().cudaHostUnregister(4096)
+texts = [problem.text for problem in guard.compare()]
+restored = guard.restore()
+torch.zeros(1, device="cuda")  # would raise what is left
+guard.capture()
+try:
+    torch.empty(1 << 60, device="cuda")
+except torch.OutOfMemoryError:
+    pass
+by_torch = [problem.text for problem in guard.compare()]
+print(json.dumps([texts, restored, by_torch]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_an_error_that_a_call_has_left_is_told_and_taken() -> None:
+    """Torch would raise it after the next launch, in the next case. What torch itself meets it takes."""
+    done = run_python(_LAST_ERROR, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    texts, restored, by_torch = json.loads(done.stdout.splitlines()[-1])
+    assert texts == [
+        "did not restore the last error of the CUDA runtime (now 'cudaErrorHostMemoryNotRegistered', was 'cudaSuccess')"
+    ]
+    assert (restored, by_torch) == ([], [])
+
+
+_BLOCK = """
+import json
+import torch
+from harness.checks import origins
+
+torch.cuda.init()
+origins.record_history(["cuda_allocated"])
+known = origins.Origins()
+
+def makes_a_block():
+    return torch.ones(1 << 20, device="cuda")
+
+kept = makes_a_block()
+print(json.dumps(known.of(["cuda_allocated"])["cuda_allocated"]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_a_block_that_is_left_is_told_with_its_stack() -> None:
+    done = run_python(_BLOCK, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    (line,) = json.loads(done.stdout.splitlines()[-1])
+    assert line == "4.0 MiB in 1 block allocated at <string>:11 makes_a_block < <string>:13 <module>"
+
+
+_STREAMS = """
+import json
+import torch
+from harness.checks.meters.table import Meters
+
+meters = Meters("full")
+before = meters.read().values
+kept = torch.cuda.Stream()
+after = meters.read().values
+names = ("threads", "heap_bytes", "mapped_bytes", "cuda_streams")
+print(json.dumps([torch.cuda.is_initialized(), after["threads"] - before["threads"], *map(after.get, names[1:])]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_a_process_that_only_made_a_stream_uses_the_devices() -> None:
+    """Torch does not call that an initialisation, but the runtime has its threads, and memory of the heap."""
+    done = run_python(_STREAMS, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [False, 0, None, None, 1]

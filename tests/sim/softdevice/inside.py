@@ -1,0 +1,146 @@
+"""Runs functions in a process that has loaded the soft device; it would stay for ever in the process of the tests.
+
+Loading costs seconds, so all checks of a module that ask for the same environment run in one process, in order. A check
+is a function marked with `check`; the test is one line, parametrised over `checks(module)`, that calls `verdict`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from harness.devices import software
+from harness.sim.softdevice import build
+
+Check = Callable[[], None]
+
+ROOT = Path(__file__).resolve().parents[3]
+_LIMIT = 300.0  # seconds for a process of checks; only one that hangs takes so long
+_MARK = "_soft_setting"
+_GRAPHS_FROM = (2, 13)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a check's process is like. `alone`: it runs no other check, since it leaves the process unusable."""
+
+    environ: tuple[tuple[str, str], ...] = ()
+    alone: bool = False
+
+
+def check(alone: bool = False, **environ: str) -> Callable[[Check], Check]:
+    """Mark a function as a check, to run in a process with these variables set."""
+
+    def mark(function: Check) -> Check:
+        setattr(function, _MARK, Setting(tuple(sorted(environ.items())), alone))
+        return function
+
+    return mark
+
+
+def checks(module: ModuleType) -> list[Check]:
+    """The checks of a module, in the order in which they are written."""
+    return [value for value in vars(module).values() if hasattr(value, _MARK)]
+
+
+def verdict(function: Check) -> None:
+    """Fail, with the trace from the other process, unless the check passed there. Checks of graphs need torch 2.13."""
+    setting: Setting = getattr(function, _MARK)
+    torch = software.torch().value
+    if "graph" in function.__name__ and isinstance(torch, tuple) and torch < _GRAPHS_FROM:
+        pytest.skip("this torch has no torch.accelerator.Graph")
+    module = sys.modules[function.__module__]
+    company = [one for one in checks(module) if getattr(one, _MARK) == setting]
+    names = tuple(one.__name__ for one in ([function] if setting.alone else company))
+    trouble = _run(function.__module__, names, setting)[function.__name__]
+    if trouble:
+        pytest.fail(trouble, pytrace=False)
+
+
+@functools.cache
+def library() -> Path:
+    """The soft device's library, built now where need be. Skips where no compiler could build it."""
+    compiler = software.cpp_compiler()
+    if compiler.value is None:
+        pytest.skip(f"the soft device cannot be built: {compiler.detail}")
+    return build.build()
+
+
+def run_script(script: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """What comes of a script in a process of its own, with the soft device loaded."""
+    prelude = f"from harness.sim.softdevice import loading\nloading.load({str(library())!r})\nimport torch\n"
+    return _start([sys.executable, "-c", prelude + script], environ or {})
+
+
+@functools.cache
+def _run(module: str, names: tuple[str, ...], setting: Setting) -> dict[str, str]:
+    """For each check its trouble, empty when it passed."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results")
+        results.touch()
+        command = [sys.executable, "-m", __name__, str(library()), str(results), module, *names]
+        try:
+            done = _start(command, dict(setting.environ))
+            end = f"status {done.returncode}"
+            output = done.stdout + done.stderr
+        except subprocess.TimeoutExpired as expired:
+            end = f"no end in {_LIMIT:.0f} s"
+            output = str(expired.stdout or "") + str(expired.stderr or "")
+        problems = dict(_read(results))
+    if end != "status 0" and len(problems) == len(names):
+        return {
+            name: trouble or f"the process went wrong at its end: {end}\n{output}" for name, trouble in problems.items()
+        }
+    return {name: problems.get(name, f"not finished: {end}\n{output}") for name in names}
+
+
+def _start(command: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SOFT_")}
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**inherited, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_LIMIT,
+        check=False,
+    )
+
+
+def _read(results: Path) -> Iterator[tuple[str, str]]:
+    for line in results.read_text().splitlines():
+        name, trouble = json.loads(line)
+        yield name, trouble
+
+
+def _main(path: str, results: str, module: str, *names: str) -> None:
+    from harness.sim.softdevice import loading
+
+    loading.load(path)
+    functions = importlib.import_module(module)
+    for name in names:
+        trouble = ""
+        try:
+            getattr(functions, name)()
+        except BaseException:  # noqa: BLE001 - whatever it is, it is told to the other process
+            trouble = traceback.format_exc()
+        with open(results, "a") as file:
+            file.write(json.dumps([name, trouble]) + "\n")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

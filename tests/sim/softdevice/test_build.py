@@ -1,0 +1,49 @@
+"""Building the software device with the real compiler, and without one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.sim.native.toolchain import BuildError
+from harness.sim.softdevice import build
+from tests.sim.softdevice import inside
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"PATH": "/nowhere"},
+            "needs a C++ compiler: $CXX is not set, and $PATH has none of c++, g++, clang++",
+        ),
+        ({"CXX": "'"}, '$CXX is not a valid command: "\'"'),
+        ({"CXX": "/nowhere/cc"}, "'/nowhere/cc' does not start"),
+        ({"CXX": "false"}, "'false' --version ended with status 1"),
+        ({"CXXFLAGS": "'"}, '$CXXFLAGS is not a valid list of options: "\'"'),
+    ],
+)
+def test_a_compiler_that_cannot_be_used_is_reported(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        build.build(environ={"PATH": os.environ["PATH"], "HOME": "/h", **environ})
+    assert said in str(caught.value)
+
+
+def test_the_real_library_is_built_by_hand_without_torch() -> None:
+    library = inside.library()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "harness.sim.softdevice.build"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, place = done.stdout.split()[0], done.stdout.split()[-1]
+    assert float(seconds) >= 0
+    assert Path(place) == library
+    assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
+    assert build.describe()["key"] == library.parent.name

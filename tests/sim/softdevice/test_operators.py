@@ -1,0 +1,12 @@
+"""The soft device's operators. What is checked is in `operator_checks`, the table of calls in `operator_calls`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.softdevice import inside, operator_checks
+
+
+@pytest.mark.parametrize("function", inside.checks(operator_checks), ids=lambda function: function.__name__)
+def test_operator(function: inside.Check) -> None:
+    inside.verdict(function)

@@ -1,0 +1,52 @@
+"""The soft device as torch's own generic interfaces show it. What is checked is in the two modules of checks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.softdevice import facility_checks, inside, runtime_checks
+
+
+@pytest.mark.parametrize(
+    "function",
+    [*inside.checks(runtime_checks), *inside.checks(facility_checks)],
+    ids=lambda function: function.__name__,
+)
+def test_runtime(function: inside.Check) -> None:
+    inside.verdict(function)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"SOFT_DEVICE_COUNT": "many"}, "SOFT_DEVICE_COUNT"),
+        ({"SOFT_DEVICE_MEMORY": "0"}, "SOFT_DEVICE_MEMORY"),
+        ({"SOFT_VISIBLE_DEVICES": "7"}, "SOFT_VISIBLE_DEVICES"),
+        ({"SOFT_INJECT": "no_such_fault"}, "no_such_fault"),
+    ],
+)
+def test_an_invalid_variable_is_reported_at_loading(environ: dict[str, str], said: str) -> None:
+    done = inside.run_script("print('loaded')", environ)
+    assert done.returncode == 1
+    assert "LoadError" in done.stderr.splitlines()[-1]
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_loading_twice_is_loading_once_and_another_library_is_refused() -> None:
+    done = inside.run_script(
+        f"loading.load({str(inside.library())!r})\n"
+        f"assert loading.library() == __import__('pathlib').Path({str(inside.library())!r})\n"
+        "print(torch.accelerator.current_accelerator())\n"
+        "loading.load('/nowhere.so')\n"
+    )
+    assert done.stdout == "soft\n"
+    assert done.stderr.splitlines()[-1].startswith(
+        "harness.sim.softdevice.loading.LoadError: cannot load the software device from '/nowhere.so'"
+    )
+
+
+def test_no_device_is_seen_where_none_is_visible() -> None:
+    done = inside.run_script(
+        "print(torch.soft.device_count(), torch.accelerator.is_available())", {"SOFT_VISIBLE_DEVICES": ""}
+    )
+    assert (done.stdout, done.stderr) == ("0 False\n", "")

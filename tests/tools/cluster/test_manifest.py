@@ -1,0 +1,78 @@
+"""The manifest for Kubernetes, and what its pods do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from harness.cli.main import app
+from harness.tools.cluster import indexed, manifest
+from harness.tools.cluster.manifest import ManifestError, Wanted
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "job.golden.yaml"
+COMMAND = (
+    "cluster manifest --image reg/conf:1 --claim results --shards 3 --gpus 8 --node-selector gpu=h200 --namespace lab "
+    "--folder /suites --deadline 3600 -- suites -n auto --profile nightly"
+)
+
+
+def test_golden() -> None:
+    """After a wanted change, write the output of COMMAND to the file."""
+    assert CliRunner().invoke(app, COMMAND.split()).output == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted("image", "claim", ("suites",)),
+        Wanted("image", "claim", ("suites", "-k", "yes"), gpus=0, seed=7, deadline=60),
+        Wanted("image", "claim", ("a: b", "- c", "null", "1", "ü", 'say "no"', "#"), node_selector=(("a/b", "true"),)),
+    ],
+)
+def test_the_text_is_the_job_and_the_job_is_valid(wanted: Wanted) -> None:
+    made = manifest.job(wanted)
+    assert yaml.safe_load(manifest.text(wanted)) == made
+    jsonschema.Draft202012Validator(json.loads((HERE / "job.schema.json").read_text())).validate(made)
+
+
+def test_the_golden_file_is_valid() -> None:
+    schema = json.loads((HERE / "job.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(GOLDEN.read_text()))
+
+
+def test_a_bad_name() -> None:
+    with pytest.raises(ManifestError, match="--name='No'"):
+        manifest.job(Wanted("image", "claim", (), name="No"))
+    with pytest.raises(ManifestError, match="expected NAME=VALUE"):
+        manifest.pairs(["a"])
+
+
+def test_a_pod_runs_its_shard(tmp_path: Path) -> None:
+    words = ["--shards=3", f"--results={tmp_path}", "--", "suites", "-k", "a"]
+    shard = ["--shard=3/3", f"--results-dir={tmp_path}/shard-3"]
+    assert indexed.command(words, {indexed.INDEX: "2"}) == [sys.executable, "-m", "pytest", *words[3:], *shard]
+
+
+def test_a_pod_in_the_place_of_another_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "shard-1").mkdir()
+    (tmp_path / "shard-1" / "journal.ndjson").touch()
+    made = indexed.command(["--shards=1", f"--results={tmp_path}", "--", "suites"], {indexed.INDEX: "0"})
+    assert made[-1] == f"--resume={tmp_path}/shard-1"
+
+
+@pytest.mark.parametrize("index", ["", "3", "x", "-1"])
+def test_no_pod(index: str) -> None:
+    with pytest.raises(indexed.PodError, match=f"JOB_COMPLETION_INDEX='{index}'"):
+        indexed.command(["--shards=3", "--results=/results", "--"], {indexed.INDEX: index})
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(indexed.PodError, match="expected --shards=N"):
+        indexed.command(["--shards=x"], {})

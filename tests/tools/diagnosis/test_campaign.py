@@ -1,0 +1,208 @@
+"""The fault campaign: what counts as a catch, and the table, over plain ledgers; whole runs are acceptance tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.core.outcome import Outcome
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
+from harness.sim.native.faults import Injection
+from harness.tools.diagnosis.campaign import (
+    RECORD,
+    TABLE,
+    Campaign,
+    CampaignError,
+    Row,
+    Tally,
+    as_json,
+    as_text,
+    conduct,
+    row,
+    tally,
+)
+from tests.reporting import build
+
+A, B, C, D = (f"suites/streams/test_a.py::{name}" for name in "abcd")
+
+
+def ledger(*lines: build.Line) -> Ledger:
+    events = build.events(build.run(devices=["SOFT-0"]), build.collected(A, B, C, D), *lines)
+    return Ledger.from_journal(JournalContents(Path("run/journal.ndjson"), tuple(events)))
+
+
+def ended(case: str, outcome: Outcome = Outcome.PASSED, **changes: object) -> list[build.Line]:
+    return [build.start(case), build.finish(case, outcome, **changes)]
+
+
+def test_a_case_that_was_lost_or_never_ran_is_no_catch() -> None:
+    lines = [*ended(A), *ended(B, Outcome.CRASHED), build.start(C)]  # C is lost, D has not run
+    assert tally(ledger(*lines)) == Tally(frozenset({A}), {B: "crashed"})
+
+
+def test_a_red_case_in_which_the_fault_was_not_seen_to_occur_is_doubtful() -> None:
+    lines = [*ended(A, Outcome.FAILED, struck={"slow": 1}), *ended(B, Outcome.FAILED, struck={"device_lost": 1})]
+    lines += [*ended(C, Outcome.TIMEOUT), *ended(D, Outcome.LEAKED)]  # C could not report
+    assert tally(ledger(*lines), "slow").doubtful == {B, D}
+
+
+def test_a_run_counts_how_often_its_own_fault_struck() -> None:
+    lines = [*ended(A, struck={"slow": 2, "device_lost": 7}), *ended(B, struck={"slow": 3}), *ended(C), *ended(D)]
+    assert tally(ledger(*lines), "slow").struck == 5
+
+
+@pytest.mark.parametrize(
+    ("clean", "faulty", "caught"),
+    [
+        (Tally(frozenset({A, B}), {}), Tally(frozenset({A}), {B: "failed"}), {B: "failed"}),
+        (Tally(frozenset({A}), {B: "failed"}), Tally(frozenset({A}), {B: "failed"}), {}),
+        (Tally(frozenset({A}), {B: "failed"}), Tally(frozenset(), {A: "timeout", B: "failed"}), {A: "timeout"}),
+        (Tally(frozenset({A}), {}), Tally(frozenset({A}), {C: "failed"}), {}),  # it was gated without
+    ],
+)
+def test_a_case_that_passed_without_a_fault_and_is_red_with_it_catches_it(
+    clean: Tally, faulty: Tally, caught: dict[str, str]
+) -> None:
+    assert row("slow", "takes long", clean, faulty) == Row("slow", "takes long", caught, 0)
+
+
+CAUGHT = Row("slow", "takes long", {A: "timeout", B: "failed", C: "failed", D: "failed"}, 9)
+MISSED = Row("event_early:0.5", "an event is early", {}, 4)
+UNSEEN = Row("device_lost", "the device fails", {}, 0)
+
+
+def test_the_table() -> None:
+    campaign = Campaign(4, {D: "leaked"}, (CAUGHT, MISSED, UNSEEN))
+    assert as_text(campaign) == (
+        "fault            caught by\n"
+        "slow                     4  test_a.py::a (timeout), test_a.py::b (failed), test_a.py::c (failed), …\n"
+        "event_early:0.5     MISSED  an event is early (occurred 4 times)\n"
+        "device_lost         MISSED  the device fails (never occurred)\n"
+        "\n"
+        "on the software device without a fault: 4 cases passed, 1 red\n"
+        f"    leaked {D}\n"
+        "1 of 3 faults caught; missed: event_early:0.5, device_lost\n"
+    )
+    values = json.loads(as_json(campaign))
+    assert values["device"] == "soft"
+    assert values["missed"] == ["event_early:0.5", "device_lost"]
+    assert values["faults"][0] == {
+        "fault": "slow",
+        "breaks": "takes long",
+        "caught_by": {A: "timeout", B: "failed", C: "failed", D: "failed"},
+        "struck": 9,
+        "not_counted": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("campaign", "green"),
+    [
+        (Campaign(4, {}, (CAUGHT,)), True),
+        (Campaign(4, {D: "failed"}, (CAUGHT,)), False),
+        (Campaign(4, {}, (CAUGHT, MISSED)), False),
+        (Campaign(4, {}, (CAUGHT,), not_run=("slow",)), False),
+    ],
+)
+def test_green_is_all_caught_and_nothing_red_without(campaign: Campaign, green: bool) -> None:
+    assert campaign.green is green
+
+
+def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> None:
+    clean = ledger(*ended(A), *ended(B), *ended(C), *ended(D))
+    slow = ledger(*ended(A, Outcome.TIMEOUT), *ended(B), *ended(C), *ended(D))
+    ran: list[tuple[str, ...]] = []
+    told: list[str] = []
+
+    def run(name: str, *options: str, cases: Sequence[str] = ()) -> Ledger:
+        ran.append((name, *options, *cases))
+        return slow if name == "slow" else clean
+
+    injections = [Injection("slow", 0.5), Injection("event_early")]
+    found = conduct(injections, run, tmp_path, device="soft", first=True, tell=told.append)
+    assert found.missed == ("event_early",)
+    assert found.rows[0].caught_by == {A: "timeout"}
+    assert ran == [
+        ("clean",),
+        ("slow", "--inject=slow:0.5", "--maxfail=1"),
+        ("event_early", "--inject=event_early", "--maxfail=1"),
+    ]
+    assert told == ["clean: 4 passed, 0 red", "slow:0.5: caught by 1", "event_early: MISSED"]
+    assert (tmp_path / TABLE).read_text(encoding="utf-8") == as_text(found)
+    assert (tmp_path / RECORD).read_text(encoding="utf-8") == as_json(found)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_doubtful_case_runs_again_alone_and_counts_if_it_is_red_again(tmp_path: Path, first: bool) -> None:
+    """B failed by chance, and C in a process that it started."""
+    struck = {"slow": 1}
+    runs = {
+        "clean": ledger(*ended(A), *ended(B), *ended(C), *ended(D)),
+        "slow": ledger(*ended(A, Outcome.FAILED, struck=struck), *ended(B, Outcome.FAILED), *ended(C, Outcome.FAILED)),
+        "slow-alone": ledger(*ended(B), *ended(C, Outcome.FAILED)),
+    }
+    ran: list[tuple[object, ...]] = []
+
+    def run(name: str, *options: str, cases: Sequence[str] = ()) -> Ledger:
+        ran.append((name, *options, *cases))
+        return runs[name]
+
+    found = conduct([Injection("slow")], run, tmp_path, device="soft", first=first, tell=lambda _: None)
+    assert found.rows[0].caught_by == {A: "failed", C: "failed"}
+    assert found.rows[0].not_counted == (B,)
+    assert ran[2:] == [("slow-alone", "--inject=slow", "--isolation=case", B, C)]
+    last = as_text(found).splitlines()[-1]
+    assert last == f"not counted for slow: 1 case in which it did not occur, green alone: {B}"
+
+
+def test_the_table_names_a_few_of_the_cases_that_do_not_count() -> None:
+    text = as_text(Campaign(9, {}, (Row("slow", "takes long", {A: "timeout"}, 9, (B, C, D, A)),)))
+    expected = f"not counted for slow: 4 cases in which it did not occur, green alone: {B}, {C}, {D}, …"
+    assert text.splitlines()[-1] == expected
+
+
+def test_a_run_that_ended_at_a_case_that_does_not_count_is_done_again_whole(tmp_path: Path) -> None:
+    runs = {
+        "clean": ledger(*ended(A), *ended(B), *ended(C), *ended(D)),
+        "slow": ledger(*ended(A, Outcome.FAILED)),
+        "slow-alone": ledger(*ended(A)),
+        "slow-whole": ledger(*ended(A), *ended(B, Outcome.FAILED, struck={"slow": 1}), *ended(C), *ended(D)),
+    }
+    ran: list[tuple[str, ...]] = []
+
+    def run(name: str, *options: str, cases: Sequence[str] = ()) -> Ledger:
+        ran.append((name, *options, *cases))
+        return runs[name]
+
+    found = conduct([Injection("slow")], run, tmp_path, device="soft", first=True, tell=lambda _: None)
+    assert found.rows[0].caught_by == {B: "failed"}
+    assert [each[0] for each in ran] == list(runs)
+    assert ran[-1] == ("slow-whole", "--inject=slow")
+
+
+def test_a_campaign_that_is_stopped_keeps_the_record_of_what_it_has_run(tmp_path: Path) -> None:
+    def run(name: str, *_: str) -> Ledger:
+        if name == "event_early":
+            raise KeyboardInterrupt
+        return ledger(*ended(A, Outcome.TIMEOUT if name == "slow" else Outcome.PASSED))
+
+    injections = [Injection("slow"), Injection("event_early")]
+    with pytest.raises(KeyboardInterrupt):
+        conduct(injections, run, tmp_path, device="soft", first=False, tell=lambda _: None)
+    record = json.loads((tmp_path / RECORD).read_bytes())
+    assert [row["fault"] for row in record["faults"]] == ["slow"]
+    assert record["not_run"] == ["event_early"]
+    text = (tmp_path / TABLE).read_text(encoding="utf-8")
+    assert text.endswith("1 of 1 faults caught\nnot run: event_early\n")
+
+
+def test_cases_of_which_none_passes_catch_nothing(tmp_path: Path) -> None:
+    def run(*_: str) -> Ledger:
+        return ledger(*ended(A, Outcome.FAILED))
+
+    with pytest.raises(CampaignError, match="no case passes without a fault"):
+        conduct([Injection("slow")], run, tmp_path, device="soft", first=False, tell=lambda _: None)

@@ -1,0 +1,68 @@
+"""Whatever the files of an archive hold, the answer is a refusal or an error in one sentence, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.reporting import build
+from tests.tools.evidence.forge import ENVIRONMENT, JOURNAL, JUNIT, Forger, environment, journal_bytes, lines, zipped
+from tests.tools.evidence.test_tampering import is_refused
+
+HONEST = Forger.of().members
+TEXTS = st.text(st.characters(), max_size=10)  # lone surrogates, too
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+ROWS = st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(("uuid", "kind", "name", "compute_capability"), JSON)))
+
+
+def answer(factory: pytest.TempPathFactory, name: str, data: bytes) -> bool:
+    forger = Forger(dict(HONEST))
+    forger.file(name, data, seal=True)
+    return is_refused(zipped(forger.members), factory.mktemp("archive"))
+
+
+@given(st.dictionaries(st.sampled_from(sorted(environment())), JSON | ROWS, min_size=1, max_size=3))
+@settings(max_examples=150)
+def test_any_environment(tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]) -> None:
+    answer(tmp_path_factory, ENVIRONMENT, json.dumps({**environment(), **changes}).encode())
+
+
+@given(st.integers(0, len(lines()) - 1), st.data())
+@settings(max_examples=150)
+def test_any_value_in_a_line_of_the_journal(
+    tmp_path_factory: pytest.TempPathFactory, position: int, data: st.DataObject
+) -> None:
+    events = lines()
+    name = data.draw(st.sampled_from(sorted(events[position])))
+    old = events[position][name]
+    events[position][name] = data.draw(JSON | st.from_type(type(old)))
+    answer(tmp_path_factory, JOURNAL, journal_bytes(events))
+
+
+@given(st.binary(max_size=200), st.sampled_from([JUNIT, JOURNAL, ENVIRONMENT, "manifest.json", "waivers.json"]))
+@settings(max_examples=100)
+def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str) -> None:
+    forger = Forger(dict(HONEST))
+    forger.file(name, data, seal=name != "manifest.json")
+    assert is_refused(zipped(forger.members), tmp_path_factory.mktemp("archive"))
+
+
+def test_a_shard_of_a_million(tmp_path_factory: pytest.TempPathFactory) -> None:
+    events = lines()
+    events.insert(1, build.shard(shard="1/999999"))
+    assert answer(tmp_path_factory, JOURNAL, journal_bytes(events))
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a\x00b", ""])
+def test_a_list_with_a_name_that_leads_out(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    events = lines()
+    events[1]["name"] = name
+    assert answer(tmp_path_factory, JOURNAL, journal_bytes(events))
