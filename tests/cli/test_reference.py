@@ -11,7 +11,7 @@ from harness.cli import reference
 from harness.cli.reference import PAGES, REGENERATE, commands_page, main, options_page
 from harness.configuration.options import INI_VALUES, OPTIONS
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
