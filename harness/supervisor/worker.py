@@ -18,6 +18,7 @@ import pytest
 
 from harness.backends import cuda
 from harness.collection import description
+from harness.collection.cases import CASE_ID, is_case
 from harness.collection.description import Description, DescriptionError
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_limit
@@ -82,7 +83,6 @@ UNRECORDED = "harness: the run cannot be recorded"
 
 #: The name of the plugin that measures cases in this process.
 _PHASE_CLOCK = "harness-phase-clock"
-CASE_ID = pytest.StashKey[str]()
 _PREPARED = pytest.StashKey[tuple[str, Case]]()
 
 
@@ -143,7 +143,7 @@ class Worker:
         self._handed_out = None if workerinput is None else HandedOutList(Path(context.temp_dir), name)
         #: Whether the run has cases that take several devices, once that is known.
         self._has_wide: bool | None = None
-        self._order = RunOrder(lambda item: CASE_ID in item.stash, self._handed_out)
+        self._order = RunOrder(is_case, self._handed_out)
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
@@ -354,7 +354,7 @@ class Worker:
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
         """A context for one case that runs in this process (isolation `none`): it seeds and writes to the journal."""
-        if CASE_ID not in item.stash:
+        if not is_case(item):
             yield
             return
         case = self.prepare(item)
@@ -390,7 +390,7 @@ class Worker:
 
     def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
         """The ruling against gating this case, or None; and why the case is gated, or an empty text."""
-        if CASE_ID not in item.stash:
+        if not is_case(item):
             return None, ""
         case = self.prepare(item)
         return case.objection, "" if case.unmet is None else case.unmet.text

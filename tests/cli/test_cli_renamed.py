@@ -21,6 +21,8 @@ from harness.tools.matrix.reading import read as read_summary
 from tests.tools.matrix import runs
 from tests.tools.matrix.runs import CASES, Machine
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 FILE = "suites/sums/test_sums.py"
 OLD = '''

@@ -20,6 +20,8 @@ from harness.sim.native.provider import Provided
 from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import build as simulated
 
+pytestmark = pytest.mark.acceptance
+
 _CHECKS = Path(__file__).with_name("checks.py")
 _PAGE = ROOT.parent / "docs" / "simcuda.md"
 

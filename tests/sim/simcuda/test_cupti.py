@@ -12,6 +12,8 @@ from harness.sim.simcuda import build, toolchain
 from harness.sim.simcuda.build import ROOT
 from tests.sim.native import programs
 
+pytestmark = pytest.mark.acceptance
+
 CSRC = ROOT / "simcuda" / "csrc"
 TESTS = CSRC / "cupti" / "tests"
 _BUILT_FOR = software.cuda()

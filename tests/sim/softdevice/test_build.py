@@ -14,6 +14,8 @@ from harness.sim.native.toolchain import BuildError
 from harness.sim.softdevice import build
 from tests.sim.softdevice import inside
 
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
+
 
 @pytest.mark.parametrize(
     ("environ", "said"),

@@ -14,6 +14,8 @@ from harness.sim.native.toolchain import BuildError, Toolchain
 from harness.sim.softdevice.build import CSRC
 from tests.sim.native import programs
 
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
+
 CORE = CSRC / "core"
 TESTS = CORE / "tests"
 #: Lines for the sanitizers' reports, and no more: what a debugger needs takes the compiler a third of its time.
