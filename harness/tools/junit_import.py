@@ -198,7 +198,7 @@ class _Found:
         """The lines after those of the cases."""
         end = (self._began or 0.0) + min(self._seconds, 1e9)
         status = EXIT_RED if self.findings else exit_status(list(self.counts))
-        lines = [_line("finding", end, {"kind": "imported_totals", "message": each}) for each in self.findings]
+        lines = [_finding("imported_totals", end, message) for message in self.findings]
         return b"".join(lines) + _line("end", end, {"exit_status": status, "duration": min(self._seconds, 1e9)})
 
     def environment(self, argv: Sequence[str]) -> dict[str, Any]:
@@ -211,6 +211,10 @@ class _Found:
             "command": [clean(word) for word in argv],
             "imported": {"tool": self._tool, "files": self._files},
         }
+
+
+def _finding(kind: str, t: float, message: str) -> bytes:
+    return _line("finding", t, {"kind": kind, "message": message})
 
 
 def _line(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from harness.journal import journal
 from harness.journal.events import Bisected
 from harness.journal.ledger import Ledger
 from tests.acceptance.project import Project, Result
 from tests.warm import client
+
+pytestmark = pytest.mark.long
 
 _CASES = """
 import os

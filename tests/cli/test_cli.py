@@ -15,6 +15,8 @@ from harness.devices.capabilities import size
 from harness.journal import journal
 from tests.reporting import build
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 A, B = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b"
 

@@ -16,6 +16,8 @@ from harness.gating.waiverfile import load_waivers
 from harness.journal import environment, journal
 from tests.reporting import build
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 SOON, LATER, PAST = (date.today() + timedelta(days=days) for days in (5, 90, -5))
 

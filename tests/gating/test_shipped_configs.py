@@ -26,6 +26,8 @@ from harness.gating.policy import Policy, idle
 from harness.gating.profiles import Profile, load_profile
 from harness.sim.simcuda import machine as simulated
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 DOCS = ROOT / "docs" / "profiles.md"

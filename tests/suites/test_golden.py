@@ -16,6 +16,8 @@ from suites import reaching
 from suites.profiler import golden
 from suites.profiler.golden import GOLDENS, Minor
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.mark.parametrize(
     ("version", "minor"),
