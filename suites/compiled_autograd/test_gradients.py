@@ -16,7 +16,7 @@ from .models import gradients, network, rows
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 UNSUPPORTED = pytest.mark.xfail(
     raises=(IndexError, RuntimeError),  # in torch 2.11 and 2.12, one of them is an internal compiler error
-    reason="the compiler cannot take in a tensor whose gradient is sparse: it asks for its strides "
+    reason="the compiler cannot trace a tensor whose gradient is sparse, because it reads its strides "
     "(https://github.com/pytorch/pytorch/issues/154161)",
 )
 
