@@ -31,6 +31,7 @@ from harness.executor import seeding
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, Current
 from harness.gating.policy import Policy
+from harness.journal import lines
 from harness.journal.journal import Journal, JournalWriteError, digest
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
@@ -224,19 +225,23 @@ class Worker:
                 raise ResumeError(changed)
         found = digest(ids)
         with self.context.journal.open("rb") as file:
-            lines = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
-            listed = any(found.encode() in line for line in lines)
-        event: dict[str, Any] = {"event": "collected", "worker": self.name, "count": len(ids), "hash": found}
-        event |= {
-            "pid": os.getpid(),
-            "part": self._resumption.part,
-            "ids": [] if listed else ids,
-            "deselected": [] if listed else deselected,
-        }
+            first = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
+            listed = any(found.encode() in line for line in first)
+        shard: dict[str, Any] = {}
         if self.context.shard:
-            event |= {"selection": digest(sorted(selected)), "selected": [] if listed else selected}
+            shard = {"selection": digest(sorted(selected)), "selected": () if listed else selected}
+        line = lines.collected(
+            self.name,
+            count=len(ids),
+            digest=found,
+            part=self._resumption.part,
+            ids=() if listed else ids,
+            deselected=() if listed else deselected,
+            pid=os.getpid(),
+            **shard,
+        )
         with self._recording():
-            self._record(event)
+            self._record(line)
 
     def note_facts(self, items: Sequence[pytest.Item]) -> None:
         """Tell the controller of an xdist run what it must know of single cases."""
@@ -414,7 +419,7 @@ class Worker:
 
     def _tell_wait(self, text: str) -> None:
         """Print at once what this worker waits for."""
-        self.journal.append({"event": "wait", "worker": self.name, "message": text})
+        self.journal.append(lines.wait(self.name, text))
         self._print(text)
 
     def tell(self, text: str) -> None:
@@ -474,7 +479,7 @@ class Worker:
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
-            self._record({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
+            self._record(lines.finding("zygote", str(error)))
             return None
 
     def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
@@ -492,7 +497,7 @@ class Worker:
         )
 
     def _record_wait(self, message: str) -> None:
-        self._record({"event": "wait", "worker": self.name, "message": message})
+        self._record(lines.wait(self.name, message))
 
 
 def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
