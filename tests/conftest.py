@@ -67,11 +67,8 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    return (
-        None
-        if config.getoption("--run-nightly", False)
-        else "tests marked nightly are left out: --run-nightly runs them"
-    )
+    nightly = config.getoption("--run-nightly", False)
+    return None if nightly else "tests marked nightly are left out: --run-nightly runs them"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks

@@ -19,7 +19,7 @@ class ListingHooks:
         made = plan.make(config)
         seed: int | None = made.settings["seed"]
         policy = made.policy if seed is not None else dataclasses.replace(made.policy, shuffle=False)
-        earlier = EarlierRun.of(made.settings, config.invocation_params.dir, plan.configs(config))
+        earlier = EarlierRun.of(made.settings, config.invocation_params.dir)
         only = None if earlier is None else frozenset(earlier.ids)
         self._selection = Selection.of(policy, seed or 0, made.settings["shard"], only)
 
