@@ -1,6 +1,6 @@
 """Builds the interposer at its first use, and caches it: the library that stands in front of a CUDA runtime.
 
-``python -m harness.sim.interposer.build`` builds it by hand.
+``CMakeLists.txt`` says how it is built. ``python -m harness.sim.interposer.build`` builds it by hand.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.sim.native import build as native
-from harness.sim.native.build import Library, Progress, Recipe
+from harness.sim.native.build import Recipe
+from harness.sim.native.cmake import Progress
 from harness.sim.simcuda import toolchain
 from harness.sim.simcuda.toolchain import Toolchains
 
 #: Sources are named from here: the software device decides about faults by the same code, and the headers are those of
 #: the simulated CUDA.
 ROOT = Path(__file__).parent.parent
-CSRC = "interposer/csrc"
 FILE = "libcudafaults.so"
 
-_SOURCES = (CSRC, "softdevice/csrc/core/injections.cpp")
-_INCLUDE = ("simcuda/csrc/include",)
+PARTS = ("interposer",)
+
+_SOURCES = ("interposer", "softdevice/csrc/core", "simcuda/csrc/include")
 _NOUN = "the interposer"
 
 
@@ -36,13 +37,7 @@ def build(progress: Progress | None = None, *, environ: Mapping[str, str] = os.e
 
 def recipe(tools: Toolchains, root: Path = ROOT) -> Recipe:
     """What is built with these toolchains."""
-    exports = (root / CSRC / "exports.map").read_text(encoding="utf-8")
-    return Recipe(
-        _NOUN,
-        "interposer",
-        root,
-        (Library(FILE, _SOURCES, tools.runtime, include=_INCLUDE, soname=True, exports=exports),),
-    )
+    return Recipe(_NOUN, "interposer", root, _SOURCES, PARTS, (FILE,), tools.runtime)
 
 
 if __name__ == "__main__":

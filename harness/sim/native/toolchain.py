@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.core.errors import HarnessError
@@ -17,7 +20,6 @@ from harness.devices import software
 
 _VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 _CXX20_SINCE = (2, 12)  # from this release on, torch compiles its own extensions, and so its headers, as C++20
-_COMMON = ("-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 _LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
 
 
@@ -27,59 +29,56 @@ class BuildError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """Everything that can change the object of a source file.
+    """What sources are compiled with.
 
-    `compiler` is a command and `compiler_text` its path and version. `flags` are for compiling, `link` for linking.
-    `torch`, `python` and `headers` identify the builds that the headers belong to; empty if none are used.
+    - `compiler`: a command. `compiler_text`: its path and version, for reports.
+    - `flags`: flags of the user, from ``$CXXFLAGS``. They come after those of ``CMakeLists.txt``.
+    - `variables`: settings for ``CMakeLists.txt``.
+    - `folders`: the same, for folders outside the project.
+    - `identity`: everything else that can change a library. It has no paths: `folders` with equal contents are equal.
     """
 
     compiler: tuple[str, ...]
     compiler_text: str
-    flags: tuple[str, ...]
-    link: tuple[str, ...]
-    torch: str = ""
-    python: str = ""
-    headers: str = ""
+    identity: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
 
-    def identity(self) -> list[object]:
-        """All fields as plain values, for a key."""
-        return [
-            self.compiler,
-            self.compiler_text,
-            self.flags,
-            self.link,
-            self.torch,
-            self.python,
-            self.headers,
-        ]
+    def key(self) -> str:
+        """The same text for toolchains that make the same library of the same sources, on any path."""
+        return digest([self.compiler[1:], self.identity, self.flags, sorted(self.variables.items())])
+
+
+def digest(value: object) -> str:
+    """A short hash of plain values, for the name of a file."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
 def plain(environ: Mapping[str, str], noun: str) -> Toolchain:
     """The toolchain for a library that needs neither torch nor Python. `noun`: what is built, for error messages.
 
-    ``$CXXFLAGS`` is added to the flags. Raises BuildError if there is no usable compiler.
+    Raises BuildError if there is no usable compiler.
     """
     compiler = _compiler(environ, noun)
-    extra = _words(environ, "CXXFLAGS")
+    version = _version(compiler, environ)
+    place = shutil.which(compiler[0], path=environ.get("PATH")) or compiler[0]
     return Toolchain(
-        compiler=tuple(compiler),
-        compiler_text=_text(compiler, environ),
-        flags=("-std=c++20", *_COMMON, *extra),
-        link=("-shared", "-pthread", *extra),
+        compiler=(os.path.abspath(place), *compiler[1:]),
+        compiler_text=f"{os.path.realpath(place)}: {version}",
+        identity=(version, platform.machine(), os.confstr("CS_GNU_LIBC_VERSION") or ""),
+        flags=tuple(_words(environ, "CXXFLAGS")),
     )
 
 
 def find(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
     """The toolchain of this interpreter, its torch, and the compiler that torch would use.
 
-    `noun`: what is built, for error messages. ``$CXXFLAGS`` is added to the flags. Raises BuildError if something is
-    missing.
+    `noun`: what is built, for error messages. Raises BuildError if something is missing.
     """
-    compiler = _compiler(environ, noun)
-    extra = _words(environ, "CXXFLAGS")
+    tools = plain(environ, noun)
     folder = torch_folder()
-    include = folder / "include"
-    if not (include / "c10" / "core" / "Device.h").is_file():
+    if not (folder / "include" / "c10" / "core" / "Device.h").is_file():
         raise BuildError(f"torch in {str(folder)!r} has no C++ headers: install torch from a wheel")
     python_include = Path(sysconfig.get_paths()["include"])
     if not (python_include / "Python.h").is_file():
@@ -87,22 +86,11 @@ def find(environ: Mapping[str, str] = os.environ, noun: str = "the software devi
             f"Python's C headers are not in {str(python_include)!r}: install them (python3-dev or python3-devel)"
         )
     release = software.release(software.torch_build() or "")
-    flags = (
-        "-std=c++20" if release is None or release >= _CXX20_SINCE else "-std=c++17",
-        *_COMMON,
-        "-fopenmp",  # for the header; OpenMP itself comes from torch, since a second one would have its own threads
-        f"-isystem{include}",
-        f"-isystem{python_include}",
-        *extra,
-    )
-    link = ("-shared", "-pthread", f"-L{folder / 'lib'}", *(f"-l{name}" for name in _LIBRARIES), *extra)
-    return Toolchain(
-        compiler=tuple(compiler),
-        compiler_text=_text(compiler, environ),
-        flags=flags,
-        link=link,
-        torch=_torch_identity(folder),
-        python=str(sysconfig.get_config_var("SOABI")),
+    return replace(
+        tools,
+        identity=(*tools.identity, str(sysconfig.get_config_var("SOABI")), _torch_identity(folder)),
+        variables={"TORCH_CXX_STANDARD": "20" if release is None or release >= _CXX20_SINCE else "17"},
+        folders={"TORCH": folder, "PYTHON_INCLUDE": python_include},
     )
 
 
@@ -134,8 +122,8 @@ def _compiler(environ: Mapping[str, str], noun: str) -> list[str]:
     return command
 
 
-def _text(compiler: list[str], environ: Mapping[str, str]) -> str:
-    """The path of the compiler, and the first line of its ``--version``."""
+def _version(compiler: list[str], environ: Mapping[str, str]) -> str:
+    """The first line of the compiler's ``--version``."""
     called = shlex.join(compiler)
     try:
         done = subprocess.run(
@@ -153,9 +141,7 @@ def _text(compiler: list[str], environ: Mapping[str, str]) -> str:
         raise BuildError(f"the C++ compiler {called!r} --version did not end within {_VERSION_LIMIT:.0f} s") from None
     if done.returncode != 0:
         raise BuildError(f"the C++ compiler {called!r} --version ended with status {done.returncode}")
-    first = done.stdout.decode(errors="replace").partition("\n")[0].strip()
-    place = shutil.which(compiler[0], path=environ.get("PATH"))
-    return f"{place if place is None else os.path.realpath(place)}: {first}"
+    return done.stdout.decode(errors="replace").partition("\n")[0].strip()
 
 
 def _words(environ: Mapping[str, str], name: str) -> list[str]:

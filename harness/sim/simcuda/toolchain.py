@@ -29,14 +29,13 @@ _HEADERS: Mapping[str, Mapping[int, tuple[str, str]]] = {
         13: ("nvidia/cu13/include", "nvidia-cuda-cupti"),
     },
 }
-_CUDA_LIBRARIES = ("torch_cuda", "c10_cuda")
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchains:
-    """`major`: that of the CUDA which torch is built for. `runtime` is for what replaces CUDA's own libraries.
+    """`major`: the major version of the CUDA that torch is built for. `runtime`: for libraries that do not need torch.
 
-    `operators` is for what also needs torch.
+    `operators`: for those that do.
     """
 
     major: int
@@ -69,26 +68,18 @@ def find(environ: Mapping[str, str] = os.environ, search: Sequence[str] | None =
     Raises BuildError if something is missing.
     """
     major = cuda_major()
-    folders = header_folders(major, sys.path if search is None else search)
-    system = tuple(f"-isystem{folder}" for folder in folders)
-    headers = _identity(folders)
-    runtime = toolchain.plain(environ, NOUN)
-    operators = toolchain.find(environ, NOUN)
-    return Toolchains(
-        major=major,
-        runtime=replace(
-            runtime,
-            flags=(*runtime.flags, *system),
-            link=(*runtime.link, "-ldl", "-Wl,-z,now", "-Wl,--no-undefined"),
-            headers=headers,
-        ),
-        operators=replace(
-            operators,
-            flags=(*operators.flags, *system),
-            link=(*operators.link, *(f"-l{name}" for name in _CUDA_LIBRARIES)),
-            headers=headers,
-        ),
-    )
+    found = header_folders(major, sys.path if search is None else search)
+    folders = {f"CUDA_INCLUDE_{number}": folder for number, folder in enumerate(found)}
+
+    def with_cuda(tools: Toolchain) -> Toolchain:
+        return replace(
+            tools,
+            identity=(*tools.identity, _identity(found)),
+            variables={**tools.variables, "CUDA_MAJOR": str(major)},
+            folders={**tools.folders, **folders},
+        )
+
+    return Toolchains(major, with_cuda(toolchain.plain(environ, NOUN)), with_cuda(toolchain.find(environ, NOUN)))
 
 
 def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
@@ -106,6 +97,6 @@ def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _identity(folders: Sequence[Path]) -> str:
-    """Names and sizes of the headers. Their folders are among the flags."""
+    """Names and sizes of the headers."""
     files = sorted((file.name, file.stat().st_size) for folder in folders for file in folder.glob("*.h"))
     return repr(files)

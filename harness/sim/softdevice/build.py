@@ -1,4 +1,4 @@
-"""Builds the library of the software device at its first use, and caches it.
+"""Builds the library of the software device at its first use, and caches it. ``CMakeLists.txt`` says how.
 
 ``python -m harness.sim.softdevice.build`` builds it by hand.
 """
@@ -12,17 +12,18 @@ from pathlib import Path
 
 from harness.sim.native import build as native
 from harness.sim.native import toolchain
-from harness.sim.native.build import Library, Progress, Recipe
+from harness.sim.native.build import Recipe
+from harness.sim.native.cmake import Progress
+from harness.sim.native.toolchain import Toolchain
 
+#: Sources are named from here: the simulated CUDA shares some of them.
+ROOT = Path(__file__).parent.parent
 CSRC = Path(__file__).with_name("csrc")
 #: The name of the module in the library; Python calls its function ``PyInit__softdevice``.
 MODULE = "_softdevice"
+PARTS = ("softdevice",)
 
 _NOUN = "the software device"
-#: Those that take longest to compile come first. `operators` serves the simulated CUDA too, with other headers.
-_SOURCES = ("operators/operators.cpp", "operators/pointwise.cpp", "aten/module.cpp", "core")
-_TOGETHER = ("operators", "aten")
-_INCLUDE = ("aten", "operators")
 
 
 def build(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
@@ -30,18 +31,19 @@ def build(progress: Progress | None = None, *, environ: Mapping[str, str] = os.e
 
     See `harness.sim.native.build.build`. Raises BuildError.
     """
-    return native.build(_recipe(environ), progress, environ=environ) / f"{MODULE}.so"
+    made = recipe(toolchain.find(environ, _NOUN))
+    return native.build(made, progress, environ=environ) / f"{MODULE}.so"
 
 
 def describe(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Compiler and key of the library that `build` returns, for reports. Raises BuildError."""
-    made = _recipe(environ)
-    return {"compiler": made.libraries[0].tools.compiler_text, "key": native.plan_for(made).key}
-
-
-def _recipe(environ: Mapping[str, str]) -> Recipe:
     tools = toolchain.find(environ, _NOUN)
-    return Recipe(_NOUN, "softdevice", CSRC, (Library(f"{MODULE}.so", _SOURCES, tools, _TOGETHER, _INCLUDE),))
+    return {"compiler": tools.compiler_text, "key": native.key(recipe(tools))}
+
+
+def recipe(tools: Toolchain, root: Path = ROOT) -> Recipe:
+    """What is built with this toolchain."""
+    return Recipe(_NOUN, "softdevice", root, ("softdevice",), PARTS, (f"{MODULE}.so",), tools)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.sim.native import build as native
-from harness.sim.native.build import Library, Recipe
+from harness.sim.native.build import Recipe
 from harness.sim.native.toolchain import Toolchain
+from harness.sim.softdevice.build import ROOT
 
-#: What the tests of both devices are written with.
-TESTING = Path("softdevice/csrc/core/tests/testing.cpp")
-_WARNINGS = ("-Wall", "-Wextra", "-Werror")
 _LIMIT = 900.0  # seconds for a compiler or for all tests; only what hangs takes so long
 
 
@@ -34,19 +32,14 @@ def run(command: Sequence[str | Path]) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def build(name: str, tools: Toolchain, root: Path, sources: Sequence[Path], include: Sequence[Path] = ()) -> Path:
+def build(name: str, tools: Toolchain, sources: Sequence[str], parts: Sequence[str]) -> Path:
     """Returns the program of that name. It comes from the cache if sources, compiler and options are the same.
 
-    `sources` are files and folders below `root`, `include` folders of headers there. Raises BuildError, with the first
-    errors of the compiler.
+    `sources` and `parts`: as those of a `Recipe`. Raises BuildError, with the first errors of the compiler.
     """
-    strict = replace(tools, flags=(*tools.flags, *_WARNINGS))
-    library = Library(name, _below(root, sources), strict, include=_below(root, include))
-    return native.build(Recipe(f"the tests {name}", f"tests/{name}", root, (library,)), lambda _: None) / name
-
-
-def _below(root: Path, paths: Sequence[Path]) -> tuple[str, ...]:
-    return tuple(str(path.relative_to(root)) for path in paths)
+    strict = replace(tools, flags=(*tools.flags, "-Werror"))
+    recipe = Recipe(f"the tests {name}", f"tests/{name}", ROOT, tuple(sources), tuple(parts), (name,), strict)
+    return native.build(recipe, lambda _: None) / name
 
 
 def names(file: Path) -> list[str]:

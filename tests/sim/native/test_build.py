@@ -1,254 +1,236 @@
-"""Building C++ libraries with a fake compiler."""
+"""Building C++ libraries: a small CMake project with the real compiler."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.sim.native import build, toolchain
-from harness.sim.native.build import Library, Plan, Recipe
+from harness.sim.native import build, cmake, toolchain
+from harness.sim.native.build import Recipe
 from harness.sim.native.toolchain import BuildError, Toolchain
+from tests.sim.native.toy import Toy, call
 
-#: Concatenates its inputs into its output, and logs them. With $HELD, the path of a pipe, it writes there that it has
-#: begun, and then waits for a line from the pipe $HELD.go.
-_COMPILER = """#!/bin/sh
-for word; do
-  case "$before" in -o) output=$word;; esac
-  case "$word" in --version) echo "pretending 1.0"; exit 0;; *.cpp|*.o) inputs="$inputs $word";; esac
-  before=$word
-done
-inputs=${inputs% $output}
-if [ -n "$HELD" ]; then echo begun > "$HELD"; read -r word < "$HELD.go"; fi
-echo "$output <-$inputs" >> "$CALLS"
-if grep -hs BROKEN $inputs; then echo "core/one.cpp:1:1: error: BROKEN is no word"; exit 3; fi
-cat $inputs > "$output"
-"""
-
-
-class Place:
-    """Sources, cache, compiler and environment of a build."""
-
-    def __init__(self, root: Path) -> None:
-        self.csrc = root / "csrc"
-        self.cache = root / "cache"
-        self.calls = root / "calls"
-        self.calls.touch()
-        self.compiler = root / "pretend"
-        self.compiler.write_text(_COMPILER)
-        self.compiler.chmod(0o755)
-        for name, text in {
-            "core/one.cpp": '#include "one.h"\n',
-            "core/one.h": '#pragma once\n  #  include "../names.def"\n#include <vector>\n',
-            "names.def": "NAME(a)\n",
-            "aten/two.cpp": '#include "../core/two.h"\n',
-            "aten/large.cpp": "large\n",
-            "aten/alike.cpp": "alike\n",
-            "core/two.h": "int two;\n",
-            "core/tests/three.cpp": "not built\n",
-        }.items():
-            self.write(name, text)
-        self.tools = Toolchain((str(self.compiler),), "pretending 1.0", ("-O7",), ("-shared",), "torch 9", "cp399")
-        self.sources = "aten/large.cpp", "core"
-        self.environ = {**os.environ, "HARNESS_CACHE_DIR": str(self.cache), "CALLS": str(self.calls)}
-        self.said: list[str] = []
-
-    def write(self, name: str, text: str) -> None:
-        file = self.csrc / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def recipe(self, **changed: object) -> Recipe:
-        library = Library("toy.so", self.sources, self.tools, together=("aten",))
-        return Recipe("the toy", "toy", self.csrc, (replace(library, **changed),))  # type: ignore[arg-type]
-
-    def plan(self, **changed: object) -> Plan:
-        return build.plan_for(self.recipe(**changed))
-
-    def build(self) -> Path:
-        return build.build(self.recipe(), self.said.append, environ=self.environ) / "toy.so"
-
-    def compiled(self) -> list[str]:
-        """The inputs of each call of the compiler since the last question; "link" for a library's objects."""
-        calls = [line.partition(" <- ")[2] for line in self.calls.read_text().splitlines()]
-        self.calls.write_text("")
-        return sorted("link" if call.endswith(".o") else call for call in calls)
-
-
-def objects(plan: Plan) -> set[str]:
-    return {key for _, _, key in plan.objects()}
+_ONE, _TWO = "parts/toy/csrc/one.cpp", "parts/toy/csrc/two.cpp"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def toy(tmp_path: Path) -> Toy:
+    return Toy(tmp_path / "toy", tmp_path / "cache")
 
 
-def test_a_library_is_built_once_and_reported(place: Place) -> None:
-    library = place.build()
-    assert library.parent.parent == place.cache / "toy"
-    assert library.read_text() == 'large\n#include "one.h"\nalike\n#include "../core/two.h"\n'
-    assert place.compiled() == ["aten/alike.cpp aten/two.cpp", "aten/large.cpp", "core/one.cpp", "link"]
-    told = [re.sub(r"\d+ s", "N s", line) for line in place.said]
-    assert [re.sub(r"\(.*", "", line) for line in told] == [
-        *(f"building the toy: {number} of 3 parts " for number in (1, 2, 3)),
-        "built the toy in N s",
-    ]
-    assert {line.partition("(")[2] for line in told[:3]} == {
-        f"{name}, N s)" for name in ("aten", "aten/large.cpp", "core/one.cpp")
+@pytest.fixture
+def pipes(tmp_path: Path) -> Path:
+    """The pipe on which a compiler says that it has begun. That on which it waits has ``.go`` after its name."""
+    for name in ("held", "held.go"):
+        os.mkfifo(tmp_path / name)
+    return tmp_path / "held"
+
+
+def test_a_library_is_built_once_and_reported(toy: Toy) -> None:
+    library = toy.build()
+    assert library == toy.cache / "toy" / toy.key() / "libtoy.so"
+    assert (call(library, "one"), call(library, "two")) == (1, 2)
+    assert toy.compiled() == ["one.cpp", "two.cpp"]
+    first, *steps, last = toy.said
+    assert re.fullmatch(r"building the toy with .+, since '.*/cache/toy' has no build of these sources with it", first)
+    assert {re.sub(r"\d of \d", "N of N", line) for line in steps} == {
+        "building the toy: N of N (compiling parts/toy/csrc/one.cpp)",
+        "building the toy: N of N (compiling parts/toy/csrc/two.cpp)",
+        "building the toy: N of N (linking libtoy.so)",
     }
-    assert place.build() == library
-    assert place.compiled() == []
-    assert len(place.said) == 4
-    assert not list(place.cache.rglob("building-*"))
+    assert re.fullmatch(r"built the toy in \d+ s", last)
+    assert toy.build() == library
+    assert toy.compiled() == []
+    assert len(toy.said) == 5
+    assert not list(toy.cache.rglob("building-*"))
 
 
-def test_a_file_of_a_folder_that_is_compiled_as_one_can_stay_alone(place: Place) -> None:
-    joined, alone = place.plan(sources=("core",)), place.plan()
-    assert [unit.name for _, unit, _ in joined.objects()] == ["core/one.cpp", "aten"]
-    assert [unit.name for _, unit, _ in alone.objects()] == ["aten/large.cpp", "core/one.cpp", "aten"]
-    assert len(objects(joined) & objects(alone)) == 1, "core/one.cpp is the same; aten is another unit"
+def test_other_folders_share_the_build(toy: Toy, tmp_path: Path) -> None:
+    """Two clones of the project, and two installations of what it needs."""
+    library = toy.build()
+    other = Toy(tmp_path / "another clone", toy.cache)
+    assert other.tools.folders != toy.tools.folders
+    assert other.key() == toy.key()
+    assert other.build() == library
+    assert other.compiled() == other.said == []
+
+
+def test_a_change_in_another_folder_compiles_what_it_concerns(toy: Toy, tmp_path: Path) -> None:
+    toy.build()
+    other = Toy(tmp_path / "another clone", toy.cache)
+    other.write(_TWO, 'extern "C" int two() { return 22; }\n')
+    library = other.build()
+    assert (call(library, "one"), call(library, "two")) == (1, 22)
+    assert other.compiled() == ["two.cpp"]
+    shutil.rmtree(toy.root)
+    other.write(_TWO, 'extern "C" int two() { return 222; }\n')
+    assert call(other.build(), "two") == 222
+    assert other.compiled() == ["two.cpp"]
 
 
 @pytest.mark.parametrize(
-    ("name", "again"),
+    ("name", "text", "again"),
     [
-        ("core/one.cpp", ["core/one.cpp", "link"]),
-        ("core/one.h", ["core/one.cpp", "link"]),
-        ("names.def", ["core/one.cpp", "link"]),
-        ("core/two.h", ["aten/alike.cpp aten/two.cpp", "link"]),
-        ("aten/large.cpp", ["aten/large.cpp", "link"]),
-        ("aten/new.cpp", ["aten/alike.cpp aten/new.cpp aten/two.cpp", "link"]),
-        ("core/tests/three.cpp", []),
-        ("core/new.cpp", ["core/new.cpp", "link"]),
+        (_ONE, "// more\n", ["one.cpp"]),
+        ("parts/toy/csrc/one.h", "// more\n", ["one.cpp"]),
+        ("parts/toy/two.def", "// more\n", ["two.cpp"]),
+        ("parts/toy/csrc/new.cpp", "int more;\n", ["new.cpp"]),
+        ("parts/toy/CMakeLists.txt", "target_compile_options(toy PRIVATE -g)\n", ["one.cpp", "two.cpp"]),
+        ("CMakeLists.txt", "# more\n", []),
     ],
 )
-def test_a_change_compiles_what_it_concerns(place: Place, name: str, again: list[str]) -> None:
-    before = place.build()
-    old = (place.csrc / name).read_text() if (place.csrc / name).exists() else ""
-    place.compiled()
-    place.write(name, old + "// more\n")
-    assert (place.build() != before) == bool(again)
-    assert place.compiled() == again
-    place.write(name, old)
+def test_a_change_makes_another_library(toy: Toy, name: str, text: str, again: list[str]) -> None:
+    before = toy.build()
+    toy.compiled()
+    file = toy.root / name
+    old = file.read_text() if file.exists() else ""
+    toy.write(name, old + text)
+    assert toy.build() != before
+    assert toy.compiled() == again
     if old:  # the earlier library is still in the cache
-        assert place.build() == before
-        assert place.compiled() == []
+        toy.write(name, old)
+        assert toy.build() == before
+        assert toy.compiled() == []
+
+
+@pytest.mark.parametrize("name", ["parts/toy/csrc/tests/three.cpp", "parts/toy/csrc/notes.txt", "outside/outside.h"])
+def test_a_change_of_what_is_no_source_makes_no_other_library(toy: Toy, name: str) -> None:
+    before = toy.key()
+    toy.write(name, "changed\n")
+    assert toy.key() == before
+
+
+def test_a_source_that_is_removed_is_no_longer_linked(toy: Toy) -> None:
+    toy.build()
+    (toy.root / _TWO).unlink()
+    assert b"two" not in toy.build().read_bytes()
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda tools: replace(tools, compiler=(*tools.compiler, "-v")),
-        lambda tools: replace(tools, compiler_text="pretending 1.1"),
-        lambda tools: replace(tools, flags=("-O8",)),
-        lambda tools: replace(tools, link=("-shared", "-lm")),
-        lambda tools: replace(tools, torch="torch 10"),
-        lambda tools: replace(tools, python="cp400"),
+        lambda tools: replace(tools, identity=("pretending 1.1",)),
+        lambda tools: replace(tools, flags=("-O1",)),
+        lambda tools: replace(tools, variables={"SETTING": "2"}),
     ],
 )
-def test_another_toolchain_makes_another_library(place: Place, change: Callable[[Toolchain], Toolchain]) -> None:
-    before = place.plan()
-    after = place.plan(tools=change(place.tools))
-    assert after.key != before.key
-    assert not objects(after) & objects(before)
-    assert place.plan() == before
+def test_another_toolchain_makes_another_library(toy: Toy, change: Callable[[Toolchain], Toolchain]) -> None:
+    assert toy.key(change(toy.tools)) != toy.key()
 
 
-def test_two_processes_at_once_build_once(place: Place) -> None:
-    held = place.cache.parent / "held"
-    go = place.cache.parent / "held.go"
-    os.mkfifo(held)
-    os.mkfifo(go)
-    script = (
-        "from pathlib import PosixPath; "
-        "from harness.sim.native.build import Library, Recipe, build; "
-        "from harness.sim.native.toolchain import Toolchain; "
-        "one = lambda line: print(line, flush=True); "
-        f"print(build({place.recipe()!r}, one) / 'toy.so')"
-    )
-    environ = {**place.environ, "HELD": str(held), "MAX_JOBS": "1"}
+def test_the_same_compiler_on_another_path_makes_the_same_library(toy: Toy, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "compiler"
+    elsewhere.symlink_to(toy.tools.compiler[0])
+    moved = replace(toy.tools, compiler=(str(elsewhere), *toy.tools.compiler[1:]))
+    assert toy.build() == toy.build(moved)
+    toy.write(_ONE, 'extern "C" int one() { return 11; }\n')
+    assert call(toy.build(moved), "one") == 11
 
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen([sys.executable, "-c", script], env=environ, stdout=subprocess.PIPE, text=True)
 
-    with start() as first:
-        assert held.read_text() == "begun\n"  # the first one compiles, and holds the lock
-        with start() as second:
+def test_two_processes_at_once_build_once(toy: Toy, pipes: Path) -> None:
+    go = Path(f"{pipes}.go")
+    with toy.start(HELD=str(pipes)) as first:
+        assert pipes.read_text() == "begun\n"  # the first one compiles, and holds the lock
+        with toy.start() as second:
             assert second.stdout is not None
             assert second.stdout.readline() == "waiting for another process that builds the toy\n"
             go.write_text("go\n")
-            for _ in range(3):  # the other units, and the linking
-                assert held.read_text() == "begun\n"
-                go.write_text("go\n")
+            assert pipes.read_text() == "begun\n"
+            go.write_text("go\n")
             other = second.stdout.read()
         assert first.stdout is not None
         own = first.stdout.read().splitlines()[-1]
     assert (first.returncode, second.returncode) == (0, 0)
     assert other.splitlines() == [own]
-    assert place.compiled() == ["aten/alike.cpp aten/two.cpp", "aten/large.cpp", "core/one.cpp", "link"]
+    assert toy.compiled() == ["one.cpp", "two.cpp"]
 
 
-def test_a_compile_error_is_shown(place: Place) -> None:
-    place.write("core/one.cpp", "BROKEN\n")
+def test_after_a_builder_was_killed_the_next_one_waits_for_its_compiler_only(toy: Toy, pipes: Path) -> None:
+    with toy.start(HELD=str(pipes)) as first:
+        assert pipes.read_text() == "begun\n"
+        first.send_signal(signal.SIGKILL)
+    assert not list(toy.cache.rglob("libtoy.so"))
+    with toy.start() as second:
+        assert second.stdout is not None
+        assert second.stdout.readline().startswith("building the toy with ")
+        assert second.stdout.readline() == "waiting for the compilers of a process that was killed\n"
+        Path(f"{pipes}.go").write_text("go\n")
+        library = Path(second.stdout.read().splitlines()[-1]) / "libtoy.so"
+    assert second.returncode == 0
+    assert (call(library, "one"), call(library, "two")) == (1, 2)
+
+
+def test_a_compile_error_is_shown(toy: Toy) -> None:
+    toy.write(_ONE, "int x = BROKEN;\n")
     with pytest.raises(BuildError) as caught:
-        place.build()
+        toy.build()
     text = str(caught.value)
-    assert text.startswith("compiling core/one.cpp for the toy failed with status 3; the full output is in")
-    assert text.splitlines()[1:] == ["  core/one.cpp:1:1: error: BROKEN is no word"]
-    log = text.split("'")[1]
-    assert Path(log).read_text() == "BROKEN\ncore/one.cpp:1:1: error: BROKEN is no word\n"
-    assert not list(place.cache.rglob("*.so"))
-    place.compiled()
-    place.write("core/one.cpp", "mended\n")
-    assert "mended" in place.build().read_text()
+    assert re.match(
+        rf"compiling {_ONE} failed with status 1, so the toy cannot be built; the full output is in '", text
+    )
+    (shown,) = text.splitlines()[1:]
+    assert re.fullmatch(rf"  {_ONE}:1:9: error: .*BROKEN.*", shown)
+    assert "BROKEN" in Path(text.split("'")[1]).read_text()
+    assert not list(toy.cache.rglob("*.so"))
+    toy.write(_ONE, 'extern "C" int one() { return 11; }\n')
+    assert call(toy.build(), "one") == 11
 
 
-def test_a_source_that_changes_while_it_is_compiled_is_not_kept(place: Place) -> None:
-    """Otherwise the object of the new text would be kept under the key of the old one."""
-    old = (place.csrc / "core/one.cpp").read_text()
-    place.compiler.write_text(f"{_COMPILER}echo changed >> {place.csrc / 'core/one.cpp'}\n")
-    with pytest.raises(BuildError, match=r"core/one.cpp, a source of the toy, changed while it was compiled"):
-        place.build()
-    place.compiler.write_text(_COMPILER)
-    place.write("core/one.cpp", old)
-    place.compiled()
-    place.build()
-    assert "core/one.cpp" in place.compiled()
+def test_a_link_error_is_shown(toy: Toy) -> None:
+    toy.write("parts/toy/CMakeLists.txt", "add_library(toy SHARED csrc/two.cpp)\ntarget_link_libraries(toy -lnone)\n")
+    with pytest.raises(BuildError, match=r"^linking libtoy.so failed with status 1.*\n.*-lnone"):
+        toy.build()
 
 
-def test_a_link_error_is_shown(place: Place) -> None:
-    place.tools = replace(place.tools, link=(str(place.csrc / "none.o"),))
-    with pytest.raises(BuildError, match=r"linking for the toy failed with status 1"):
-        place.build()
+def test_an_error_of_cmake_is_shown_with_what_follows(toy: Toy) -> None:
+    toy.write("parts/toy/CMakeLists.txt", 'message(FATAL_ERROR "no such part")\n')
+    with pytest.raises(
+        BuildError, match=r"^cmake failed with status 1(.|\n)*parts/toy/CMakeLists.txt:1(.|\n)*no such part"
+    ):
+        toy.build()
 
 
-def test_an_incomplete_library_folder_is_replaced(place: Place) -> None:
-    folder = place.cache / "toy" / place.plan().key
+def test_a_library_that_is_not_made_is_named(toy: Toy) -> None:
+    with pytest.raises(BuildError, match=r"^CMake made no 'libother.so'"):
+        build.build(replace(toy.recipe(), files=("libother.so",)), toy.said.append, environ=toy.environ)
+
+
+def test_a_damaged_build_tree_is_made_again(toy: Toy) -> None:
+    toy.build()
+    (cache,) = toy.cache.rglob("CMakeCache.txt")
+    cache.write_text(cache.read_text().replace(str(toy.cache), "/elsewhere"))
+    toy.write(_ONE, 'extern "C" int one() { return 11; }\n')
+    assert call(toy.build(), "one") == 11
+
+
+def test_an_incomplete_library_folder_is_replaced(toy: Toy) -> None:
+    folder = toy.cache / "toy" / toy.key()
     (folder / "rest").mkdir(parents=True)
-    assert place.build().parent == folder
-    assert [entry.name for entry in folder.iterdir()] == ["toy.so"]
+    assert toy.build().parent == folder
+    assert [entry.name for entry in folder.iterdir()] == ["libtoy.so"]
 
 
-def test_what_was_not_used_for_a_month_is_removed(place: Place) -> None:
-    old = place.build()
-    other = old.parent.parent / "somebody.lock"
-    other.touch()
-    for entry in [other, old.parent, *(old.parent.parent / "objects").iterdir()]:
+def test_what_was_not_used_for_a_month_is_removed(toy: Toy) -> None:
+    old = toy.build()
+    (tree,) = old.parent.parent.glob("tree-*")
+    lock, unused = old.parent.parent / "somebody.lock", old.parent.parent / "tree-of-another-toolchain"
+    lock.touch()
+    unused.mkdir()
+    for entry in (lock, unused, old.parent, tree):
         os.utime(entry, (0, 0))
-    place.write("core/one.cpp", "new\n")
-    new = place.build()
-    assert not old.exists()
-    assert new.exists()
-    assert other.exists()
-    kept = {entry.stem for entry in (old.parent.parent / "objects").iterdir()}
-    assert kept == objects(place.plan())
+    toy.write(_ONE, 'extern "C" int one() { return 11; }\n')
+    new = toy.build()
+    assert sorted(entry.name for entry in new.parent.parent.iterdir()) == sorted(
+        [new.parent.name, tree.name, "building.lock", "somebody.lock"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,21 +244,23 @@ def test_what_was_not_used_for_a_month_is_removed(place: Place) -> None:
     ],
 )
 def test_where_libraries_are_kept(environ: dict[str, str], folder: str) -> None:
-    assert str(build.cache_folder(environ, Recipe("the toy", "toy", Path(), ()))) == folder
+    recipe = Recipe("the toy", "toy", Path(), (), (), (), Toolchain((), "", ()))
+    assert str(build.cache_folder(environ, recipe)) == folder
 
 
-def test_a_cache_that_cannot_be_used_is_named(place: Place) -> None:
-    place.cache.write_text("a file, and no folder")
+def test_a_cache_that_cannot_be_used_is_named(toy: Toy) -> None:
+    toy.cache.write_text("a file, and no folder")
     with pytest.raises(BuildError, match=r"cannot write the toy to '.*/cache/toy' .*HARNESS_CACHE_DIR"):
-        place.build()
+        toy.build()
 
 
-def test_sources_that_are_missing_are_named(place: Place, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"no C\+\+ sources of the toy in '.*/nowhere/core', '.*/nowhere/aten'"):
-        build.plan_for(replace(place.recipe(sources=("core",)), root=tmp_path / "nowhere"))
-    (place.csrc / "names.def").unlink()
-    with pytest.raises(BuildError, match=r"cannot read '.*names\.def', a source of the toy"):
-        place.build()
+def test_sources_that_are_missing_are_named(toy: Toy) -> None:
+    recipe = toy.recipe()
+    with pytest.raises(BuildError, match=r"no C\+\+ sources of the toy in '.*/toy/nowhere': reinstall the harness"):
+        build.key(replace(recipe, sources=("nowhere",)))
+    (toy.root / "CMakeLists.txt").unlink()
+    with pytest.raises(BuildError, match=r"cannot read '.*/CMakeLists.txt', a source of the toy \(No such file"):
+        toy.build()
 
 
 def test_missing_headers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,16 +269,48 @@ def test_missing_headers_are_reported(tmp_path: Path, monkeypatch: pytest.Monkey
         toolchain.find()
 
 
-@pytest.mark.parametrize(
-    ("files", "environ", "jobs"),
-    [(7, {"MAX_JOBS": "3"}, 3), (2, {"MAX_JOBS": "3"}, 2), (0, {}, 1), (9, {"MAX_JOBS": "1"}, 1)],
-)
-def test_as_many_compilers_run_as_are_allowed(files: int, environ: dict[str, str], jobs: int) -> None:
-    assert build._jobs(files, environ) == jobs
+@pytest.mark.parametrize(("limit", "jobs"), [("2", 2), ("1", 1)])
+def test_as_many_compilers_run_as_are_allowed(limit: str, jobs: int) -> None:
+    assert cmake.jobs_at_once({"MAX_JOBS": limit}) == jobs
 
 
 def test_flags_come_from_the_environment_too() -> None:
     plain = toolchain.find()
     more = toolchain.find({**os.environ, "CXXFLAGS": f"{os.environ.get('CXXFLAGS', '')} -g -DX='a b'"})
     assert more.flags == (*plain.flags, "-g", "-DX=a b")
-    assert more.link == (*plain.link, "-g", "-DX=a b")
+    assert more.key() != plain.key()
+
+
+def test_a_compiler_and_flags_of_several_words(toy: Toy) -> None:
+    toy.write(_TWO, '#include <string.h>\nextern "C" int two() { return strlen(TEXT); }\n')
+    tools = replace(
+        toy.tools, compiler=(shutil.which("env") or "", *toy.tools.compiler, "-O1"), flags=('-DTEXT="a b c"', "-w")
+    )
+    assert call(toy.build(tools), "two") == len("a b c")
+
+
+@pytest.fixture
+def only_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for programs. The packages of cmake and ninja are not found."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def _program(folder: Path, name: str, version: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\necho {name} version {version}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_programs_of_the_path_serve_if_they_are_new_enough(only_path: Path) -> None:
+    environ = {"PATH": f"{only_path}:/bin"}
+    _program(only_path, "cmake", "3.20.0")
+    assert cmake.program("cmake", "the toy", environ) == str(only_path / "cmake")
+    _program(only_path, "cmake", "3.19.8")
+    with pytest.raises(BuildError) as caught:
+        cmake.program("cmake", "the toy", environ)
+    assert str(caught.value) == (
+        f"the toy needs cmake 3.20 or newer, and '{only_path}/cmake' is 3.19.8: install it with `pip install cmake`"
+    )
+    with pytest.raises(BuildError, match=r"^the toy needs ninja 1\.11 or newer: install it with `pip install ninja`$"):
+        cmake.program("ninja", "the toy", {"PATH": str(only_path)})

@@ -1,8 +1,11 @@
-"""The recipe of the simulated CUDA's libraries, with a fake compiler and folders that look like NVIDIA's wheels."""
+"""The recipe of the simulated CUDA's libraries, the headers that they need, and what the libraries look like."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,120 +17,70 @@ from harness.sim.native.toolchain import BuildError, Toolchain
 from harness.sim.simcuda import build, toolchain
 from harness.sim.simcuda.toolchain import Toolchains
 
-#: Concatenates its inputs into its output, with the version script if there is one, and logs its arguments.
-_COMPILER = """#!/bin/sh
-echo "$@" >> "$CALLS"
-for word; do
-  case "$before" in -o) output=$word;; esac
-  case "$word" in *.cpp|*.o) inputs="$inputs $word";; -Wl,--version-script=*) script=${word#*script=};; esac
-  before=$word
-done
-cat ${inputs% $output} $script > "$output"
-"""
-
-_SOURCES = {
-    "simcuda/csrc/include/simcuda.h": "// ours\n",
-    "simcuda/csrc/include/crt/host_defines.h": "// ours too\n",
-    "simcuda/csrc/runtime/stream.cpp": "#include <driver_types.h>\n#include <simcuda.h>\nstream\n",
-    "simcuda/csrc/runtime/exports.map": "libcudart.so.@MAJOR@ { global: cuda*; };\n",
-    "simcuda/csrc/driver/driver.cpp": "driver\n",
-    "simcuda/csrc/nvml/nvml.cpp": "nvml\n",
-    "simcuda/csrc/cupti/cupti.cpp": "cupti\n",
-    "simcuda/csrc/operators/launch.h": "// the simulated CUDA's\n",
-    "simcuda/csrc/operators/front.cpp": '#include "launch.h"\nfront\n',
-    "softdevice/csrc/operators/launch.h": "// the software device's\n",
-    "softdevice/csrc/operators/operators.cpp": "operators\n",
-    "softdevice/csrc/operators/pointwise.cpp": "pointwise\n",
-    "softdevice/csrc/operators/recipes.cpp": '#include "tables.h"\nrecipes\n',
-    "softdevice/csrc/operators/tables.h": "// shared\n",
-    "softdevice/csrc/core/queue.cpp": "queue\n",
-    "softdevice/csrc/core/stream.cpp": "not part of it\n",
-}
+_TOOLS = Toolchain(("c++",), "pretending 1.0", ("pretending 1.0",))
+_BUILT_FOR = software.cuda()
+_COPIED = ("CMakeLists.txt", "simcuda", "softdevice")
 
 
-class Place:
-    """Sources, cache, compiler and environment of a build."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root / "harness"
-        self.calls = root / "calls"
-        self.compiler = root / "pretend"
-        self.compiler.write_text(_COMPILER)
-        self.compiler.chmod(0o755)
-        for name, text in _SOURCES.items():
-            self.write(name, text)
-        tools = Toolchain((str(self.compiler),), "pretending 1.0", ("-O7",), ("-shared",))
-        self.tools = Toolchains(13, tools, tools)
-        self.environ = {**os.environ, "HARNESS_CACHE_DIR": str(root / "cache"), "CALLS": str(self.calls)}
-
-    def write(self, name: str, text: str) -> None:
-        file = self.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def build(self, major: int = 13) -> Path:
-        tools = Toolchains(major, self.tools.runtime, self.tools.operators)
-        return native.build(build.recipe(tools, self.root), lambda _: None, environ=self.environ)
-
-    def compiled(self) -> list[str]:
-        """What was compiled since the last question."""
-        calls = [line.split() for line in self.calls.read_text().splitlines()]
-        self.calls.write_text("")
-        return sorted(word for call in calls for word in call if word.endswith(".cpp"))
+@pytest.mark.parametrize("major", [12, 13])
+def test_the_libraries_have_the_names_of_cudas_own(major: int) -> None:
+    assert build.recipe(Toolchains(major, _TOOLS, _TOOLS)).files == (
+        f"libcudart.so.{major}",
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        f"libcupti.so.{major}",
+        "libsimcuda_operators.so",
+    )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-def test_the_libraries_have_the_names_of_cudas_own(place: Place) -> None:
-    folder = place.build()
-    contents = {file.name: file.read_text() for file in folder.iterdir()}
-    assert contents == {
-        "libcudart.so.13": "#include <driver_types.h>\n#include <simcuda.h>\nstream\nqueue\n"
-        "libcudart.so.13 { global: cuda*; };\n",
-        "libcuda.so.1": "driver\n",
-        "libnvidia-ml.so.1": "nvml\n",
-        "libcupti.so.13": "cupti\n",
-        "libsimcuda_operators.so": 'operators\npointwise\n#include "tables.h"\nrecipes\n#include "launch.h"\nfront\n',
-    }
-    calls = [line for line in place.calls.read_text().splitlines() if "-soname," in line]
-    links = {line.partition("-soname,")[2].split()[0]: line for line in calls}
-    assert set(links) == set(contents) - {"libsimcuda_operators.so"}
-    assert "-l:libcudart.so.13 -Wl,-rpath,$ORIGIN" in links["libcuda.so.1"]
-    assert "-l:" not in links["libcudart.so.13"] + links["libnvidia-ml.so.1"]
-    twelve = place.build(12)
-    assert (twelve / "libcudart.so.12").read_text().endswith("libcudart.so.12 { global: cuda*; };\n")
-    assert (twelve / "libcupti.so.12").exists()
-    assert place.build() == folder
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources in another folder."""
+    root = tmp_path_factory.mktemp("sources")
+    for name in _COPIED:
+        if (build.ROOT / name).is_dir():
+            shutil.copytree(build.ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(build.ROOT / name, root)
+    return root
 
 
 @pytest.mark.parametrize(
-    ("name", "again"),
+    ("name", "other"),
     [
-        ("simcuda/csrc/include/simcuda.h", ["simcuda/csrc/runtime/stream.cpp"]),
-        ("simcuda/csrc/operators/launch.h", ["simcuda/csrc/operators/front.cpp"]),
-        ("softdevice/csrc/operators/launch.h", []),
-        ("softdevice/csrc/operators/tables.h", ["softdevice/csrc/operators/recipes.cpp"]),
-        ("softdevice/csrc/core/queue.cpp", ["softdevice/csrc/core/queue.cpp"]),
-        ("softdevice/csrc/core/stream.cpp", []),
+        ("simcuda/csrc/include/simcuda.h", True),
+        ("simcuda/csrc/runtime/exports.map", True),
+        ("simcuda/csrc/operators/CMakeLists.txt", True),
+        ("simcuda/csrc/runtime/tests/graph_test.cpp", False),
+        ("simcuda/build.py", False),
+        ("softdevice/csrc/core/queue.cpp", True),
+        ("softdevice/csrc/operators/recipes.cpp", True),
+        ("softdevice/csrc/aten/module.cpp", False),
     ],
 )
-def test_a_change_compiles_what_it_concerns(place: Place, name: str, again: list[str]) -> None:
-    before = place.build()
-    place.compiled()
-    place.write(name, (place.root / name).read_text() + "// more\n")
-    assert (place.build() != before) == bool(again)
-    assert place.compiled() == again
+def test_a_change_of_a_source_makes_other_libraries(copy: Path, name: str, other: bool) -> None:
+    def key() -> str:
+        return native.key(build.recipe(Toolchains(13, _TOOLS, _TOOLS), copy))
+
+    assert key() == native.key(build.recipe(Toolchains(13, _TOOLS, _TOOLS)))
+    before, text = key(), (copy / name).read_bytes()
+    (copy / name).write_bytes(text + b"\n")
+    assert (key() != before) == other
+    (copy / name).write_bytes(text)
 
 
-def test_another_version_script_links_again_and_compiles_nothing(place: Place) -> None:
-    before = place.build()
-    place.compiled()
-    place.write("simcuda/csrc/runtime/exports.map", "libcudart.so.@MAJOR@ { global: *; };\n")
-    assert place.build() != before
-    assert place.compiled() == []
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf")
+def test_what_the_dynamic_linker_sees() -> None:
+    built = build.build()
+    for library in (*built.runtime, built.operators):
+        command = ["readelf", "--dynamic", str(library)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        names = {kind: re.findall(rf"\({kind}\).*\[(.*)\]", shown) for kind in ("SONAME", "NEEDED", "RUNPATH", "RPATH")}
+        assert names["SONAME"] == ([] if library == built.operators else [library.name])
+        beside = ["$ORIGIN"] if built.runtime[0].name in names["NEEDED"] else []
+        assert names["RUNPATH"] + names["RPATH"] == beside
+        assert b"site-packages" not in library.read_bytes()
 
 
 def _torch_is_built_for(monkeypatch: pytest.MonkeyPatch, cuda: Detected) -> None:
@@ -169,12 +122,15 @@ def test_other_headers_make_other_libraries(tmp_path: Path, monkeypatch: pytest.
     folder = _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
     # The CPU build of torch has all that the operators' toolchain looks for but the headers.
     before = toolchain.find(search=[str(tmp_path)])
-    assert f"-isystem{folder}" in before.runtime.flags
-    assert {"-ltorch_cuda", "-lc10_cuda"} < {*before.operators.link}
+    assert before.runtime.folders == {"CUDA_INCLUDE_0": folder}
+    assert before.operators.folders.keys() == {"CUDA_INCLUDE_0", "TORCH", "PYTHON_INCLUDE"}
     assert before == toolchain.find(search=[str(tmp_path)])
+    elsewhere = tmp_path / "another environment"
+    shutil.copytree(folder, elsewhere / "nvidia/cu13/include")
+    assert toolchain.find(search=[str(elsewhere)]).runtime.key() == before.runtime.key()
     (folder / "cupti.h").write_text("// another release\n")
     after = toolchain.find(search=[str(tmp_path)])
-    assert after.runtime.identity() != before.runtime.identity()
+    assert after.runtime.key() != before.runtime.key()
 
 
 @pytest.mark.parametrize(
@@ -199,8 +155,8 @@ def test_what_is_missing_is_said(
     assert said in str(caught.value)
 
 
-def test_a_cache_that_cannot_be_preloaded_from_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "find", lambda _: place.tools)
+def test_a_cache_that_cannot_be_preloaded_from_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "find", lambda _: Toolchains(13, _TOOLS, _TOOLS))
     with pytest.raises(
         BuildError, match=r"cannot load the simulated CUDA from '/a b/simcuda', since LD_PRELOAD allows"
     ):

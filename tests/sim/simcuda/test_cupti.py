@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.devices import software
-from harness.sim.native.toolchain import Toolchain
-from harness.sim.simcuda import build, toolchain
+from harness.sim.simcuda import toolchain
 from harness.sim.simcuda.build import ROOT
 from tests.sim.native import programs
 
@@ -16,26 +15,19 @@ pytestmark = pytest.mark.acceptance
 
 CSRC = ROOT / "simcuda" / "csrc"
 TESTS = CSRC / "cupti" / "tests"
+_SOURCES = ("simcuda", "simcuda/csrc/cupti/tests", "softdevice/csrc/core", "softdevice/csrc/core/tests")
 _BUILT_FOR = software.cuda()
 
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_cupti() -> None:
-    built = build.build()
+    tools = toolchain.find().runtime
     program = programs.build(
-        "simcuda-cupti",
-        _linked(toolchain.find().runtime, built),
-        ROOT,
-        [TESTS, ROOT / programs.TESTING],
-        include=[CSRC / "include"],
+        "simcuda_cupti_tests",
+        replace(tools, flags=(*tools.flags, "-O1", "-g")),
+        _SOURCES,
+        ["simcuda", "simcuda/csrc/cupti/tests"],
     )
     for file in programs.files(TESTS):
         programs.check(program, file)
     assert programs.run([program, "no_such_test"])[0] != 0
-
-
-def _linked(tools: Toolchain, built: build.Built) -> Toolchain:
-    flags = (*tools.flags, "-O1", "-g")
-    libraries = [str(library) for library in built.runtime]
-    link = (*(word for word in tools.link if word != "-shared"), *libraries, f"-Wl,-rpath,{built.folder}")
-    return replace(tools, flags=flags, link=link)

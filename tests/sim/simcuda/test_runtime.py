@@ -15,7 +15,13 @@ pytestmark = pytest.mark.acceptance
 
 CSRC = ROOT / "simcuda" / "csrc"
 TESTS = CSRC / "runtime" / "tests"
-_SHARED = [ROOT / "softdevice" / "csrc" / "core" / "queue.cpp", ROOT / programs.TESTING]
+_SOURCES = (
+    "simcuda/csrc/include",
+    "simcuda/csrc/runtime",
+    "simcuda/csrc/runtime/tests",
+    "softdevice/csrc/core",
+    "softdevice/csrc/core/tests",
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +33,11 @@ def tools() -> Toolchain:
 
 
 def test_runtime(tools: Toolchain) -> None:
-    flags = (*tools.flags, "-O1", "-g")
-    link = (*(word for word in tools.link if word != "-shared"), "-ldl")
     program = programs.build(
-        "simcuda-runtime",
-        replace(tools, flags=flags, link=link),
-        ROOT,
-        [CSRC / "runtime", *_SHARED, TESTS],
-        include=[CSRC / "include"],
+        "simcuda_runtime_tests",
+        replace(tools, flags=(*tools.flags, "-O1", "-g")),
+        _SOURCES,
+        ["simcuda/csrc/runtime/tests"],
     )
     for file in programs.files(TESTS):
         programs.check(program, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -49,3 +50,14 @@ def test_the_real_library_is_built_by_hand_without_torch() -> None:
     assert Path(place) == library
     assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
     assert build.describe()["key"] == library.parent.name
+
+
+def test_the_library_names_no_folder_of_its_build() -> None:
+    """Clones and environments share it, and each of them may be removed."""
+    contents = inside.library().read_bytes()
+    assert b"from/TORCH/include/" in contents  # torch's messages say where they come from
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    for folder in (str(build.ROOT), str(Path(torch.origin).parent), "/tree-"):
+        assert folder.encode() not in contents

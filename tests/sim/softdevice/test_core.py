@@ -16,10 +16,10 @@ from tests.sim.native import programs
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
-CORE = CSRC / "core"
-TESTS = CORE / "tests"
+TESTS = CSRC / "core" / "tests"
 #: Lines for the sanitizers' reports, and no more: what a debugger needs takes the compiler a third of its time.
-_FLAGS = ("-std=c++17", "-g1", "-pthread")
+_FLAGS = ("-g1",)
+_SOURCES = ("softdevice/csrc/core", "softdevice/csrc/core/tests", "softdevice/csrc/faults.def")
 
 # Programs with one fault each, which a sanitizer that works here must find.
 _RACE = """
@@ -101,8 +101,8 @@ def program(request: pytest.FixtureRequest, compiler: Toolchain, tmp_path_factor
     variant: Variant = request.param
     if variant.control:
         _check_control(compiler, variant, tmp_path_factory.mktemp("control"))
-    tools = replace(compiler, flags=(*_FLAGS, *variant.flags), link=("-pthread", *variant.sanitizer))
-    return programs.build(f"core-{variant.name}", tools, CSRC, [CORE, TESTS])
+    tools = replace(compiler, flags=(*_FLAGS, *variant.flags))
+    return programs.build("softdevice_core_tests", tools, _SOURCES, ["softdevice/csrc/core/tests"])
 
 
 @pytest.mark.parametrize("file", programs.files(TESTS), ids=lambda file: file.stem)

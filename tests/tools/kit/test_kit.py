@@ -78,7 +78,7 @@ def test_what_is_in_a_kit(kit: Path) -> None:
     assert set(manifest["files"]) == files
     assert manifest["torch"] == "2.11"
     distributions = {name.removeprefix("wheels/").partition("-")[0] for name in files if name.startswith("wheels/")}
-    assert {"pip", "pytest", "numpy", "gpu_conformance_harness"} <= distributions
+    assert {"pip", "pytest", "numpy", "cmake", "ninja", "gpu_conformance_harness"} <= distributions
     assert "torch" not in distributions
     assert {"suites/streams/test_events.py", "configs/profiles/smoke.yaml", "pyproject.toml"} <= files
     assert not [name for name in files if "__pycache__" in name or name.startswith("tests/")]
