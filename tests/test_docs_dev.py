@@ -1,4 +1,4 @@
-"""The pages of docs/dev: each path that they name exists, and their tables of packages are those of the code."""
+"""Paths that the pages of docs name, and the tables of docs/dev/overview.md: they are those of the tree."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ def test_each_path_exists(page: Path) -> None:
         if not word.startswith(OF_A_RUN) and not any(place.exists() for place in places)
     ]
     assert not missing, f"{page.name}: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_each_path_of_a_page_for_users_exists(page: Path) -> None:
+    """In commands too. Paths of examples are in suites/ and configs/."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"(?<![\w/.-])(?:harness|tests|benchmarks|ci|\.ci|changes)/[\w./-]*\w", text)
+    assert not [path for path in found if not (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
