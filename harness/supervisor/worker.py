@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from harness.backends import cuda
 from harness.collection import description
 from harness.collection.cases import CASE_ID, is_case
 from harness.collection.description import Description, DescriptionError
@@ -169,7 +168,7 @@ class Worker:
                 pool=self._pool,
                 bind=self._bind,
             )
-        elif self._pool.device.backend.accelerator or context.device == CPU.kind:
+        elif self._pool.device.backend.accelerator or context.device == self._pool.device.kind:
             os.environ.update(masks_for([self._pool.device]))
             if self._pool.device.backend.injectable:
                 os.environ[self._pool.device.backend.faults_variable] = faults.joined(context.inject)
@@ -180,7 +179,7 @@ class Worker:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
             provider.of(self._pool.device.backend).prepare(variables)
-            if cuda.INJECT in variables:
+            if self._pool.device.backend.interposed and self._pool.device.backend.faults_variable in variables:
                 front.inject_here(self.context.inject)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
