@@ -1,7 +1,7 @@
 """The cases that an executor runs before pytest asks for them.
 
 Pytest asks for a case once it has the reports of the one before. If the executor waited for that, the two processes
-would work in turns. See "The next cases begin early" in the documentation of the supervisor.
+would work in turns. docs/dev/lookahead.md says when cases may begin early.
 """
 
 from __future__ import annotations
