@@ -83,7 +83,7 @@ class Lookahead:
         if self._begun:
             self._abandon(self._begun.popleft(), reason, Outcome.NOT_RUN, final=True)
 
-    def heed_end(self, begun: Begun) -> None:
+    def note_end(self, begun: Begun) -> None:
         """After the end of an attempt: drop the cases of its request that will not begin, and size the next one."""
         burst = begun.burst
         if not burst.over:

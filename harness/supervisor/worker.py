@@ -267,7 +267,7 @@ class Worker:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno not in _STARVED:
-                raise  # a mistake of ours: pytest shows its traceback
+                raise  # a bug in the harness: pytest shows its traceback
             self.over = (
                 f"harness: worker {self.name} cannot go on: {error!r}; look at the limits on open files and processes "
                 f"(`ulimit -n`, `ulimit -u`) and at the free memory"

@@ -140,7 +140,7 @@ class ZygoteLinks:
 
 
 def _unfinished(why: str, file: Path, log: Path) -> DescriptionError:
-    """The error of a zygote that has not come to the end of its collection."""
+    """Return the error of a zygote that did not finish its collection."""
     at = description.current(file)
     text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
     ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{last_words(log)}"
