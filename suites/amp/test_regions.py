@@ -113,7 +113,7 @@ def test_autocast_as_a_decorator(device: torch.device, dtype: torch.dtype) -> No
 #: The previous state is stored on the region object, which each call enters. Autograd's modes had the same bug.
 ONE_REGION_TWICE = pytest.mark.xfail(
     raises=AssertionError,
-    reason="a region entered while it holds forgets what was before it, "
+    reason="a region that is re-entered loses the state before it, "
     "as torch.enable_grad did: https://github.com/pytorch/pytorch/issues/44531",
 )
 
