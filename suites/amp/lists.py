@@ -126,8 +126,10 @@ def _read(entry: Listed, row: tuple[Any, ...]) -> Call:
 
 
 def converted(value: Any, dtype: torch.dtype, only: Iterable[torch.dtype] = ()) -> Any:
-    """Convert the floating-point tensors in a value, also in tuples and lists; with `only`, those of the given
-    dtypes."""
+    """Convert the floating-point tensors in a value, also in tuples and lists.
+
+    With `only`, convert only tensors of the given dtypes.
+    """
     wanted = tuple(only)
     if isinstance(value, torch.Tensor):
         change = value.is_floating_point() and (not wanted or value.dtype in wanted)

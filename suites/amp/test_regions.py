@@ -233,8 +233,10 @@ def test_autocast_gradients_do_not_depend_on_where_backward_is_called(device: to
 
 @LOWER
 def test_autocast_is_off_in_a_new_thread(device: torch.device, dtype: torch.dtype) -> None:
-    """Autocast is per thread: a new thread starts outside of its parent's region, and its own region does not affect
-    the parent."""
+    """Autocast is per thread.
+
+    A new thread starts outside of its parent's region, and its own region does not affect the parent.
+    """
 
     def elsewhere() -> tuple[torch.dtype, torch.dtype]:
         first = product(device)

@@ -20,8 +20,10 @@ BAD = pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")]
 
 
 def test_gradscaler_scale_multiplies_a_loss(device: torch.device) -> None:
-    """`scale` returns the loss times the scale on the loss's device, and its gradients are scaled by the same
-    factor."""
+    """`scale` returns the loss times the scale on the loss's device.
+
+    Its gradients are scaled by the same factor.
+    """
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     x = weight(device)
 

@@ -90,8 +90,9 @@ def unharmed(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
 @pytest.mark.parametrize("expression", FAILING.values(), ids=FAILING.keys())
 def test_device_assert_for_an_index_past_the_end_fails_the_device(device: torch.device, expression: str) -> None:
-    """An out-of-bounds index fails an assertion in the kernel, and the error is raised at the latest at the
-    synchronize.
+    """An out-of-bounds index fails an assertion in the kernel.
+
+    The error is raised at the latest at the synchronize.
 
     Alternatively the process ends with the message on standard error. The case's own process is not affected.
     """
@@ -149,8 +150,10 @@ tell(attempt)
 @pytest.mark.covers("test_cuda::TestCuda::test_multinomial_invalid_probs_cuda")
 @pytest.mark.parametrize("probabilities", PROBABILITIES.values(), ids=PROBABILITIES.keys())
 def test_multinomial_refuses_negative_infinite_and_nan_probabilities(device: torch.device, probabilities: str) -> None:
-    """`multinomial` with a negative, infinite or NaN probability raises, or fails an assertion; it returns no
-    sample."""
+    """`multinomial` with a negative, infinite or NaN probability raises, or fails an assertion.
+
+    It returns no sample.
+    """
     drawn = f"torch.multinomial(torch.tensor({probabilities}, device=DEVICE), 2, True)"
     ended = children.run(f"{HARNESS}\ntell(lambda: print({drawn}.tolist()))", device)
 
@@ -184,8 +187,10 @@ def test_assert_async_of_anything_else_holds(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize(("values", "said"), [([], "no values"), ([0, 0], "more than one value")])
 def test_assert_async_needs_one_value(device: torch.device, values: list[int], said: str) -> None:
-    """`torch._assert_async` of an empty tensor or several values raises; on CUDA the call raises, and the device
-    works."""
+    """`torch._assert_async` of an empty tensor or several values raises.
+
+    On CUDA the call raises, and the device works.
+    """
     ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({values}, device=DEVICE)))", device)
 
     assert said in ended.text(), ended.text()[-2000:]

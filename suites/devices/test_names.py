@@ -47,8 +47,10 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("arguments", "kind", "index"), GOOD, ids=lambda value: str(value).replace("'", ""))
 def test_torch_device_is_type_and_index(arguments: tuple[object, ...], kind: str, index: int | None) -> None:
-    """`torch.device` accepts "type", "type:index" and (type, index), and its string has both; the device need not
-    exist."""
+    """`torch.device` accepts "type", "type:index" and (type, index), and its string has both.
+
+    The device need not exist.
+    """
     device = torch.device(*arguments)
 
     assert (device.type, device.index) == (kind, index)

@@ -58,8 +58,10 @@ def test_get_device_name_is_that_of_the_properties(device: torch.device) -> None
 
 
 def test_mem_get_info_total_is_that_of_the_properties(device: torch.device) -> None:
-    """The total of `mem_get_info` and `get_memory_info` is the device's total memory within a tenth; free is no
-    larger."""
+    """The total of `mem_get_info` and `get_memory_info` is the device's total memory within a tenth.
+
+    The free memory is no larger.
+    """
     total = module(device).get_device_properties(device).total_memory
     free, seen = module(device).mem_get_info(device)
     free_again, seen_again = torch.accelerator.get_memory_info(device)

@@ -14,8 +14,10 @@ from .pools import address, captured, pool_of, segments_of
 
 @pytest.mark.requires(cuda=True)
 def test_graph_pool_handle_is_always_new() -> None:
-    """`graph_pool_handle` never returns the same handle twice, nor the default pool's; it needs a build for CUDA
-    only."""
+    """`graph_pool_handle` never returns the same handle twice, nor the default pool's.
+
+    It needs a build for CUDA only.
+    """
     handles = [torch.cuda.graph_pool_handle() for _ in range(100)]
 
     assert len(set(handles)) == 100

@@ -31,8 +31,10 @@ def numbers(device: torch.device, value: int = 0) -> torch.Tensor:
 
 
 def test_graph_pool_ends_with_its_graph(device: torch.device) -> None:
-    """After graph and outputs are deleted, the pool's segments are released: reserved memory is as before the
-    capture."""
+    """After graph and outputs are deleted, the pool's segments are released.
+
+    Reserved memory is as before the capture.
+    """
     source = numbers(device)
     captured(device, lambda: [source + 1])  # so that first-capture initialization is complete
     settle(device)

@@ -91,8 +91,10 @@ def test_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
 
 
 def test_wait_stream_joins_a_stream_to_the_capture(device: torch.device) -> None:
-    """A stream that waits for an event of the capturing stream joins the capture, and replays keep the order of
-    both."""
+    """A stream that waits for an event of the capturing stream joins the capture.
+
+    Replays keep the order of both.
+    """
     x, y = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
     side = torch.Stream(device)
 

@@ -324,8 +324,10 @@ def test_outofmemoryerror_within_a_capture(api: Api, device: torch.device) -> No
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_repeat_graph_capture_cublas_workspace_memory")
 def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> None:
-    """cuBLAS workspaces are per stream and handle: a hundred captures on one stream do not increase the allocated
-    memory."""
+    """cuBLAS workspaces are per stream and handle.
+
+    A hundred captures on one stream do not increase the allocated memory.
+    """
     a, b = torch.rand(1024, 512, device=device), torch.rand(512, 64, device=device)
     wanted = a @ b
     held = []

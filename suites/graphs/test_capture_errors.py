@@ -117,8 +117,10 @@ if problems:
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")
 def test_capture_error_mode_lets_another_thread_allocate_and_compute(api: Api, mode: str, device: torch.device) -> None:
-    """In modes other than "global", another thread can allocate and synchronize during a capture; both results are
-    correct."""
+    """In modes other than "global", another thread can allocate and synchronize during a capture.
+
+    Both results are correct.
+    """
     x = torch.zeros(8, device=device)
     results: list[float] = []
 

@@ -57,8 +57,10 @@ def test_conditional_nodes_in_one_graph_run_by_their_conditions(device: torch.de
 
 @pytest.mark.covers(f"{ROW}across_graphs")
 def test_conditional_nodes_of_several_graphs(device: torch.device) -> None:
-    """Graphs have separate conditional nodes: replays in any order, and deleting one graph, do not affect the
-    others."""
+    """Graphs have separate conditional nodes.
+
+    Replays in any order, and deleting one graph, do not affect the others.
+    """
     made = []
     for _ in range(10):
         conditions, x = falses(4, device), torch.zeros(64, dtype=torch.int64, device=device)

@@ -98,8 +98,10 @@ def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.devi
 
 
 def test_event_recorded_in_a_capture_is_not_usable_outside(device: torch.device) -> None:
-    """An event recorded in a capture belongs to it: querying it outside raises or is meaningless, and the device
-    works."""
+    """An event recorded in a capture belongs to it.
+
+    Querying it outside raises or is meaningless, and the device works.
+    """
     stream, event = torch.cuda.Stream(device), torch.cuda.Event()
     x = torch.zeros(8, device=device)
     graph = torch.cuda.CUDAGraph()

@@ -45,8 +45,10 @@ class Used(torch.nn.Module):
 
 
 def train(model: torch.nn.Module, data: list[Any], autocast: bool, device: torch.device) -> list[torch.Tensor]:
-    """Run some steps of gradient descent; returns the losses and the final parameters. Outputs have autocast's
-    dtype."""
+    """Run some steps of gradient descent; returns the losses and the final parameters.
+
+    Outputs have autocast's dtype.
+    """
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for arguments in data:

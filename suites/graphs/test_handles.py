@@ -24,8 +24,10 @@ def test_raw_cuda_graph_needs_keep_graph(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph")
 def test_raw_cuda_graph_of_a_kept_graph_stays(device: torch.device) -> None:
-    """The handle of a kept graph is the same before and after instantiation and replay; before its capture it
-    raises."""
+    """The handle of a kept graph is the same before and after instantiation and replay.
+
+    Before its capture it raises.
+    """
     x = torch.zeros(8, device=device)
     with pytest.raises(RuntimeError, match=r"(?i)capture"):
         torch.cuda.CUDAGraph(keep_graph=True).raw_cuda_graph()
@@ -56,8 +58,10 @@ def test_raw_cuda_graph_exec_exists_after_instantiate(device: torch.device) -> N
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_reset_and_recapture")
 def test_raw_cuda_graph_and_exec_after_a_reset(device: torch.device) -> None:
-    """`reset` invalidates the handles; after another capture there are new ones, and a replay instantiates the
-    graph."""
+    """`reset` invalidates the handles.
+
+    After another capture there are new ones, and a replay instantiates the graph.
+    """
     x = torch.zeros(8, device=device)
     graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
     graph.instantiate()

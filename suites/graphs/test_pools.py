@@ -206,8 +206,10 @@ def test_graph_pool_sharing_needs_less_memory(api: Api, device: torch.device) ->
 
 @apis
 def test_graph_pool_outlives_the_graph_that_made_it(api: Api, device: torch.device) -> None:
-    """A pool lives as long as any of its graphs: after the first is deleted, the second replays with its memory
-    intact."""
+    """A pool lives as long as any of its graphs.
+
+    After the first is deleted, the second replays with its memory intact.
+    """
     stream = torch.Stream(device)
     source = torch.arange(1 << 12, device=device)
     made: list[torch.Tensor] = []

@@ -107,8 +107,10 @@ def test_replay_draws_dropout_and_others_as_eager_calls_do(api: Api, name: str, 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_cudnn_dropout")
 def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> None:
-    """cuDNN recurrent networks, whose dropout has its own state, can be captured, and each replay drops other
-    elements."""
+    """cuDNN recurrent networks, whose dropout has its own state, can be captured.
+
+    Each replay drops other elements.
+    """
     model = torch.nn.LSTM(16, 16, 2, dropout=0.5).to(device)
     x = torch.ones(4, 8, 16, device=device)
     stream = torch.cuda.Stream(device)

@@ -87,7 +87,9 @@ def test_make_graphed_callables_refuses_autocast_with_a_cache_without_a_gpu() ->
 
 @pytest.mark.requires(torch=">=2.13", accelerator=False)
 def test_accelerator_graph_without_an_accelerator_is_an_error() -> None:
-    """`torch.accelerator.Graph` raises without an accelerator; in a build for CUDA the error says it has no graphs for
-    CUDA."""
+    """`torch.accelerator.Graph` raises without an accelerator.
+
+    In a build for CUDA the error says it has no graphs for CUDA.
+    """
     with pytest.raises(RuntimeError, match=r"(?i)accelerator|Graph is not supported on device type: cuda"):
         torch.accelerator.Graph()

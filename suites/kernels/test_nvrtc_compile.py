@@ -18,8 +18,10 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
-    """Restore the stack limit: NVRTC (13.0) raises it, and does not restore it after an error that it calls
-    catastrophic."""
+    """Restore the stack limit.
+
+    NVRTC (13.0) raises it, and does not restore it after an error that it calls catastrophic.
+    """
     before = resource.getrlimit(resource.RLIMIT_STACK)
     yield
     resource.setrlimit(resource.RLIMIT_STACK, before)

@@ -199,8 +199,10 @@ def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, produ
 
 @pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
 def test_fp32_precision_global_applies_to_each() -> None:
-    """The global `fp32_precision` applies to each operation without its own setting, and does not override those with
-    one."""
+    """The global `fp32_precision` applies to each operation without its own setting.
+
+    Does not override those with one.
+    """
     everything = [MATMUL, CONV, RNN, "B.mkldnn.matmul.fp32_precision"]
 
     all_, *own = told_each(

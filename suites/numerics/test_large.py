@@ -79,8 +79,10 @@ def test_avg_pool2d_loops_beyond_a_billion_elements(device: torch.device) -> Non
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_kernel_loop_overflow_large")
 @pytest.mark.requires(free_memory=">=12GiB")
 def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
-    """Pooling of 2^31 - 1 elements is correct; of 2^31 it is correct or raises "out of range", and is never silently
-    wrong."""
+    """Pooling of 2^31 - 1 elements is correct.
+
+    Of 2^31 it is correct or raises "out of range", and is never silently wrong.
+    """
     x = torch.zeros(1, 1, 1, HALF_OF_32_BITS - 1, dtype=torch.float16, device=device)
     x[..., -1] = 5
     y = torch.nn.functional.avg_pool2d(x, kernel_size=1)

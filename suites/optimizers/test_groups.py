@@ -136,8 +136,10 @@ def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
 
 @with_forms("momentum", "decay")
 def test_step_ignores_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """A step ignores weights without a gradient, including decay, and creates no state; Adagrad's initial state
-    stays."""
+    """A step ignores weights without a gradient, including decay, and creates no state.
+
+    Adagrad's initial state stays.
+    """
     weights = detached(device)
     optimiser = kind.make(weights, form, settings)
     start = [weight.clone() for weight in weights]

@@ -82,8 +82,9 @@ DRAWS: dict[str, Callable[[torch.device, torch.Generator, int], torch.Tensor]] =
 def test_generator_repeats_no_number(
     device: torch.device, draw: Callable[[torch.device, torch.Generator, int], torch.Tensor], size: int
 ) -> None:
-    """Each draw advances the generator past all numbers used: thirty consecutive draws of 52 bits or more have no
-    repetition.
+    """Each draw advances the generator past all numbers used.
+
+    Thirty consecutive draws of 52 bits or more have no repetition.
 
     By chance, one pair is expected once in a thousand runs; the seed is fixed.
     """

@@ -43,8 +43,10 @@ def test_nvml_handle_names_the_device(device: torch.device) -> None:
 def test_nvml_readings_are_plausible(
     device: torch.device, read: Callable[[torch.device], int], least: int, most: int
 ) -> None:
-    """Each of twenty readings is a plausible integer for every form of the device argument; the current device
-    stays."""
+    """Each of twenty readings is a plausible integer for every form of the device argument.
+
+    The current device stays.
+    """
     before = torch.cuda.current_device()
 
     for _ in range(10):

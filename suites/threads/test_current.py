@@ -21,8 +21,10 @@ def module(device: torch.device) -> Any:
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.device) -> None:
-    """A thread started within a stream's block has the default stream, and its own choice does not affect the
-    parent."""
+    """A thread started within a stream's block has the default stream.
+
+    Its own choice does not affect the parent.
+    """
     default, mine, theirs = (module(device).default_stream(device), torch.Stream(device), torch.Stream(device))
 
     def look() -> tuple[int, int]:
@@ -96,8 +98,10 @@ def test_current_device_index_is_per_thread(device: torch.device) -> None:
 
 @accelerator
 def test_stream_may_be_used_by_any_thread(device: torch.device) -> None:
-    """A stream can be used by any thread: enqueued work, queries and synchronization by several threads are in
-    order."""
+    """A stream can be used by any thread.
+
+    Enqueued work, queries and synchronization by several threads are in order.
+    """
     stream = torch.Stream(device)
     x = torch.zeros(100, dtype=torch.int64, device=device)
     turn = threading.Condition()

@@ -46,8 +46,9 @@ def pattern(size: int) -> torch.Tensor:
 
 
 def bit_patterns(dtype: torch.dtype) -> torch.Tensor:
-    """Elements of a dtype, built from bytes: all patterns of 8- and 16-bit dtypes; otherwise special and 2048 mixed
-    ones.
+    """Elements of a dtype, built from bytes: all patterns of 8- and 16-bit dtypes.
+
+    Of wider dtypes, special patterns and 2048 mixed ones.
 
     Complex numbers combine each special pattern with each other in both parts.
     """

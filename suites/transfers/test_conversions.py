@@ -87,8 +87,10 @@ def test_to_and_copy_convert_as_the_cpu_does(
 
 
 def test_to_rounds_to_nearest_even(device: torch.device) -> None:
-    """float32 to bfloat16 and float16 rounds to nearest even, before or after the copy; overflow is infinite, NaN stays
-    NaN."""
+    """float32 to bfloat16 and float16 rounds to nearest even, before or after the copy.
+
+    Overflow is infinite, NaN stays NaN.
+    """
     inf = float("inf")
     wanted = {
         torch.bfloat16: {

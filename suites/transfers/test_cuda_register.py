@@ -172,8 +172,10 @@ print(found, bool((there == 7).all()))
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_cached_size")
 def test_pinned_max_cached_size_mb_blocks_above_are_not_cached(device: torch.device) -> None:
-    """A block above `pinned_max_cached_size_mb` is freed and allocated again for the next request; a smaller one is
-    cached."""
+    """A block above `pinned_max_cached_size_mb` is freed and allocated again for the next request.
+
+    A smaller one is cached.
+    """
     script = f"{STATISTICS}print(blocks_made([64 * MIB] * 3), blocks_made([MIB] * 3))"
 
     assert children.run(script, device, environ=settings("pinned_max_cached_size_mb:32")).lines() == ["3 1"]

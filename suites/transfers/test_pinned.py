@@ -80,8 +80,10 @@ def test_pin_memory_of_a_pinned_tensor_gives_itself() -> None:
 
 
 def test_is_pinned_is_true_for_views_of_pinned_memory() -> None:
-    """`is_pinned` depends on the memory: it is True for views and NumPy arrays of pinned memory, and False for a
-    clone."""
+    """`is_pinned` depends on the memory.
+
+    It is True for views and NumPy arrays of pinned memory, and False for a clone.
+    """
     x = torch.arange(100).pin_memory()
 
     for view in (x[13:], x[::5], x.view(10, 10).t(), x.detach(), torch.from_numpy(x.numpy()), x[99:]):

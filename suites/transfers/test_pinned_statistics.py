@@ -37,8 +37,10 @@ def moved(device: torch.device, before: dict[str, int]) -> dict[str, int]:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
 def test_host_memory_stats_follow_a_block_through_its_life(device: torch.device) -> None:
-    """A pinned block is one active request of its size; after its free it is inactive, and emptying the cache frees
-    it."""
+    """A pinned block is one active request of its size.
+
+    After its free it is inactive, and emptying the cache frees it.
+    """
     settle(device)
     before = host_memory_stats(device)
 

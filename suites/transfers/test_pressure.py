@@ -64,8 +64,10 @@ def test_outofmemoryerror_when_memory_is_short(short_of_memory: torch.device) ->
 
 
 def test_one_stream_reuses_its_memory_in_order(short_of_memory: torch.device) -> None:
-    """On one stream, freed memory is reused in stream order: a hundred tensors, far more than fit, have correct
-    sums."""
+    """On one stream, freed memory is reused in stream order.
+
+    A hundred tensors, far more than fit, have correct sums.
+    """
     device = short_of_memory
     calibrate(device)
     stream = torch.Stream(device)

@@ -124,8 +124,10 @@ def framed(values: Any, shape: torch.Size) -> Any:
 
 @LAYOUT
 def test_copy_writes_only_its_target(device: torch.device, make: Callable[[], torch.Tensor]) -> None:
-    """`copy_` into a part of a larger tensor, in both directions, writes exactly that part. The expected value uses
-    lists."""
+    """`copy_` into a part of a larger tensor, in both directions, writes exactly that part.
+
+    The expected value uses lists.
+    """
     x = make()
     shape = [size + 2 for size in x.shape]
     inside = tuple(slice(1, size + 1) for size in x.shape)
