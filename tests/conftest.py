@@ -46,6 +46,7 @@ ACCEPTANCE = (
     "tests/devices/test_probe.py",
     "tests/gating/test_shipped_configs.py",
     "tests/sim/interposer/test_interposer.py",
+    "tests/sim/native/test_build.py",
     "tests/tools/kit/test_kit.py",
     "tests/tools/matrix/test_browser.py",
     "tests/tools/matrix/test_cli_matrix.py",
