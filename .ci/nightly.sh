@@ -79,7 +79,7 @@ simcuda() {
 chaos() {
     local made
     made=$(environment plain "torch==$pinned")
-    CHAOS_SEEDS=$(seq -s, "$seed" $((seed + 9))) "$made/bin/pytest" tests/chaos -n "$workers" --dist worksteal
+    CHAOS_SEEDS=$(seq -s, "$seed" $((seed + 9))) "$made/bin/pytest" tests/chaos --run-nightly -n "$workers" --dist worksteal
 }
 
 breaks() {
@@ -94,7 +94,7 @@ breaks() {
 tests() {
     local made
     made=$(environment plain "torch==$pinned")
-    TESTS_NIGHTLY=1 TESTS_COLD=1 ACCEPTANCE_SEEDS=5 "$made/bin/pytest" tests/ -n "$workers" --dist worksteal
+    TESTS_COLD=1 ACCEPTANCE_SEEDS=5 "$made/bin/pytest" tests/ --run-nightly -n "$workers" --dist worksteal
 }
 
 if [[ ! $seed =~ ^[0-9]+$ ]]; then

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.tools.cluster.fake_agent import attempt, open_session, say
 
 _WORKERS = 8
-#: A case of `suites/` takes so many seconds on average: see docs/results.
+#: A case of `suites/` takes so many seconds on average (2026-11-23).
 _MEAN_CASE = 0.35
 
 

@@ -22,7 +22,6 @@ from measuring import machine_facts, median
 
 from harness.journal import environment, journal
 from harness.journal.events import SCHEMA
-from harness.journal.ledger import Ledger
 from harness.reporting import junit
 from harness.reporting.page import report
 
@@ -122,27 +121,6 @@ def junit_once(run_dir: Path) -> dict[str, float]:
     return {"bytes": written.size, **_spent(begun)}
 
 
-def peer_once(run_dir: Path) -> dict[str, float]:
-    """The same cases, built in memory and written by junitparser: a name, a time and the text of a failure for each."""
-    from junitparser import Failure, xunit2
-
-    begun = time.perf_counter()
-    ledger = Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
-    suites: dict[str, xunit2.TestSuite] = {}
-    for verdict in ledger.verdicts:
-        case = xunit2.TestCase(verdict.case, verdict.suite, verdict.duration)
-        if verdict.outcome.is_red:
-            case.append(Failure(verdict.message, str(verdict.outcome)))
-        suites.setdefault(verdict.suite, xunit2.TestSuite(verdict.suite)).append(case)
-    document = xunit2.JUnitXml()
-    for suite in suites.values():
-        document.append(suite)
-    document.update_statistics()
-    path = run_dir / "peer.xml"
-    document.write(str(path))
-    return {"bytes": path.stat().st_size, **_spent(begun)}
-
-
 def _spent(begun: float) -> dict[str, float]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     wall = time.perf_counter() - begun
@@ -150,15 +128,13 @@ def _spent(begun: float) -> dict[str, float]:
 
 
 def junit_figures(cases: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
-    """JUnit for journals of so many cases, one in ten thousand red; up to 10,000 cases also by junitparser."""
+    """JUnit for journals of so many cases, one in ten thousand red."""
     with tempfile.TemporaryDirectory() as folder:
         for number in cases:
             run_dir = Path(folder) / str(number)
             run_dir.mkdir()
             _write_journal(run_dir, events(number, 0.0001))
-            ways = ["junit", "peer"] if number <= 10_000 else ["junit"]
-            for way in ways:
-                yield {"cases": number, "way": way, **_medians([f"--{way}", str(run_dir)], repeats)}
+            yield {"cases": number, **_medians(["--junit", str(run_dir)], repeats)}
             shutil.rmtree(run_dir)
 
 
@@ -197,9 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="a JSON file for all figures")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--junit", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    for way, run_dir in ((write_once, given.write), (junit_once, given.junit), (peer_once, given.peer)):
+    for way, run_dir in ((write_once, given.write), (junit_once, given.junit)):
         if run_dir is not None:
             print(json.dumps(way(run_dir)))
             return 0

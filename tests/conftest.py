@@ -1,11 +1,9 @@
-"""Which tests are acceptance tests, which run each night only, the order of all, and the end of what they share."""
+"""Marks and options of the tests, their order, and the end of what they share."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
@@ -22,73 +20,19 @@ else:
     settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("tests")
 
-#: Folders and files whose tests start whole runs, compilers, or interpreters that import torch.
-ACCEPTANCE = (
-    "tests/acceptance/",
-    "tests/chaos/",
-    "tests/checks/test_meters.py",
-    "tests/checks/test_origins.py",
-    "tests/checks/test_population.py",
-    "tests/checks/test_rounds.py",
-    "tests/checks/test_state.py",
-    "tests/checks/test_state_fixtures.py",
-    "tests/checks/test_state_table.py",
-    "tests/ci/test_slurm.py",
-    "tests/ci/test_workflow.py",
-    "tests/tools/cluster/test_local_runs.py",
-    "tests/tools/cluster/test_several_devices.py",
-    "tests/tools/cluster/test_slurm.py",
-    "tests/tools/cluster/test_ssh.py",
-    "tests/devices/test_capabilities.py",
-    "tests/devices/test_guard.py",
-    "tests/devices/test_health.py",
-    "tests/devices/test_present.py",
-    "tests/devices/test_probe.py",
-    "tests/gating/test_shipped_configs.py",
-    "tests/sim/interposer/test_interposer.py",
-    "tests/sim/native/test_build.py",
-    "tests/tools/kit/test_kit.py",
-    "tests/tools/matrix/test_browser.py",
-    "tests/tools/matrix/test_cli_matrix.py",
-    "tests/tools/mutation/test_breaks.py",
-    "tests/reporting/page/test_browser.py",
-    "tests/sim/simcuda/test_compiler.py",
-    "tests/sim/simcuda/test_cupti.py",
-    "tests/sim/simcuda/test_loading.py",
-    "tests/sim/simcuda/test_operators.py",
-    "tests/sim/simcuda/test_profiler.py",
-    "tests/sim/simcuda/test_runtime.py",
-    "tests/sim/softdevice/test_build.py",
-    "tests/sim/softdevice/test_core.py",
-    "tests/sim/softdevice/test_operators.py",
-    "tests/sim/softdevice/test_runtime.py",
-    "tests/suites/test_collected_once.py",
-    "tests/suites/test_golden.py",
-    "tests/suites/test_optimizers_and_numerics_helpers.py",
-    "tests/cli/test_cli.py",
-    "tests/cli/test_cli_evidence.py",
-    "tests/cli/test_cli_renamed.py",
-    "tests/cli/test_cli_reports.py",
-    "tests/cli/test_cli_waivers.py",
-    "tests/test_fixtures.py",
-    "tests/test_plugin.py",
-    "tests/warm/",
-)
-#: Set in the environment, ``pytest tests/`` also runs what is marked ``nightly``.
-NIGHTLY = "TESTS_NIGHTLY"
-#: Files with a test, or a set-up, of half a minute and more.
-LONGEST = (
-    "tests/sim/softdevice/test_core.py",
-    "tests/sim/softdevice/test_build.py",
-    "tests/acceptance/test_bisect.py",
-    "tests/checks/test_state_table.py",
-)
+#: Folders in which every test starts whole runs or interpreters.
+ACCEPTANCE = ("tests/acceptance/", "tests/chaos/", "tests/warm/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-nightly", action="store_true", help="also run the tests that are marked nightly")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for line in (
-        "acceptance: it starts whole runs, compilers, or interpreters that import torch, and takes seconds",
-        f"nightly: it takes long; `pytest tests/` leaves it out unless {NIGHTLY} is set",
+        "acceptance: starts whole runs, compilers, or interpreters that import torch, and takes seconds",
+        "nightly: runs with --run-nightly only, because it takes long",
+        "long: it, or its set-up, takes half a minute and more, so it begins first",
         "ways(names, values, ids): parametrize, and mark all values but one as nightly; the test's name says which",
     ):
         config.addinivalue_line("markers", line)
@@ -123,31 +67,20 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    if leaves_out(config.args, config.option.markexpr):
-        return f"tests marked nightly are left out; {NIGHTLY}=1 runs them, and so does the name of their file or folder"
-    return None
-
-
-def leaves_out(arguments: Iterable[str], marks: str) -> bool:
-    """Whether tests that are marked ``nightly`` are left out: all tests are asked for, and not these.
-
-    `arguments`: files, folders and ids of the command line. `marks`: its expression of marks, "" if it has none.
-    """
-    tests = Path(__file__).parent
-    whole = all(Path(argument.partition("::")[0]).resolve() in (tests, tests.parent) for argument in arguments)
-    return whole and not marks and not os.environ.get(NIGHTLY)
+    nightly = config.getoption("--run-nightly", False)
+    return None if nightly else "tests marked nightly are left out: --run-nightly runs them"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest first, so that no worker is left with one when the others have nothing to do any more."""
+    """Long tests begin first, so that no worker is left with one when the others have nothing to do any more."""
     for item in items:
         if item.nodeid.startswith(ACCEPTANCE):
             item.add_marker(pytest.mark.acceptance)
-    if leaves_out(config.args, config.option.markexpr):
+    if not config.getoption("--run-nightly", False):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_sessionfinish() -> None:

@@ -227,7 +227,6 @@ OTHERS = {
     "matrix plan": "no run",
     "mutate list": "no run",
     "mutate run": "the red cases of its own runs: a break that no case notices is not caught by a finding",
-    "renamed": "ids of cases",
     "run": "it is pytest",
     "verify": "see package: what it prints is made of the manifest",
     "waivers lint": "no run",

@@ -8,6 +8,8 @@ from harness.checks.keeping import Keeps
 from harness.core.errors import HarnessError
 from harness.fixtures import kept
 
+pytestmark = pytest.mark.acceptance
+
 pytest_plugins = ["pytester"]
 
 

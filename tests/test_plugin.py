@@ -11,6 +11,8 @@ import pytest
 
 from harness import plugin
 
+pytestmark = pytest.mark.acceptance
+
 pytest_plugins = ["pytester"]
 
 _INI = "[pytest]\nharness_suites = suites\nharness_preload =\n"

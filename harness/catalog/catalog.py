@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import hashlib
 import inspect
 import json
 import os
@@ -14,7 +12,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -22,7 +19,6 @@ import pytest
 from harness.core.caseid import suite_of
 from harness.core.errors import HarnessError
 from harness.core.text import clean
-from harness.gating.renamed import split
 
 
 class CatalogError(HarnessError):
@@ -46,7 +42,6 @@ class Entry:
     requires: tuple[dict[str, Any], ...]
     covers: tuple[Any, ...]
     timeout: Any
-    fingerprint: str = ""
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -90,7 +85,6 @@ def covered_in_part(entries: Sequence[Entry]) -> Mapping[str, int]:
 class _Collector:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self._fingerprints: dict[Path, Mapping[str, str]] = {}
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         file, line, _ = item.location
@@ -105,37 +99,8 @@ class _Collector:
                 requires=tuple(dict(mark.kwargs) for mark in _outermost_first(item, "requires")),
                 covers=tuple(argument for mark in _outermost_first(item, "covers") for argument in mark.args),
                 timeout=timeout.args[0] if timeout is not None and timeout.args else None,
-                fingerprint=self._fingerprint(item),
             )
         )
-
-    def _fingerprint(self, item: pytest.Item) -> str:
-        known = self._fingerprints.get(item.path)
-        if known is None:
-            known = self._fingerprints[item.path] = fingerprints(item.path)
-        return known.get(split(item.nodeid)[0].partition("::")[2], "")
-
-
-def fingerprints(path: Path) -> Mapping[str, str]:
-    """A hash of the code of each function of a Python file, by its name within the file (``TestClass::test_name``).
-
-    Names, docstrings, decorators, comments and layout do not change it. Empty for a file that is no Python.
-    """
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return {}
-    return dict(_functions(tree.body, ""))
-
-
-def _functions(body: Sequence[ast.stmt], within: str) -> Iterator[tuple[str, str]]:
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            yield from _functions(node.body, f"{within}{node.name}::")
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            code = node.body[1:] if ast.get_docstring(node) is not None else node.body
-            text = "\n".join([ast.unparse(node.args), *map(ast.unparse, code)])
-            yield f"{within}{node.name}", hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def _outermost_first(item: pytest.Item, name: str) -> list[pytest.Mark]:

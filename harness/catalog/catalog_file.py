@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from harness.core.errors import HarnessError
+from harness.core.file_kind import FileKind
 
-_MOST_BYTES = 256 << 20
 _WRITTEN = "harness catalog --format json"
 
 
@@ -18,28 +17,21 @@ class CatalogFileError(HarnessError):
     """A catalogue on disk cannot be read."""
 
 
+_KIND = FileKind("catalogue", f"give the output of {_WRITTEN!r}", CatalogFileError, 256 << 20)
+
+
 class Listed(BaseModel):
-    """One case, as far as it is read again. Old catalogues have no fingerprints."""
+    """One case, as far as it is read again."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
     requires: tuple[dict[str, Any], ...]
-    description: str = ""
-    fingerprint: str = ""
 
 
 def read(path: Path) -> list[Listed]:
     """The cases of a catalogue, in its order. Raises CatalogFileError."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise CatalogFileError(f"{str(path)!r} is not a regular file: give the output of {_WRITTEN!r}")
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise CatalogFileError(f"cannot read the catalogue {str(path)!r}") from error
-    if len(data) > _MOST_BYTES:
-        raise CatalogFileError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: this is no catalogue of cases")
+    data = _KIND.read(path)
     try:
         return TypeAdapter(list[Listed]).validate_json(data)
     except ValidationError as error:

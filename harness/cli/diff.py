@@ -40,8 +40,7 @@ def diff(
 
     Differences of machine and software come first. With several runs in the baseline, a case that was red in some of
     them is told with the number of runs: "red in 0 of 30 runs, now failed". A case is slower only if its durations over
-    many repetitions say so (--repeat, or many runs). Cases of older runs that configs/renamed.json names are compared
-    by their new names.
+    many repetitions say so (--repeat, or many runs).
 
     Findings are compared as cases are: two are the same if their kind is, and their text but for the numbers in it, or
     one of their cases. A run that is red for no case and no finding is told, too.
@@ -49,7 +48,6 @@ def diff(
     Exit status: 0 without a regression, 1 with one, with a case that has no verdict now, or with a finding that not
     every run of the baseline has, 4 if a directory is not that of a run or too few are given.
     """
-    from harness.gating.renamed import Renamed
     from harness.journal import record
     from harness.tools.diff import comparison
     from harness.tools.diff import text as comparison_text
@@ -58,8 +56,7 @@ def diff(
         raise DiffError(f"{str(run_dirs[0])!r} alone cannot be compared: give a baseline and a new run, or more runs")
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
         raise DiffError("a run cannot be compared with itself: give each directory once")
-    renamed = Renamed.load(Path("configs"))
-    *baseline, new = (record.read(path, renamed) for path in run_dirs)
+    *baseline, new = (record.read(path) for path in run_dirs)
     found = comparison.compare(baseline, new)
     write = {
         Form.TEXT: comparison_text.text,

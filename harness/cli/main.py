@@ -13,7 +13,6 @@ import typer
 from typer.core import TyperGroup
 
 from harness.backends.table import BACKENDS
-from harness.cli import renamed as renamed_ids
 from harness.cli.cluster import app as cluster
 from harness.cli.console import make_console
 from harness.cli.diff import diff
@@ -95,7 +94,6 @@ app.command()(diff)
 app.command()(durations)
 app.command()(kit)
 app.command()(package)
-app.command("renamed")(renamed_ids.renamed)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
 app.command()(verify)
 app.add_typer(report, name="report")
@@ -259,24 +257,13 @@ def catalog(
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")] = False,
     description: Annotated[str, typer.Option(help="A description for the header of the must-pass list.")] = "",
-    renamed: Annotated[
-        Path | None,
-        typer.Option(metavar="OLD.json", help="What was renamed since this output of harness catalog --format json."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="With --renamed: add it to this file: configs/renamed.json."),
-    ] = None,
 ) -> None:
     """List every case: what it checks, requires and covers. No case runs.
 
-    With --must-pass, exit status 1 means that the list names cases that do not exist. With --renamed, it means that
-    old cases are gone: no new case is known to continue them.
+    With --must-pass, exit status 1 means that the list names cases that do not exist.
     """
     from harness.catalog import catalog as cases
 
-    if out is not None and renamed is None:
-        raise typer.BadParameter("-o needs --renamed OLD.json: it is the file for the new names")
     chosen, configs = paths or ["suites"], Path("configs")
     if not Path("suites").exists() and all(path.partition("/")[0] == "suites" for path in chosen):
         from harness.cli.installed import Home
@@ -290,9 +277,7 @@ def catalog(
         from harness.gating import patterns
 
         entries = [entry for entry in entries if not any(patterns.matches(each, entry.id) for each in exclude)]
-    if renamed is not None:
-        renamed_ids.show(entries, renamed, out)
-    elif must_pass is not None:
+    if must_pass is not None:
         _keep_must_pass(entries, must_pass, update=update, description=description)
     elif format_ is Format.JSON:
         print(cases.as_json(entries))
@@ -347,19 +332,14 @@ def bisect(
     The result is added to the journal of RUN. Exit status 4 if the case fails without other cases, or does not fail
     again.
     """
-    from harness.gating.renamed import Renamed
     from harness.journal import journal
-    from harness.reporting import new_names
     from harness.tools.diagnosis import order
 
-    renamed = Renamed.load(Path("configs"))
-    named = new_names.by_new_names(journal.read_run(run_dir / journal.FILE_NAME), renamed)
-    case = renamed.now(case) if named.was else case
-    company = order.company_of(named.contents, case)
+    company = order.company_of(journal.read_run(run_dir / journal.FILE_NAME), case)
     console = make_console()
     print(f"{case} was {company.outcome} after {counted(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
-    order.record(run_dir, found, named.was)
+    order.record(run_dir, found)
     for culprit in found.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
     print(f"goes wrong:     {company.command(found.culprits)}")

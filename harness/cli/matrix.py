@@ -53,8 +53,7 @@ def page(
     A machine is a host with its kind of device, driver and torch; its runs count together. Each failure gets a class:
     everywhere, one torch, one driver, one kind of device, one host, one device, one option, one commit, one setting,
     since or until a run, mixed or flake, with how sure that is, what cannot be told apart from it, and what to run
-    next. Findings are listed with their runs, cells without a result are counted by reason. Cases of older runs that
-    configs/renamed.json names count under their new names.
+    next. Findings are listed with their runs, cells without a result are counted by reason.
 
     Exit status: 0 if nothing is red, 1 if a run is (also if it did not finish or its journal has unreadable lines), 5
     if no case ran, 4 if a DIR has no run or a file cannot be written.
@@ -62,19 +61,17 @@ def page(
     import gc
 
     from harness.core.atomic import write_atomically
-    from harness.gating.renamed import Renamed
     from harness.tools.matrix import folders as run_folders
     from harness.tools.matrix import model, text
     from harness.tools.matrix import page as pages
     from harness.tools.matrix.fleet import Fleet, exit_status
-    from harness.tools.matrix.reading import read_all, with_new_names
+    from harness.tools.matrix.reading import read_all
 
     found = run_folders.find(folders)
     gc.disable()  # millions of small values, and no circles among them
     fleet = Fleet(found.notes)
-    renamed = Renamed.load(_CONFIGS)
     for run in read_all(found.runs):
-        fleet.add(with_new_names(run, renamed))
+        fleet.add(run)
     made = fleet.matrix()
     write_atomically(out, pages.render(made))
     if json_out is not None:

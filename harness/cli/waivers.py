@@ -85,13 +85,11 @@ def update(
     ] = None,
 ) -> None:
     """Propose waivers for the red cases of RUN, and name waivers to remove. Changes no existing file."""
-    from harness.gating.renamed import Renamed
     from harness.journal import journal
-    from harness.reporting import new_names
     from harness.tools import proposals
 
-    named = new_names.by_new_names(journal.read_run(run / journal.FILE_NAME), Renamed.load(CONFIGS))
-    found = proposals.propose(named.contents, proposals.read_machine(run), date.today())
+    contents = journal.read_run(run / journal.FILE_NAME)
+    found = proposals.propose(contents, proposals.read_machine(run), date.today())
     text = proposals.as_yaml(found, f"proposed by: harness waivers update {run}")
     if output is None:
         typer.echo(text, nl=False)

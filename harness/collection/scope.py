@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.configuration import options
+from harness.protocol import worker_messages
 
-#: The key of the run context that the controller gives each xdist worker. Without it, a worker has no cases.
-CONTEXT = "harness_context"
 _SCOPE = pytest.StashKey["Scope"]()
 
 
@@ -24,7 +23,7 @@ class Scope:
         folders = () if self.all else config.getini("harness_suites")
         self._folders = tuple(_resolved(folder) for folder in folders)
         if hasattr(config, "workerinput"):
-            self.any = CONTEXT in config.workerinput
+            self.any = worker_messages.CONTEXT in config.workerinput
         else:
             self.any = self.all or self._reached(config)
         self._cases: dict[Path, bool] = {}

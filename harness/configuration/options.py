@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
@@ -216,8 +216,8 @@ OPTIONS = {
             "--device",
             _one_of(DEVICES),
             "auto",
-            "device for the cases: auto (GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), simcuda (a CUDA "
-            "build of torch on a simulated CUDA, no GPU), soft (software device)",
+            "device for the cases: auto (default: GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), simcuda "
+            "(a CUDA build of torch on a simulated CUDA, no GPU), soft (software device)",
             "KIND",
         ),
         Option(
@@ -233,15 +233,17 @@ OPTIONS = {
             "--isolation",
             _one_of(ISOLATIONS),
             "batch",
-            "batch (default: a process runs many cases), case (one process per case) or none (pytest's own process)",
+            "batch (default): a process runs many cases until one breaks it, and a case that broke a shared process "
+            "runs again alone before it gets its verdict; case: one process per case; none: pytest's own process, for "
+            "debugging, also chosen by --pdb, --trace, -s and --setup-show: each case runs once, without waivers",
             "MODE",
         ),
         Option(
             "--start",
             _one_of(STARTS),
             "auto",
-            "how executors start: fork (from a process that has collected), cold (each imports and collects itself), "
-            "auto (fork; with -p harness.plugin: cold if that process must not be forked)",
+            "how executors start: fork (from a process that has collected the cases), cold (each imports and collects "
+            "by itself), auto (default: fork; with -p harness.plugin cold if that process must not be forked)",
             "HOW",
         ),
         Option(
@@ -262,7 +264,7 @@ OPTIONS = {
             "seconds that running cases get to end after SIGTERM, SIGHUP or Ctrl-C (default: 10)",
             "SECONDS",
         ),
-        Option("--seed", _seed, None, "seed of the run (default: random; it is printed)", "N"),
+        Option("--seed", _seed, None, "seed of the run (default: random; printed and recorded)", "N"),
         Option("--results-dir", _path, None, "run directory (default: results/<time>-<id>)", "DIR"),
         Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
         Option("--profile", _name, None, "profile: which cases run, and how (configs/profiles; name or path)", "NAME"),
@@ -277,7 +279,7 @@ OPTIONS = {
             "--waivers",
             _names,
             (),
-            "waiver files, in addition to those of the profile (configs/waivers; name or path)",
+            "waiver files, in addition to those of the profile (configs/waivers; name or path); may be repeated",
             "NAME",
             separator=",",
         ),
@@ -285,16 +287,22 @@ OPTIONS = {
             "--must-pass",
             _names,
             (),
-            "must-pass lists, in addition to those of the profile (configs/must-pass; name or path)",
+            "must-pass lists, in addition to those of the profile (configs/must-pass; name or path); may be repeated",
             "NAME",
             separator=",",
         ),
-        Option("--shuffle", _flag, False, "run cases in random order, given by the seed", off="--no-shuffle"),
+        Option(
+            "--shuffle",
+            _flag,
+            False,
+            "random order, given by the seed: the same seed gives the same order, also of fewer cases",
+            off="--no-shuffle",
+        ),
         Option(
             "--shard",
             _shard,
             "",
-            "run part I of N of the selected cases, by a hash of the case id; "
+            "run part I of N of the selected cases, for several hosts, by a hash of the case id; "
             "'harness report merge' makes one run of all parts",
             "I/N",
         ),
@@ -302,7 +310,8 @@ OPTIONS = {
             "--resume",
             _path,
             None,
-            "go on with the interrupted run in this run directory: verdicts that it has are kept, the rest runs",
+            "go on with the interrupted run in this run directory: its verdicts are kept, the rest runs; refused if "
+            "driver, torch, suites or options have changed",
             "DIR",
         ),
         Option(
@@ -311,7 +320,7 @@ OPTIONS = {
             False,
             "with --resume: go on although driver, torch, suites or options have changed; the record says so",
         ),
-        Option("--from", _path, None, "run only cases of the run in this run directory, see --only", "DIR"),
+        Option("--from", _path, None, "run only cases of the run in this run directory; see --only", "DIR"),
         Option(
             "--only",
             _outcomes,
@@ -324,13 +333,21 @@ OPTIONS = {
             "--history",
             _paths,
             (),
-            "with xdist: run directories of earlier runs, from whose durations the order follows, the longest case "
-            "first; may be repeated (default: results/history.json, which runs keep)",
+            "with xdist: run directories of earlier runs; the longest case by their durations begins first; may be "
+            "repeated (default: results/history.json, which runs in results/ keep, and configs/durations.yaml for "
+            "other cases); --dist and --shuffle have priority",
             "DIR",
             separator=",",
         ),
         Option("--retries", _count(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),
-        Option("--repeat", _count(1), 1, "run each case N times", "N"),
+        Option(
+            "--repeat",
+            _count(1),
+            1,
+            "run each case N times; every repetition counts; with N of 12 or more the summary names the cases whose "
+            "process grew (information, no verdict)",
+            "N",
+        ),
         Option(
             "--until-fail",
             _flag,
@@ -342,22 +359,24 @@ OPTIONS = {
             "--slots",
             _count(1),
             1,
-            "how many cases may use one GPU at once, if they do not ask for it alone or for most of its memory "
-            "(default: 1); -n auto starts as many workers a GPU",
+            "how many cases may use one GPU at once (default: 1), unless they are marked serial or require half of its "
+            "memory; -n auto starts as many workers per GPU",
             "N",
         ),
         Option(
             "--verify",
             _count(1),
             None,
-            "for new cases: run each N times in one process and N times in fresh processes",
+            "for new cases: run each N times in one process and N times in fresh processes; a case that is flaky or "
+            "close to its time limit fails",
             "N",
         ),
         Option(
             "--leak-check",
             _one_of(LEAK_CHECKS),
             "fast",
-            "check for leaks and changed state after each case: off, fast (default) or full",
+            "check for leaks and changed state after each case: fast (default: cheap checks, and a suspected leak is "
+            "confirmed by repetition), full (all checks) or off",
             "LEVEL",
         ),
         Option(
@@ -365,16 +384,18 @@ OPTIONS = {
             search_time,
             AUTO,
             "seconds that each worker may search for what made a process grow: auto (default: a tenth of the run's "
-            "time, at least 10), off, or SECONDS; what is not shown within this time is reported and not red",
+            "time, at least 10), off, or SECONDS; growth without a proof within this time is reported and not red",
             "SECONDS",
         ),
         Option(
             "--collect-on-failure",
             diagnostics,
             (),
-            "collect into the run directory what explains a red case: auto (the output of nvidia-smi -q, lines of the "
-            "kernel's log about GPUs, the allocator's snapshot, the place of the core file), all (also "
-            "nvidia-bug-report.sh, once a run), some of these, or off (default)",
+            "collect files that explain a red case into the run directory: off (default), auto (the output of "
+            "nvidia-smi -q, lines of the kernel's log about GPUs such as Xids, the snapshot of torch's allocator, the "
+            "place of the core file), all (also nvidia-bug-report.sh, once per run, up to 5 minutes), or some of "
+            "nvidia-smi, kernel-log, allocator, core, bug-report; each has a time limit, the notes of the case name "
+            "the files, and a worker collects for 10 cases that broke their process and 10 others",
             "WHAT",
             separator=",",
         ),
@@ -382,8 +403,10 @@ OPTIONS = {
             "--progress",
             _progress,
             "auto",
-            "live: a table of what runs, below the output; plain, or SECONDS: a line after 30, or so many, seconds "
-            "without output; off; auto (default): live if standard output is a terminal, otherwise plain",
+            "live: a table below the output, with the case, device and time of each worker, the last red case, the "
+            "totals and the remaining time; plain, or SECONDS: one line after 30, or so many, seconds without output; "
+            "off; auto (default): live if standard output is a terminal, otherwise plain, and off if cases run in the "
+            "process that prints",
             "HOW",
         ),
         Option(
@@ -404,6 +427,33 @@ OPTIONS = {
 }
 
 
+class IniValue(NamedTuple):
+    """A value of the ini file that is no option."""
+
+    name: str
+    kind: Literal["string", "paths", "args"]
+    default: str | list[str]
+    help: str
+
+
+INI_VALUES = (
+    IniValue(
+        "harness_configs",
+        "string",
+        "configs",
+        "folder of profiles, hardware files, waivers, must-pass lists and durations",
+    ),
+    IniValue("harness_suites", "paths", [], "folders whose tests are conformance cases"),
+    IniValue("harness_preload", "args", ["torch", "numpy.random"], "modules to import before executors are forked"),
+    IniValue(
+        "harness_preload_many",
+        "args",
+        [],
+        f"more modules to import before executors are forked, in runs of {MANY_CASES} cases or more",
+    ),
+)
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options, in their long form, and the ini values to pytest."""
     group = parser.getgroup("harness", "conformance harness (short form: without harness-)")
@@ -420,13 +470,8 @@ def add_options(parser: pytest.Parser) -> None:
         else:
             group.addoption(flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
         parser.addini(option.dest, f"see {option.flag}", type="string", default=None)
-    configs = "folder of profiles, hardware files, waivers, must-pass lists and durations"
-    parser.addini("harness_configs", configs, type="string", default="configs")
-    parser.addini("harness_suites", "folders whose tests are conformance cases", type="paths", default=[])
-    preload = "modules to import before executors are forked"
-    parser.addini("harness_preload", preload, type="args", default=["torch", "numpy.random"])
-    many = f"more modules to import before executors are forked, in runs of {MANY_CASES} cases or more"
-    parser.addini("harness_preload_many", many, type="args", default=[])
+    for value in INI_VALUES:
+        parser.addini(value.name, value.help, type=value.kind, default=value.default)
 
 
 def resolve(

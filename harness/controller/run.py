@@ -106,7 +106,7 @@ class Run:
         if isolation != "none" and inventory.gpus:
             preparation.prepare_leases()
         self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, plan.configs(config), inventory)
-        self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir, plan.configs(config))
+        self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir)
         #: The run that this one goes on with; None for a new run. Of it, nothing is recorded until `accept`.
         self.interrupted = InterruptedRun.of(self.plan.settings, config.invocation_params.dir)
         self._lock: RunLock | None = None

@@ -14,7 +14,6 @@ import difflib
 import json
 import os
 import re
-import stat
 import typing
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +27,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.core.errors import HarnessError
+from harness.core.file_kind import FileKind
 from harness.gating import requirements
 
 M = TypeVar("M", bound=BaseModel)
@@ -43,6 +43,9 @@ _MAX_SHOWN = 100
 
 class ConfigError(HarnessError):
     """A configuration file is missing or cannot be used. The text has one line per problem, with file and line."""
+
+
+_KIND = FileKind("configuration file", "give a YAML file", ConfigError, MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +163,7 @@ def _leaves(value: object, where: Where = ()) -> Iterator[tuple[Where, object]]:
 
 
 def _text(path: Path) -> str:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a read from a pipe or a device may never return
-            raise ConfigError(f"{shown(path)}: not a regular file")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{shown(path)}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"{shown(path)}: larger than {MAX_BYTES} bytes")
+    content = _KIND.read(path)
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import stat
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core.errors import HarnessError
+from harness.core.file_kind import FileKind
 
-_MOST_BYTES = 64 << 20  # half a million cases
 HEADING = "# must-pass list, written by: harness catalog --must-pass FILE"
 _HASH = re.compile(r"# (sha256:[0-9a-f]{64})")
 _COUNT = re.compile(r"# cases: ([0-9]{1,9})")
@@ -31,6 +30,10 @@ _DESCRIPTION = "# description: "
 
 class MustPassError(HarnessError):
     """A must-pass list cannot be read, or ids cannot be written to one."""
+
+
+#: The limit has room for half a million cases.
+_KIND = FileKind("must-pass list", "give a list that harness catalog --must-pass wrote", MustPassError, 64 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +131,7 @@ def _fits_on_a_line(case_id: str) -> bool:
 
 
 def _text(path: Path) -> str:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise MustPassError(f"{str(path)!r} is not a regular file: give a must-pass list")
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise MustPassError(f"cannot read the must-pass list {str(path)!r}") from error
-    if len(data) > _MOST_BYTES:
-        raise MustPassError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: it is not a must-pass list")
+    data = _KIND.read(path)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

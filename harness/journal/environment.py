@@ -19,6 +19,7 @@ import psutil
 from harness import __version__
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
+from harness.core.file_kind import FileKind
 from harness.core.text import clean
 from harness.devices import software
 from harness.devices.capabilities import written
@@ -26,8 +27,6 @@ from harness.devices.device import Inventory
 
 FILE_NAME = "environment.json"
 SCHEMA = 1
-#: The file of a run has a few KiB; a larger one is not ours.
-_MOST_BYTES = 16 << 20
 
 _DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-ml-py", "junitparser", "pydantic")
 _GIT_TIMEOUT = 10.0  # seconds; git needs several seconds for a work tree on a slow network file system
@@ -41,6 +40,10 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 class EnvironmentFileError(HarnessError):
     """The environment file of a run cannot be read."""
+
+
+#: The file of a run has a few KiB.
+KIND = FileKind("environment file", f"give a run directory with {FILE_NAME}", EnvironmentFileError, 16 << 20)
 
 
 def collect(
@@ -102,15 +105,11 @@ def write(run_dir: Path, facts: Mapping[str, Any]) -> Path:
 def read(run_dir: Path) -> dict[str, Any] | None:
     """The facts of a run; None if it has no such file. Raises EnvironmentFileError if the file is none of ours."""
     path = run_dir / FILE_NAME
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
+    data = KIND.read_if_exists(path)
+    if data is None:
         return None
-    except OSError as error:
-        raise EnvironmentFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
     try:
-        found = json.loads(data) if len(data) <= _MOST_BYTES else None
+        found = json.loads(data)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

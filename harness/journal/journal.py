@@ -11,9 +11,8 @@ import hashlib
 import json
 import os
 import re
-import stat
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from harness.core import clock
 from harness.core.errors import HarnessError, WriteError
+from harness.core.file_kind import FileKind
 from harness.journal import line_check
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 class JournalError(HarnessError):
     """A journal cannot be written, or a file cannot be read as a journal."""
+
+
+KIND = FileKind("journal", "give the run directory of a run", JournalError)
 
 
 class JournalWriteError(JournalError, WriteError):
@@ -253,21 +256,7 @@ def _refused(event: Mapping[str, Any]) -> list[tuple[object, ...]]:
 
 
 def _bytes_of(path: Path) -> bytes:
-    with reading(path):
-        return path.read_bytes()
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Generator[None]:
-    """Refuse what is no regular file. Within it, an OSError is a JournalError that names the file."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
-        yield
-    except FileNotFoundError:
-        raise JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run") from None
-    except OSError as error:
-        raise JournalError(f"cannot read the journal {str(path)!r}") from error
+    return KIND.read(path)
 
 
 def _without_surrogates(line: bytes) -> bytes:

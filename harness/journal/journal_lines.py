@@ -71,9 +71,8 @@ class JournalFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with journal.reading(path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._size = os.fstat(self._descriptor).st_size
+        self._descriptor = journal.KIND.open(path)
+        self._size = os.fstat(self._descriptor).st_size
         self._block = b""
         self._block_at = 0
 
@@ -131,7 +130,7 @@ class JournalFile:
         return self._block[begin : begin + size]
 
     def _read(self, at: int, size: int) -> bytes:
-        with journal.reading(self.path):
+        with journal.KIND.errors(self.path):
             return os.pread(self._descriptor, min(size, self._size - at), at)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import cap, clean, one_line
-from harness.gating.renamed import NOTHING, Renamed
 from harness.journal import environment, identity, journal
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Ledger
@@ -73,11 +72,8 @@ class RunRecord:
         return bool(self.findings) or any(red)
 
 
-def read(run_dir: Path, renamed: Renamed = NOTHING) -> RunRecord:
-    """Read a run directory. Its cases get the ids that they have now.
-
-    Raises JournalError without a journal of a run, EnvironmentFileError.
-    """
+def read(run_dir: Path) -> RunRecord:
+    """Read a run directory. Raises JournalError without a journal of a run, EnvironmentFileError."""
     contents = journal.read_run(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
@@ -88,17 +84,11 @@ def read(run_dir: Path, renamed: Renamed = NOTHING) -> RunRecord:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
         name=clean(str(run_dir)),
-        cases={renamed.now(verdict.case): _case(verdict) for verdict in ledger.verdicts},
+        cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
         facts=facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
         findings=tuple(
-            FindingRecord(
-                clean(each.kind),
-                clean(each.message),
-                tuple(renamed.now(case) for case in each.cases),
-                each.reproduce,
-            )
-            for each in ledger.findings
+            FindingRecord(clean(each.kind), clean(each.message), each.cases, each.reproduce) for each in ledger.findings
         ),
         exit_status=ledger.run_exit_status(),
         fail_on_flaky=ledger.fail_on_flaky,

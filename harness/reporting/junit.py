@@ -1,4 +1,4 @@
-"""Write junit.xml from the results of a run, case by case, so that its size is no matter of memory."""
+"""Write junit.xml from the results of a run with junitparser, element by element, so that memory stays flat."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from junitparser import xunit2
+
 from harness.backends.table import labels
 from harness.core.atomic import replacing
 from harness.core.errors import writing
@@ -24,14 +26,13 @@ from harness.journal.events import RunStarted
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Place, Places
 from harness.journal.stored_run import StoredRun
-from harness.reporting.junit_case import LIMITS, MOST_TEXT, CaseWriter, finding_case, tag_of
+from harness.reporting.junit_case import LIMITS, MOST_TEXT, CaseWriter, finding_case, tag_of, xml
 from harness.reporting.junit_flavour import named
 from harness.reporting.junit_names import Names
-from harness.reporting.xml_text import attributes
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)
-_HEAD = "<?xml version='1.0' encoding='utf-8'?>\n"
+_HEAD = b"<?xml version='1.0' encoding='utf-8'?>\n"
 _IN_MEMORY = 8 << 20
 
 
@@ -191,7 +192,7 @@ class Document:
             tag = tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky)
             # Four decimals: below 0.0001 Python writes an exponent, which some readers of the format reject.
             seconds = round(verdict.duration, 4)
-            data = writer.case(verdict, levels, tag, seconds).encode("utf-8")
+            data = writer.case(verdict, levels, tag, seconds)
             place = self._places.of(verdict)
             suite = self._suites.get(place)
             if suite is None:
@@ -203,7 +204,7 @@ class Document:
             if waiting >= _IN_MEMORY:
                 self._put_aside()
                 waiting = 0
-        self._heads = [(text.encode("utf-8"), place) for text, place in self._frame(self._results.summary)]
+        self._heads = list(self._frame(self._results.summary))
         self.size = size + sum(len(head) for head, _ in self._heads)
 
     def _put_aside(self) -> None:
@@ -218,60 +219,56 @@ class Document:
                 suite.waiting.clear()
                 suite.parts.extend((begin, end))
 
-    def _frame(self, summary: Summary) -> Iterator[tuple[str, Place | None]]:
-        """All text of the document but the cases. The cases of a place come after its text."""
+    def _frame(self, summary: Summary) -> Iterator[tuple[bytes, Place | None]]:
+        """All bytes of the document but the cases. The cases of a place come after its bytes."""
         findings = _Suite()
         for _ in summary.findings:
             findings.add("error", 0.0)
         every = [*self._suites.values(), findings]
-        root = attributes(
-            name="conformance",
-            tests=str(sum(each.tests for each in every)),
-            failures=str(sum(each.failures for each in every)),
-            errors=str(sum(each.errors for each in every)),
-            time=_seconds(sum(each.seconds for each in every)),
-        )
-        yield f"{_HEAD}<testsuites{root}>\n", None
+        root = xunit2.JUnitXml("conformance")
+        root.tests = sum(each.tests for each in every)
+        root.failures = sum(each.failures for each in every)
+        root.errors = sum(each.errors for each in every)
+        root.time = round(sum(each.seconds for each in every), 3)
+        begin, end = _halves(root, xunit2.TestSuite())
+        yield _HEAD + begin, None
         apart = len({(place.host, place.devices) for place in self._suites if place.devices}) > 1
         number = 0
         for number, (place, suite) in enumerate(sorted(self._suites.items(), key=lambda each: each[0]), start=1):
             where = ", ".join(filter(None, [place.host, " ".join(place.devices) or "no device"]))
             name = f"{place.suite} ({where})" if apart else place.suite
             facts = self._places.facts(place)
-            yield self._start(name, number - 1, suite, summary, facts, place.host), place
-            yield "</testsuite>\n", None
+            suite_begin, suite_end = self._around(name, number - 1, suite, summary, facts, place.host)
+            yield suite_begin, place
+            yield suite_end, None
         if summary.findings:
             run = self._results.runs[-1] if self._results.runs else None
-            yield self._start("harness", number, findings, summary, {}, "" if run is None else run.host), None
-            yield "".join(finding_case(each, at) for at, each in enumerate(summary.findings, start=1)), None
-            yield "</testsuite>\n", None
-        yield "</testsuites>", None
+            suite_begin, suite_end = self._around(
+                "harness", number, findings, summary, {}, "" if run is None else run.host
+            )
+            cases = b"".join(finding_case(each, at) for at, each in enumerate(summary.findings, start=1))
+            yield suite_begin + cases + suite_end, None
+        yield end, None
 
-    def _start(
+    def _around(
         self, name: str, number: int, suite: _Suite, summary: Summary, facts: Mapping[str, str], host: str
-    ) -> str:
+    ) -> tuple[bytes, bytes]:
+        """What comes before the cases of a suite, and what comes after them."""
         run = summary.run
-        values = {
-            "name": clean(name),
-            "id": str(
-                number
-            ),  # Jenkins takes suites of one name and time for one and the same, unless their ids differ
-            "tests": str(suite.tests),
-            "failures": str(suite.failures),
-            "errors": str(suite.errors),
-            "skipped": str(suite.skipped),
-            "time": _seconds(suite.seconds),
-        }
-        if run is None:
-            return f"<testsuite{attributes(**values)}>\n"
-        values["hostname"] = clean(host or run.host)
-        values["timestamp"] = datetime.fromtimestamp(run.t, UTC).isoformat(timespec="seconds")
-        properties = "".join(
-            f"<property{attributes(name=key, value=clean(cap(value, 4096)))} />"
-            for key, value in {**_run_facts(run, summary), **facts}.items()
-            if value
-        )
-        return f"<testsuite{attributes(**values)}>\n<properties>{properties}</properties>\n"
+        element = xunit2.TestSuite(clean(name))
+        element.id = str(number)  # Jenkins merges suites of one name and time, unless their ids differ
+        element.tests = suite.tests
+        element.failures = suite.failures
+        element.errors = suite.errors
+        element.skipped = suite.skipped
+        element.time = round(suite.seconds, 3)
+        if run is not None:
+            element.hostname = clean(host or run.host)
+            element.timestamp = datetime.fromtimestamp(run.t, UTC).isoformat(timespec="seconds")
+            for key, value in {**_run_facts(run, summary), **facts}.items():
+                if value:
+                    element.add_property(key, clean(cap(value, 4096)))
+        return _halves(element, xunit2.TestCase())
 
     def chunks(self) -> Iterator[bytes]:
         """The document, piece by piece. Raises WriteError if the temporary file cannot be read."""
@@ -314,5 +311,8 @@ def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:
     }
 
 
-def _seconds(value: float) -> str:
-    return str(round(value, 3))
+def _halves(parent: Any, child: Any) -> tuple[bytes, bytes]:
+    """The XML of `parent` before and after the place of its children. `child`: an empty element of their kind."""
+    parent.append(child)
+    begin, end = xml(parent).split(xml(child))
+    return begin + b"\n", end + b"\n"

@@ -1,9 +1,15 @@
-"""One case as an element of a JUnit report: its verdict, its attempts and their output, as cleaned texts."""
+"""One case as an element of a JUnit report, built with junitparser: its verdict, its attempts and their output.
+
+junitparser and the XML library below it take any text, also characters that XML forbids: every text is cleaned first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from junitparser import Attr, Error, Failure, Skipped, SystemErr, SystemOut, xunit2
 
 from harness.core.outcome import Outcome
 from harness.core.text import cap, clean, one_line
@@ -13,7 +19,6 @@ from harness.protocol.exit_text import executor_exit_text
 from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
-from harness.reporting.xml_text import attributes, element, escaped
 
 #: Characters of one captured text or traceback, if the report has room for them.
 MOST_TEXT = 32_768
@@ -27,6 +32,9 @@ _ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.PO
 _SKIPS = frozenset({Outcome.GATED, Outcome.SKIPPED, Outcome.WAIVED, Outcome.NOT_RUN})
 
 
+#: The elements of results, by tag.
+_RESULTS = {"failure": Failure, "error": Error, "skipped": Skipped}
+
 _TAGS = {
     outcome: tag
     for tag, outcomes in (("failure", _FAILURES), ("error", _ERRORS), ("skipped", _SKIPS))
@@ -37,6 +45,19 @@ _TAGS = {
 def tag_of(outcome: Outcome, *, fail_on_flaky: bool) -> str:
     """The element of a case with this outcome; empty for a case that readers are to count as passed."""
     return "failure" if fail_on_flaky and outcome is Outcome.FLAKY else _TAGS.get(outcome, "")
+
+
+class _Case(xunit2.TestCase):  # type: ignore[misc]
+    """`file`: only in the flavour for GitLab."""
+
+    file = Attr()
+
+
+def xml(element: Any) -> bytes:
+    """An element of junitparser with cleaned texts, as bytes of XML."""
+    # A reader replaces a plain carriage return by a line feed. Python's library escapes it in attributes only.
+    data: bytes = element.tostring()
+    return data.replace(b"\r", b"&#13;")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +72,23 @@ class CaseWriter:
     limit: int
     costs: list[int] | None = None
 
-    def case(self, verdict: Verdict, levels: Sequence[Levels], tag: str, seconds: float) -> str:
-        """The element of a case. `tag`: that of its result, see `tag_of`."""
-        inner = self._result(tag, verdict) if tag else ""
+    def case(self, verdict: Verdict, levels: Sequence[Levels], tag: str, seconds: float) -> bytes:
+        """The element of a case, on a line of its own. `tag`: that of its result, see `tag_of`."""
+        classname, name = self.names.of(verdict.case)
+        case = _Case(name, classname, seconds)
+        if self.flavour.whole_ids:
+            case.file = clean(verdict.case.partition("::")[0])
+        if tag:
+            case.append(self._result(tag, verdict))
         earlier = () if tag == "skipped" else verdict.earlier  # readers count a flaky case as passed
         if self.flavour.interim:
-            inner += "".join(self._interim(verdict, attempt) for attempt in earlier)
+            case.extend(self._interim(verdict, attempt) for attempt in earlier)
         if verdict.decided is not None:
-            inner += self._output(verdict, verdict.decided, levels, () if tag or self.flavour.interim else earlier)
-        return (
-            f"<testcase{self._attributes(verdict.case, seconds)}>{inner}</testcase>\n"
-            if inner
-            else (f"<testcase{self._attributes(verdict.case, seconds)} />\n")
-        )
+            earlier = () if tag or self.flavour.interim else earlier
+            case.extend(self._output(verdict, verdict.decided, levels, earlier))
+        return xml(case) + b"\n"
 
-    def _attributes(self, case: str, seconds: float) -> str:
-        classname, name = self.names.of(case)
-        if not self.flavour.whole_ids:
-            return attributes(name=name, classname=classname, time=str(seconds))
-        return attributes(name=name, classname=classname, file=clean(case.partition("::")[0]), time=str(seconds))
-
-    def _result(self, tag: str, verdict: Verdict) -> str:
+    def _result(self, tag: str, verdict: Verdict) -> Any:
         # The text repeats the message, because GitLab shows only the text, and only the first lines of a long text.
         lines = [verdict.message or str(verdict.outcome), *_command(verdict.reproduce)]
         lines += [f"second device: {each.text}" for each in verdict.second_devices]
@@ -83,19 +100,19 @@ class CaseWriter:
         if not self.flavour.interim and tag != "skipped":
             lines += self._told(verdict.earlier)
         message = one_line(verdict.message) or str(verdict.outcome)
-        return element(tag, _block(lines), type=str(verdict.outcome), message=message)
+        return _with_text(_RESULTS[tag](message, str(verdict.outcome)), _block(lines))
 
-    def _interim(self, verdict: Verdict, attempt: Finish) -> str:
+    def _interim(self, verdict: Verdict, attempt: Finish) -> Any:
         """An attempt that did not decide, in the words of Maven's Surefire."""
-        tag = "flakyFailure"
+        kind = xunit2.FlakyFailure
         if verdict.outcome.is_red:
-            tag = "rerunError" if attempt.outcome in _ERRORS else "rerunFailure"
+            kind = xunit2.RerunError if attempt.outcome in _ERRORS else xunit2.RerunFailure
+        element = kind(one_line(attempt.message) or str(attempt.outcome), str(attempt.outcome))
         # The stack trace comes before the outputs: the schema requires this order.
-        inner = element("stackTrace", _block(self._told([attempt])[1:]))
-        inner += self._captured("system-out", attempt.stdout, 1) + self._captured("system-err", _errors(attempt), 1)
-        message = one_line(attempt.message) or str(attempt.outcome)
-        start = attributes(type=str(attempt.outcome), message=clean(message))
-        return f"<{tag}{start}>{inner}</{tag}>"
+        element.append(xunit2.StackTrace(_block(self._told([attempt])[1:])))
+        element.extend(self._captured(SystemOut, attempt.stdout, 1))
+        element.extend(self._captured(SystemErr, _errors(attempt), 1))
+        return element
 
     def _told(self, attempts: Iterable[Finish]) -> list[str]:
         """Attempts as lines, each after an empty one."""
@@ -105,7 +122,9 @@ class CaseWriter:
             lines += self._detail(attempt.detail)
         return lines
 
-    def _output(self, verdict: Verdict, attempt: Finish, levels: Sequence[Levels], earlier: Sequence[Finish]) -> str:
+    def _output(
+        self, verdict: Verdict, attempt: Finish, levels: Sequence[Levels], earlier: Sequence[Finish]
+    ) -> list[Any]:
         """The output of an attempt, followed by lines of the harness."""
         # Output, not a property: the strict schema allows no properties of a case.
         more = self._told(earlier)
@@ -114,15 +133,15 @@ class CaseWriter:
         more += [f"KEEPS {one_line(attempt.keeps)}"] if attempt.keeps else []
         more += [f"PROPERTY {one_line(name)} = {value}" for name, value in attempt.properties]
         share = 1 if verdict.outcome.is_red else _GREEN_SHARE
-        return self._captured("system-out", attempt.stdout, share, more) + self._captured(
-            "system-err", _errors(attempt), share
-        )
+        out = self._captured(SystemOut, attempt.stdout, share, more)
+        return out + self._captured(SystemErr, _errors(attempt), share)
 
-    def _captured(self, tag: str, text: str, share: int, more: Sequence[str] = ()) -> str:
+    def _captured(self, kind: Any, text: str, share: int, more: Sequence[str] = ()) -> list[Any]:
+        """The element of an output; none if there is nothing in it."""
         if not text and not more:
-            return ""
+            return []
         lines = [self._cut(text, share)] if text else []
-        return element(tag, clean("\n".join([*lines, *more])))
+        return [kind(clean("\n".join([*lines, *more])))]
 
     def _detail(self, detail: str) -> list[str]:
         return ["", clean(self._cut(detail, 1))] if detail else []
@@ -130,20 +149,18 @@ class CaseWriter:
     def _cut(self, text: str, share: int) -> str:
         if self.costs is not None:
             kept = cap(text, MOST_TEXT // share)
-            cost = len(escaped(clean(kept)).encode("utf-8"))
+            cost = len(xml(SystemOut(clean(kept))))
             for place, limit in enumerate(LIMITS):
                 self.costs[place] += min(cost, cost * (limit // share) // len(kept))
         return cap(text, self.limit // share)
 
 
-def finding_case(finding: Finding, number: int) -> str:
+def finding_case(finding: Finding, number: int) -> bytes:
     """A finding as a case of its own."""
-    start = attributes(
-        name=clean(f"finding {number}: {one_line(finding.kind)}"), classname="harness.findings", time="0.0"
-    )
-    message = one_line(finding.message) or finding.kind
-    error = element("error", clean(cap(finding_text(finding), MOST_TEXT)), type="finding", message=clean(message))
-    return f"<testcase{start}>{error}</testcase>\n"
+    case = _Case(clean(f"finding {number}: {one_line(finding.kind)}"), "harness.findings", 0.0)
+    error = Error(clean(one_line(finding.message) or finding.kind), "finding")
+    case.append(_with_text(error, clean(cap(finding_text(finding), MOST_TEXT))))
+    return xml(case) + b"\n"
 
 
 def finding_text(finding: Finding) -> str:
@@ -171,6 +188,11 @@ def _facts(attempt: Finish) -> Iterable[str]:
     if attempt.gate is not None:
         yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"
     yield from attempt.notes
+
+
+def _with_text(element: Any, text: str) -> Any:
+    element.text = text
+    return element
 
 
 def _block(lines: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ import pytest
 
 from harness.core.errors import HarnessError
 from harness.devices.device import Inventory
-from harness.gating.renamed import Renamed
 from harness.journal.ledger import Ledger
 from harness.scheduling import slow_files
 from harness.scheduling.history import FILE_NAME, History, HistoryError
@@ -37,7 +36,7 @@ class Durations:
     def of(cls, settings: Mapping[str, Any], base: Path, configs: Path, inventory: Inventory) -> Durations:
         """From the runs of ``--history``, else from the file beside the run directories. `base`: the command's folder.
 
-        What neither knows is in the folder `configs`, which also tells old names of cases. Only a run in ``results/``
+        What neither knows is in the folder `configs`; see `slow_files`. Only a run in ``results/``
         keeps its durations. Raises pytest.UsageError.
         """
         path = base / _RESULTS / FILE_NAME
@@ -45,7 +44,6 @@ class Durations:
         device = ", ".join(sorted({each.name for each in inventory.usable}))
         try:
             slow = slow_files.load(configs)
-            now = Renamed.load(configs).now
         except HarnessError as error:
             raise pytest.UsageError(str(error)) from None
         found = cls(History(slow=slow), device, path if own else None, settings["history"])
@@ -54,10 +52,10 @@ class Durations:
                 known = History.of_runs(base / each for each in found.given)
             except HarnessError as error:
                 raise pytest.UsageError(f"--history={found._names}: {error}") from None
-            found.history = replace(known.renamed(now), slow=slow)
+            found.history = replace(known, slow=slow)
             return found
         try:
-            found.history = replace(History.read(path, device).renamed(now), slow=slow)
+            found.history = replace(History.read(path, device), slow=slow)
         except HistoryError as error:
             found.notes.append(f"no durations are known: {error}")
             found.file = None

@@ -14,7 +14,6 @@ from harness.configuration.options import RED
 from harness.core.errors import HarnessError, writing
 from harness.core.text import counted, first_of
 from harness.gating import patterns
-from harness.gating.renamed import NOTHING, Renamed
 from harness.journal import journal
 from harness.journal.ledger import Ledger
 
@@ -29,10 +28,10 @@ class EarlierRun:
     text: str
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], base: Path, configs: Path) -> EarlierRun | None:
+    def of(cls, settings: Mapping[str, Any], base: Path) -> EarlierRun | None:
         """What ``--from`` and ``--only`` select; None without them. `base`: the folder of the command.
 
-        `configs`: the folder that tells old names of cases. Raises pytest.UsageError.
+        Raises pytest.UsageError.
         """
         if settings["from"] is None:
             if settings["only"]:
@@ -41,15 +40,13 @@ class EarlierRun:
                 )
             return None
         try:
-            return cls.read(base / settings["from"], settings["only"], Renamed.load(configs))
+            return cls.read(base / settings["from"], settings["only"])
         except HarnessError as error:
             raise pytest.UsageError(f"--from={str(settings['from'])!r}: {error}") from None
 
     @classmethod
-    def read(cls, run_dir: Path, only: Sequence[str], renamed: Renamed = NOTHING) -> EarlierRun:
+    def read(cls, run_dir: Path, only: Sequence[str]) -> EarlierRun:
         """Read a run directory. `only`: words of `harness.configuration.options.VERDICTS`; empty for red cases.
-
-        The ids are those that the cases have now.
 
         Raises JournalError if it has no run.
         """
@@ -57,7 +54,7 @@ class EarlierRun:
         red = {verdict.case for verdict in ledger.red}
         words = only or (RED,)
         ids = tuple(
-            renamed.now(verdict.case)
+            verdict.case
             for verdict in ledger.verdicts
             if verdict.outcome.value in words or (RED in words and verdict.case in red)
         )

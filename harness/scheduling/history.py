@@ -7,8 +7,8 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, writing
+from harness.core.file_kind import FileKind
 from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.scheduling.slow_files import SlowFiles
@@ -31,6 +32,9 @@ _NEW = 0.5
 
 class HistoryError(HarnessError):
     """A file is no history."""
+
+
+_KIND = FileKind("history of durations", "remove it, and the next run makes a new one", HistoryError, 256 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,6 @@ class History:
             for case, seconds in cls.of_ledger(ledger).seconds.items():
                 found[case].append(seconds)
         return cls({case: statistics.median(values) for case, values in found.items()})
-
-    def renamed(self, now: Callable[[str], str]) -> History:
-        """The same by the names that the cases have `now`."""
-        # An id that is already the new one comes last: it is of a later run.
-        order = sorted(self.seconds.items(), key=lambda item: now(item[0]) == item[0])
-        return replace(self, seconds={now(case): seconds for case, seconds in order})
 
     @classmethod
     def read(cls, path: Path, device: str) -> History:
@@ -138,12 +136,11 @@ def _file(case: str) -> str:
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
     """The seconds in a file, by device and case. Raises HistoryError."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    data = _KIND.read_if_exists(path)
+    if data is None:
         return {}
-    except OSError as error:
-        raise HistoryError(f"cannot read {str(path)!r}") from error
+    try:
+        found = json.loads(data)
     except (ValueError, RecursionError):
         found = None
     known = found.get("seconds") if isinstance(found, dict) and found.get("schema") == _SCHEMA else None

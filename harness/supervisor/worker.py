@@ -8,8 +8,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,27 +17,22 @@ import pytest
 
 from harness.backends import cuda
 from harness.collection import description
+from harness.collection.cases import CASE_ID, is_case
 from harness.collection.description import Description, DescriptionError
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_limit
 from harness.core import linux
-from harness.core.caseid import case_seed
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import Ruling
-from harness.devices import capabilities
 from harness.devices.call_thread import NVML_LIMIT
-from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
 from harness.executor import seeding
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, Current
-from harness.gating import policy as rules
-from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
-from harness.gating.waivers import Waiver
 from harness.journal.journal import Journal, JournalWriteError, digest
-from harness.scheduling import case_facts, claims, device_leases, stop_request
+from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.handed_out import HandedOutList
@@ -49,7 +43,7 @@ from harness.sim.interposer import front
 from harness.sim.native import faults, provider
 from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
 from harness.supervisor.ahead import RunOrder
-from harness.supervisor.case import Case
+from harness.supervisor.case_preparation import CasePreparation, slots_per_device
 from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
 from harness.supervisor.executor_handle import Binding
 from harness.supervisor.executor_slot import ExecutorSlot
@@ -82,8 +76,6 @@ UNRECORDED = "harness: the run cannot be recorded"
 
 #: The name of the plugin that measures cases in this process.
 _PHASE_CLOCK = "harness-phase-clock"
-CASE_ID = pytest.StashKey[str]()
-_PREPARED = pytest.StashKey[tuple[str, Case]]()
 
 
 class Worker:
@@ -119,8 +111,6 @@ class Worker:
         self._failed = self._closing = False
         self._stop: StopListener | None = None
         self._inventory = inventory
-        self._today = datetime.now(UTC).date()
-        self._capabilities: dict[str, Capabilities] = {}
         self._pool = DevicePool(
             next((entry for entry in inventory.devices if entry.uuid == device), CPU),
             inventory.usable,
@@ -131,8 +121,15 @@ class Worker:
             nvml_limit=NVML_LIMIT * context.timeout_multiplier,
             release_limit=RELEASE_LIMIT * context.timeout_multiplier,
         )
-        #: The number of cases that may use one device at once.
-        self._slots = _slots(context.slots, 1 if workerinput is None else int(workerinput["workercount"]), inventory)
+        workers = 1 if workerinput is None else int(workerinput["workercount"])
+        self._preparation = CasePreparation(
+            context,
+            self.policy,
+            inventory,
+            self._pool,
+            self._resumption,
+            slots=slots_per_device(context.slots, workers, inventory),
+        )
         self._own: list[ZygoteProcess] = []
         self._was_linked = False
         #: The hash of the list that the run's zygote has collected, once this worker has it from there.
@@ -143,7 +140,7 @@ class Worker:
         self._handed_out = None if workerinput is None else HandedOutList(Path(context.temp_dir), name)
         #: Whether the run has cases that take several devices, once that is known.
         self._has_wide: bool | None = None
-        self._order = RunOrder(lambda item: CASE_ID in item.stash, self._handed_out)
+        self._order = RunOrder(is_case, self._handed_out)
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
@@ -163,9 +160,9 @@ class Worker:
             self._supervisor = Supervisor(
                 context,
                 self.policy,
+                self._preparation,
                 worker=name,
                 record=self._record,
-                prepare=self.prepare,
                 late=late,
                 slot=self._slot,
                 pool=self._pool,
@@ -249,13 +246,13 @@ class Worker:
         limits = {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
         # Other devices are not leased: each process has its own.
         leased = items if self._pool.device.backend.hardware else ()
-        devices = {item.stash[CASE_ID]: count for item in leased if (count := self._whole_devices(item))}
+        devices = {item.stash[CASE_ID]: count for item in leased if (count := self._preparation.whole_devices(item))}
         with self._recording():
             CaseFacts(limits, devices, self._gated(items) if self.context.node else {}).write(folder)
 
     def _gated(self, items: Sequence[pytest.Item]) -> dict[str, str]:
         """Why each case that this node cannot run is gated here."""
-        gates = ((item.stash[CASE_ID], self.prepare(item).unmet) for item in items)
+        gates = ((item.stash[CASE_ID], self._preparation.prepare(item).unmet) for item in items)
         return {case: unmet.text for case, unmet in gates if unmet is not None}
 
     def _may_be_waited_for(self) -> bool:
@@ -269,19 +266,6 @@ class Worker:
         if self._has_wide is None:
             self._has_wide = bool(CaseFacts.read(Path(self.context.temp_dir)).devices)
         return self._has_wide
-
-    def _whole_devices(self, item: pytest.Item) -> int:
-        """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
-        try:
-            wanted = requirements.from_marks(item.iter_markers("requires"))
-            count = requirements.devices_wanted(wanted)
-        except HarnessError:  # an invalid mark is reported elsewhere
-            return 0
-        if count > 1:
-            return count
-        memory, alone = requirements.memory_wanted(wanted), item.get_closest_marker("serial") is not None
-        share = claims.share_of(self._slots, memory, self._pool.device.memory, alone=alone)
-        return 1 if self._slots > 1 and share == claims.ALONE else 0
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`.
@@ -354,10 +338,10 @@ class Worker:
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
         """A context for one case that runs in this process (isolation `none`): it seeds and writes to the journal."""
-        if CASE_ID not in item.stash:
+        if not is_case(item):
             yield
             return
-        case = self.prepare(item)
+        case = self._preparation.prepare(item)
         if case.unmet is not None:
             with self._recording():
                 self._record(case.gated(case.unmet, self.name))
@@ -390,53 +374,14 @@ class Worker:
 
     def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
         """The ruling against gating this case, or None; and why the case is gated, or an empty text."""
-        if CASE_ID not in item.stash:
+        if not is_case(item):
             return None, ""
-        case = self.prepare(item)
+        case = self._preparation.prepare(item)
         return case.objection, "" if case.unmet is None else case.unmet.text
 
     @property
     def isolated(self) -> bool:
         return self._supervisor is not None
-
-    def prepare(self, item: pytest.Item) -> Case:
-        """The decisions about a case before it runs. They are made once per device."""
-        device = self._pool.device
-        decided = item.stash.get(_PREPARED, None)
-        if decided is None or decided[0] != device.uuid:
-            here = self._offered(device)
-            marks = list(item.iter_markers())  # once: each walk goes through all nodes above the item
-            wanted = requirements.from_marks(_named(marks, "requires"))
-            case_id = item.stash[CASE_ID]
-            unmet = requirements.evaluate(wanted, here)
-            memory = requirements.memory_wanted(wanted)
-            alone = any(_named(marks, "serial"))
-            case = Case(
-                item=item,
-                id=case_id,
-                seed=case_seed(self.context.seed, case_id),
-                limit=case_limit(_named(marks, "timeout"), self.context.case_timeout, self.context.timeout_multiplier),
-                devices=requirements.devices_wanted(wanted),
-                unmet=unmet,
-                objection=rules.on_gate(self.policy, wanted, here) if unmet is not None else None,
-                waivers=(
-                    *_own_waivers(item, case_id, _named(marks, "leaks")),
-                    *waivers.applying(self.policy.waivers, case_id, here, self._today),
-                ),
-                share=claims.share_of(self._slots, memory, device.memory, alone=alone),
-                memory=memory,
-                before=self._resumption.attempts.get(case_id, 0),
-                finished=case_id in self._resumption.finished,
-            )
-            item.stash[_PREPARED] = decided = device.uuid, case
-        return decided[1]
-
-    def _offered(self, device: Device) -> Capabilities:
-        """The capabilities of a device."""
-        if device.uuid not in self._capabilities:
-            cache = Path(self.context.temp_dir) / "capabilities"
-            self._capabilities[device.uuid] = capabilities.detect(self._inventory, device, cache)
-        return self._capabilities[device.uuid]
 
     def close(self) -> None:
         """End every process of this worker."""
@@ -550,21 +495,12 @@ class Worker:
         self._record({"event": "wait", "worker": self.name, "message": message})
 
 
-def _slots(wanted: int, workers: int, inventory: Inventory) -> int:
-    """The places on each device. A run with more workers than places has as many places as it has workers."""
-    return max(wanted, -(-workers // len(inventory.usable)))
-
-
 def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
     """The error of a zygote that has not come to the end of its collection."""
     at = description.current(file)
     text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
     ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{last_words(log)}"
     return DescriptionError(text + ending)
-
-
-def _named(marks: Iterable[pytest.Mark], name: str) -> list[pytest.Mark]:
-    return [mark for mark in marks if mark.name == name]
 
 
 def _own_limit(item: pytest.Item) -> float | None:
@@ -574,12 +510,3 @@ def _own_limit(item: pytest.Item) -> float | None:
         return case_limit(marks, 0.0, 1.0) or None
     except OptionError:
         return None
-
-
-def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) -> tuple[Waiver, ...]:
-    """The waivers in the case's own marks."""
-    if not marks:
-        return ()  # the location is expensive
-    path, line, _ = item.location
-    source = f"{path}:{(line or 0) + 1}"
-    return tuple(waivers.from_mark(mark, case_id, source) for mark in marks)

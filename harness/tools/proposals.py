@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import stat
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from harness.journal.verdicts import Verdict
 
 #: How long a proposed waiver is valid.
 LIFE = timedelta(days=30)
-_MOST_BYTES = 16 << 20
 _MOST_NAMED = 20  # cases named in the remarks of one kind
 _REASON_LIMIT = 300  # characters
 
@@ -80,19 +78,11 @@ class Proposals:
 
 
 def read_machine(run_dir: Path) -> Machine | None:
-    """The machine of the run in `run_dir`, None without environment.json. Raises ProposalError for an invalid file."""
+    """The machine of a run; None without environment.json. Raises ProposalError, EnvironmentFileError."""
     path = run_dir / environment.FILE_NAME
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ProposalError(f"{str(path)!r} is not a regular file: give the run directory of a run")
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
+    data = environment.KIND.read_if_exists(path)
+    if data is None:
         return None
-    except OSError as error:
-        raise ProposalError(f"cannot read {str(path)!r}") from error
-    if len(data) > _MOST_BYTES:
-        raise ProposalError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: this is no environment.json of a run")
     try:
         return Machine.model_validate_json(data)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""The names of torch, undocumented or not in every release, that this suite depends on. Nothing else reaches for one.
+"""The undocumented or release-dependent torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed. What scripts of other
-processes use (`torch._C._accelerator_setAllocatorSettings`) is in them.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason. Scripts for child
+processes contain the names they use (`torch._C._accelerator_setAllocatorSettings`).
 """
 
 from __future__ import annotations
@@ -19,38 +19,40 @@ from .pools import spared
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
-    """Have it called with device, bytes asked for, bytes torch may have and bytes free, for good."""
+    """Register an observer, permanently. Its arguments: device, bytes requested, bytes allowed to torch, and bytes
+    free."""
     reach("torch._C._cuda_attach_out_of_memory_observer")(observer)
 
 
 def clear_workspaces() -> None:
-    """Free the workspaces of cuBLAS."""
+    """Free the cuBLAS workspaces."""
     reach("torch._C._cuda_clearCublasWorkspaces")()
 
 
 def resize_at(storage: torch.UntypedStorage, size: int, address: int) -> None:
-    """Give an empty storage that many bytes at that very address, of memory that is cached."""
+    """Resize an empty storage to that many bytes at the given address, from cached memory."""
     below(storage, "_resize_with_addr_")(size, address)
 
 
 def managed_memory(device: torch.device) -> AbstractContextManager[torch.cuda.MemPool]:
-    """Allocations of this thread come from cudaMallocManaged; skips without the package that torch needs for it."""
+    """Allocate from cudaMallocManaged in this thread. Skips the case without the package that torch needs for it."""
     pytest.importorskip("cuda.bindings", reason="torch.cuda._use_uvm needs the package cuda-python")
     context: AbstractContextManager[torch.cuda.MemPool] = reach("torch.cuda.memory._use_uvm")(device)
     return context
 
 
 def pool_snapshot(pool: torch.cuda.MemPool, *, include_traces: bool) -> dict[str, Any]:
-    """A pool's segments, and what was recorded: `MemPool.snapshot` gives the segments alone."""
+    """A pool's segments and its recorded trace; `MemPool.snapshot` returns only the segments."""
     found: dict[str, Any] = reach("torch._C._cuda_memorySnapshot")((*spared(*pool.id), include_traces))
     return found
 
 
 def leak_check(name: str) -> AbstractContextManager[object]:
-    """The check that torch's own tests use: it raises RuntimeError when its block leaves more allocated than before."""
+    """The check from torch's own tests: it raises RuntimeError if more memory is allocated after its block than
+    before."""
 
     class Case:
-        """What the check asks of a test."""
+        """The interface that the check needs from a test."""
 
         def id(self) -> str:
             return name
@@ -63,5 +65,5 @@ def leak_check(name: str) -> AbstractContextManager[object]:
 
 
 def own_allocator(allocator: torch.cuda.memory.CUDAPluggableAllocator) -> Any:
-    """What `MemPool` takes of an allocator of ours."""
+    """The allocator object that `MemPool` accepts."""
     return below(allocator, "allocator")()

@@ -1,4 +1,4 @@
-"""The allocator of an accelerator, as programs see it: by tensors and by `torch.accelerator`'s counters."""
+"""The allocator of an accelerator behind the `Subject` interface: tensors and the counters of `torch.accelerator`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .limits import settle
 from .model import DERIVED, KEPT, POOLS, Count
 from .programs import STREAMS
 
-#: For how long a stream that reads a block late sleeps first.
+#: The duration of the sleep before another stream reads a block.
 SLEEP_MS = 10.0
 TOO_MUCH = 1 << 46
 
 
 def counters(device: torch.device) -> dict[str, Count]:
-    """All counters, as they are."""
+    """All counters, with their current values."""
     statistics = torch.accelerator.memory_stats(device)
     return {
         f"{name}.{pool}": Count(
@@ -31,9 +31,9 @@ def counters(device: torch.device) -> dict[str, Count]:
 
 
 def unused_streams(device: torch.device, number: int) -> list[torch.Stream]:
-    """Streams with no memory: what they ask for first, of either pool, is a new segment.
+    """Streams without memory, whose first request from either pool allocates a new segment.
 
-    A stream can have some from before, since streams are few and used again, and what lives on it cannot be told.
+    A stream from torch's pool of streams may have memory from earlier use, and its live blocks are unknown.
     """
     found: dict[int, torch.Stream] = {}
     for _ in range(64):
@@ -42,7 +42,7 @@ def unused_streams(device: torch.device, number: int) -> list[torch.Stream]:
             found[stream.stream_id] = stream
         if len(found) == number:
             return list(found.values())
-    pytest.skip(f"{number} streams that have no memory were not found")
+    pytest.skip(f"found fewer than {number} streams without memory")
 
 
 def _asks_the_device(stream: torch.Stream, size: int) -> bool:
@@ -63,7 +63,7 @@ class Use:
 
 
 class Accelerator:
-    """Subject for programs on a device: its streams are the caller's, its counters begin at zero."""
+    """The subject for programs on a device. It uses the caller's streams, and its counters start at zero."""
 
     def __init__(self, device: torch.device, streams: list[torch.Stream]) -> None:
         self._device = device
@@ -139,7 +139,7 @@ def _less(count: Count, base: int) -> Count:
 
 
 def maker(device: torch.device) -> Callable[[], Accelerator]:
-    """Makes subjects on the same streams, one after the other: each must have given everything back."""
+    """Creates subjects on the same streams, one after another; each must have freed everything before the next."""
     calibrate(device)
     streams = unused_streams(device, STREAMS)
     return lambda: Accelerator(device, streams)

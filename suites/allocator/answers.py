@@ -1,4 +1,4 @@
-"""Questions put to a process of its own, since an allocator's settings cannot be taken back in this one."""
+"""Scripts run in a separate process, because allocator settings cannot be reverted in this one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 from .. import children
 
-#: The names under which settings are read, the last one being one of ROCm's.
+#: The environment variables with allocator settings; the last one is for ROCm.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
-#: What a script finds: `tell` gives the answer.
+#: Helpers for scripts: `tell` reports the result.
 PREAMBLE = """
 import gc, json, torch
 MIB = 1 << 20
@@ -34,6 +34,7 @@ def failure(action):
 
 
 def ask(script: str, device: torch.device | None = None, conf: str = "") -> Any:
-    """What a script told last, in a process whose allocator has the settings `conf`, whatever this one's are."""
+    """The last value that a script reported, from a process with the allocator settings `conf` instead of this
+    process's own."""
     environ = dict.fromkeys(VARIABLES, conf)
     return json.loads(children.run(PREAMBLE + script, device, environ=environ).lines()[-1])

@@ -1,5 +1,5 @@
-// An allocator for torch.cuda.memory.CUDAPluggableAllocator: memory of the CUDA runtime, and a count of what was asked.
-// The runtime is the one that the process has loaded, so that nothing of CUDA is needed to compile this.
+// An allocator for torch.cuda.memory.CUDAPluggableAllocator that uses the CUDA runtime and counts its requests.
+// It uses the runtime that the process has loaded, so compiling it does not need CUDA.
 #include <dlfcn.h>
 #include <sys/types.h>
 

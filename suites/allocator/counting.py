@@ -1,4 +1,4 @@
-"""An allocator of ours for torch, compiled from `counting.cpp`, which counts what is asked of it."""
+"""A pluggable allocator for torch, compiled from `counting.cpp`, which counts the requests made to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SOURCE = Path(__file__).with_name("counting.cpp")
 
 
 def build(folder: Path) -> Path:
-    """Compile the library into a folder; a second or two. Raises CalledProcessError with what the compiler said."""
+    """Compile the library into a folder, which takes a second or two. Raises CalledProcessError with the compiler's
+    output."""
     library = folder / "counting.so"
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     subprocess.run(
@@ -28,7 +29,7 @@ def build(folder: Path) -> Path:
 
 
 class Counting:
-    """The library in this process. Its counts begin when it is loaded, and are of all that use it."""
+    """The library in this process. Its counts start when it is loaded and cover all of its users."""
 
     def __init__(self, library: Path) -> None:
         self.path = library
@@ -39,7 +40,7 @@ class Counting:
 
     @property
     def requests(self) -> int:
-        """How many segments were had."""
+        """The number of segments allocated."""
         return int(self._library.counting_requests())
 
     @property
@@ -48,7 +49,7 @@ class Counting:
 
     @property
     def held(self) -> int:
-        """Bytes had and not given back."""
+        """The number of bytes allocated and not freed."""
         return int(self._library.counting_held())
 
     @property
@@ -56,11 +57,11 @@ class Counting:
         return int(self._library.counting_refusals())
 
     def limit(self, size: int) -> None:
-        """Refuse what would make more than `size` bytes; -1 for no limit."""
+        """Fail requests that would exceed `size` bytes in total; -1 for no limit."""
         self._library.counting_limit(size)
 
     def has_runtime(self) -> bool:
-        """Whether the process has CUDA's runtime to get memory from."""
+        """Whether the process has loaded a CUDA runtime to allocate from."""
         return bool(self._library.counting_has_runtime())
 
     def for_torch(self) -> torch.cuda.memory.CUDAPluggableAllocator:

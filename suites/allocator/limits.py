@@ -1,4 +1,4 @@
-"""A device with little memory left, for cases in which it runs out."""
+"""A device with little free memory, for out-of-memory cases."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import contextmanager
 import torch
 
 MIB = 1 << 20
-#: Bytes that are left to a case.
+#: Bytes that a case may use.
 LEFT = 96 * MIB
 
 
 def settle(device: torch.device) -> None:
-    """Everything launched is done and nothing is cached."""
+    """Wait for all launched work and empty the cache."""
     torch.accelerator.synchronize(device)
     torch.accelerator.empty_cache()
 
 
 @contextmanager
 def short_of_memory(device: torch.device, left: int = LEFT) -> Iterator[None]:
-    """Let torch have `left` bytes more of the device. On CUDA a limit says so, else all the rest is taken."""
+    """Leave torch `left` more bytes of the device: by a memory fraction on CUDA, by allocating the rest elsewhere."""
     settle(device)
     if device.type == "cuda":
         before = torch.cuda.get_per_process_memory_fraction(device)

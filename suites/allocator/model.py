@@ -1,9 +1,9 @@
-"""What a caching allocator may do, in plain values: a model that follows a real one step by step.
+"""A model of a caching allocator in plain values, which follows a real allocator step by step.
 
-The model is told what was asked and where the allocator put it. It holds a map of the segments that must then exist,
-and says what is wrong with an answer: a place that is in use, or another stream's; a new segment where a free range
-would have done; counters that are not what the map says. It chooses no places itself, so that any order of search in
-the free ranges is right. Sizes and addresses are in bytes.
+The model receives each request and the address that the allocator chose. It keeps a map of the segments that must then
+exist, and reports what is wrong with an answer: a block in use or of another stream, a new segment where a free block
+would have been large enough, or counters that contradict the map. It chooses no addresses itself, so any search order
+among the free blocks is correct. Sizes and addresses are in bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 class BrokenPromiseError(AssertionError):
-    """The allocator broke a promise; the text says which."""
+    """The allocator violated a rule; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rules:
     large_rounding: int = 2 * MIB
 
     def rounded(self, size: int) -> int:
-        """What a request of `size` bytes, at least 1, takes at least."""
+        """The minimum block size for a request of `size` bytes (at least 1)."""
         return -(-size // self.rounding) * self.rounding
 
     def pool(self, size: int) -> str:
@@ -39,7 +39,7 @@ class Rules:
         return "small_pool" if size <= self.small_limit else "large_pool"
 
     def segment(self, size: int) -> int:
-        """The size of a segment that is made for a rounded size."""
+        """The size of the segment that is allocated for a rounded size."""
         if size <= self.small_limit:
             return self.small_segment
         if size < self.large_limit:
@@ -47,7 +47,8 @@ class Rules:
         return -(-size // self.large_rounding) * self.large_rounding
 
     def taken(self, size: int, room: int) -> int:
-        """What a block of a rounded size takes of a free range: all of it where the rest is too small to split off."""
+        """The bytes that a block of a rounded size takes from a free block: all of them if the rest is too small to
+        split off."""
         rest = room - size
         splits = rest >= self.rounding if size <= self.small_limit else rest > self.small_limit
         return size if splits else room
@@ -55,7 +56,7 @@ class Rules:
 
 @dataclass
 class Count:
-    """A counter of the allocator's: what there is, the most there was, and all that came and went since a reset."""
+    """A counter of the allocator: current value, peak, and totals since a reset."""
 
     current: int = 0
     peak: int = 0
@@ -75,9 +76,9 @@ class Count:
 Counters = Mapping[str, Count]
 
 POOLS = ("small_pool", "large_pool")
-#: Counters that the model keeps through every step, with their peaks.
+#: Counters that the model tracks through every step, including their peaks.
 KEPT = ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-#: Counters that it works out from its map: they go up and down within one step, so that only the outcome is told.
+#: Counters derived from the map: they rise and fall within one step, so the model knows only the final value.
 DERIVED = ("inactive_split", "inactive_split_bytes")
 
 FREE, LIVE, HELD = "free", "live", "held"
@@ -85,7 +86,7 @@ FREE, LIVE, HELD = "free", "live", "held"
 
 @dataclass
 class Piece:
-    """A stretch of a segment. Held: given back while another stream uses it."""
+    """A part of a segment. Held: freed while another stream still uses it."""
 
     address: int
     size: int
@@ -116,14 +117,14 @@ class Segment:
         return self.end - self.address
 
     def cut(self, piece: Piece, size: int) -> None:
-        """Leave `size` bytes to a piece, and make what is behind them a free one."""
+        """Shrink a piece to `size` bytes and make the remainder a free piece."""
         if size < piece.size:
             rest = Piece(piece.address + size, piece.size - size)
             self.pieces.insert(self.pieces.index(piece) + 1, rest)
             piece.size = size
 
     def join(self) -> None:
-        """Make one of free pieces that touch."""
+        """Merge adjacent free pieces."""
         joined: list[Piece] = []
         for piece in self.pieces:
             if joined and joined[-1].state == FREE and piece.state == FREE:
@@ -135,7 +136,7 @@ class Segment:
 
 @dataclass
 class Model:
-    """Follows one allocator, whose counters were all zero when it began (or are told from a base)."""
+    """Follows one allocator, whose counters were all zero when it began (or are relative to a base)."""
 
     rules: Rules = field(default_factory=Rules)
     segments: list[Segment] = field(default_factory=list)
@@ -146,14 +147,14 @@ class Model:
     all_done: bool = True
 
     def given(self, size: int, stream: int, address: int) -> None:
-        """A request was answered with a block at `address`, 0 for none. A request of 0 bytes allocates nothing."""
+        """Record that a request returned a block at `address`, 0 for none. A request of 0 bytes allocates nothing."""
         if size == 0:
             if address != 0:
-                raise BrokenPromiseError(f"a request of 0 bytes was given the address {address:#x}")
+                raise BrokenPromiseError(f"a request of 0 bytes returned the address {address:#x}")
             return
         if self.held is not None and self.all_done:
             raise BrokenPromiseError(
-                "a block that another stream was through with was not taken back by the next allocation"
+                "a block whose use on another stream had ended was not reclaimed by the next allocation"
             )
         if address == 0 or address % self.rules.rounding:
             raise BrokenPromiseError(f"a block at {address:#x} is not aligned to {self.rules.rounding} bytes")
@@ -179,7 +180,7 @@ class Model:
             if (each.pool, each.stream) == (pool, stream) and any(
                 piece.state == FREE and piece.size >= wanted for piece in each.pieces
             ):
-                raise BrokenPromiseError(f"memory was asked of the device for {wanted} bytes, though so much was free")
+                raise BrokenPromiseError(f"device memory was requested for {wanted} bytes despite a free block")
         segment = Segment(stream, pool, [Piece(address, room)])
         self.segments.append(segment)
         self._change("segment", pool, 1)
@@ -192,17 +193,17 @@ class Model:
             raise BrokenPromiseError(f"a block at {address:#x} overlaps one that is {piece.state}")
         if piece.address != address or piece.size < wanted:
             raise BrokenPromiseError(
-                f"a block of {wanted} bytes at {address:#x} is not the front of the free range from "
+                f"a block of {wanted} bytes at {address:#x} does not start the free block from "
                 f"{piece.address:#x} to {piece.end:#x}"
             )
         if segment.stream != stream:
-            raise BrokenPromiseError(f"a block for stream {stream} is memory of stream {segment.stream}")
+            raise BrokenPromiseError(f"a block for stream {stream} is in a segment of stream {segment.stream}")
         if segment.pool != pool:
-            raise BrokenPromiseError(f"a block of {wanted} bytes is of the {segment.pool}")
+            raise BrokenPromiseError(f"a block of {wanted} bytes is in the {segment.pool}")
         return piece
 
     def given_back(self, address: int, *, used_elsewhere: bool = False) -> None:
-        """A block was given back; other streams may still use it. There is one such block at most at a time."""
+        """Record that a block was freed; other streams may still use it. At most one such block exists at a time."""
         segment, piece = self._live(address)
         self._change("allocation", segment.pool, -1)
         self._change("allocated_bytes", segment.pool, -piece.size)
@@ -213,25 +214,26 @@ class Model:
             self._free(segment, piece)
 
     def noticed(self, still_held: int, *, use_is_done: bool) -> None:
-        """The allocator said after a step how many blocks it holds for other streams; then the use was looked at."""
+        """Record how many blocks the allocator holds for other streams after a step. The use is queried after that
+        count."""
         if self.held is None or still_held:
             return
         if not use_is_done:
-            raise BrokenPromiseError("a block was taken back before the other stream that uses it was through with it")
+            raise BrokenPromiseError("a block was reclaimed while another stream was still using it")
         self.release()
 
     def release(self) -> None:
-        """The block that is held is free now; none is held after it."""
+        """Free the held block, after which none is held."""
         if self.held is not None:
             self._free(*self.held)
         self.held, self.all_done = None, True
 
     def synchronized(self) -> None:
-        """All streams have come to the end of their work."""
+        """Record that all streams have completed their work."""
         self.all_done = True
 
     def emptied(self) -> None:
-        """Everything that is not in use went back to the device, whose streams had ended for it."""
+        """Record that all unused memory was returned to the device, after its streams completed."""
         self.release()
         for segment in list(self.segments):
             if [piece.state for piece in segment.pieces] == [FREE]:
@@ -248,7 +250,7 @@ class Model:
             count.allocated = count.freed = 0
 
     def agree(self, told: Counters) -> None:
-        """Raise BrokenPromiseError where counters are not what the map says."""
+        """Raise BrokenPromiseError where counters contradict the map."""
         wrong = [
             f"{name}: {what} is {got}, not {right}"
             for name, count in self.counts.items()
@@ -262,14 +264,14 @@ class Model:
                 if count.current != right:
                     wrong.append(f"{name}.{pool}: current is {count.current}, not {right}")
                 if count.current != told[f"{name}.all"].current - told[f"{name}.{_other(pool)}"].current:
-                    wrong.append(f"{name}: the pools do not add up")
+                    wrong.append(f"{name}: the pools do not add up to the total")
                 if count.peak < count.current:
                     wrong.append(f"{name}.{pool}: the peak {count.peak} is below the current {count.current}")
         if wrong:
             raise BrokenPromiseError("; ".join(wrong))
 
     def consistent(self) -> None:
-        """The model's own map: segments apart from each other, pieces in a row, no two free ones side by side."""
+        """Check the model's own map: disjoint segments, contiguous pieces, no adjacent free pieces."""
         ordered = sorted(self.segments, key=lambda each: each.address)
         assert all(left.end <= right.address for left, right in pairwise(ordered))
         for segment in self.segments:

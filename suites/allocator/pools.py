@@ -1,9 +1,9 @@
-"""Snapshots of memory pools, without the harm that torch's own do.
+"""Snapshots of memory pools, with a workaround for a reference-counting bug in torch.
 
-`torch.cuda.memory_snapshot` drops references of its caller to the numbers of a pool's id (torch 2.11 to 2.14,
+`torch.cuda.memory_snapshot` drops references that its caller owns to the numbers of a pool id (torch 2.11 to 2.14,
 `THCPModule_memorySnapshot` in torch/csrc/cuda/Module.cpp, https://github.com/pytorch/pytorch/pull/196366). Python
-shares small numbers, so at first nothing happens. A number above 256 is freed while it is in use, and the process
-crashes at some later time, in some other place. So each snapshot here gives its numbers one reference more before.
+shares small integers, so these are not affected at first. An integer above 256 is freed while in use, and the process
+crashes later, at an unrelated place. Each snapshot here therefore adds the missing references in advance.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import torch
 
 
 def segments(pool: torch.cuda.MemPool, **options: bool) -> list[dict[str, Any]]:
-    """What `MemPool.snapshot` gives with these options: the pool's segments."""
+    """The pool's segments, as `MemPool.snapshot` returns them with these options."""
     found: list[dict[str, Any]] = torch.cuda.memory_snapshot(spared(*pool.id), **options)
     return found
 
 
 def spared(*numbers: int) -> tuple[int, ...]:
-    """The numbers, each with as many references more as a snapshot takes away."""
+    """The numbers, with as many extra references as a snapshot drops."""
     for number in numbers:
         _refer(number, _taken())
     return numbers
 
 
 def references_taken() -> int:
-    """How many references to a number of an id are gone after a snapshot. They are given back."""
-    number = int("1000001")  # no pool has it, and it is not a constant, to which others refer
+    """The number of references to an id number that a snapshot drops. They are restored."""
+    number = int("1000001")  # no pool has this id, and it is not a constant, which others would reference
     references = [number] * 8
     before = sys.getrefcount(number)
     torch.cuda.memory_snapshot((0, number))

@@ -1,4 +1,4 @@
-"""Programs for an allocator, each step checked against the model, and a maker of random ones."""
+"""Programs for an allocator, with each step checked against the model, and a generator of random programs."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import Concatenate, ParamSpec, Protocol
 
 from .model import MIB, BrokenPromiseError, Counters, Model
 
-#: Bytes that a program has in use at most, so that it fits any device.
+#: The maximum of bytes that a program uses, so that it fits any device.
 MOST = 160 * MIB
 STREAMS = 3
 
 
 class Subject(Protocol):
-    """An allocator as programs see it. Streams are numbered from 0; values are bytes."""
+    """An allocator as programs use it. Streams are numbered from 0; values are bytes."""
 
     def allocate(self, size: int, stream: int) -> int:
-        """The address of a new block that `stream` uses, 0 for none."""
+        """The address of a new block for `stream`, 0 for none."""
 
     def free(self, address: int) -> None:
-        """Give a block back; streams that were said to use it may still do."""
+        """Free a block; streams recorded for it may still use it."""
 
     def write(self, address: int, value: int) -> None:
-        """Fill all that was asked for of a block, on its stream."""
+        """Fill the requested bytes of a block, on its stream."""
 
     def holds(self, address: int, value: int) -> bool:
-        """Whether all of it is still that value."""
+        """Whether all of the block still has that value."""
 
     def use(self, address: int, stream: int) -> None:
-        """Let another stream read a block late, and tell the allocator. There is one such use at a time."""
+        """Read a block late on another stream, and record the use with the allocator. One such use exists at a time."""
 
     def use_is_done(self) -> bool:
-        """Whether the last use is over; true where there was none."""
+        """Whether the last use has ended; true if there was none."""
 
     def use_read(self, value: int) -> bool:
-        """Whether the last use, which is over, read that value and nothing else."""
+        """Whether the last use, which has ended, read only that value."""
 
     def synchronize(self) -> None:
-        """Wait for all streams."""
+        """Synchronize all streams."""
 
     def empty(self) -> None:
-        """Give back to the device what is cached."""
+        """Return cached memory to the device."""
 
     def ask_too_much(self) -> None:
-        """Ask for more than the device has, and return once that was refused."""
+        """Request more than the device has, and return after the request fails."""
 
     def counters(self) -> Counters:
-        """By name and pool, less what there was before the program."""
+        """By name and pool, relative to the values before the program."""
 
     def reset_peaks(self) -> None: ...
 
@@ -60,7 +60,7 @@ P = ParamSpec("P")
 
 
 def step(method: Callable[Concatenate[Program, P], None]) -> Callable[Concatenate[Program, P], None]:
-    """A step of a program: it is written down, and after one that raised the program is over."""
+    """A step of a program. It is logged, and the program is over if it raises."""
 
     @functools.wraps(method)
     def run(program: Program, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -83,7 +83,7 @@ class Live:
 
 @dataclass
 class Program:
-    """Steps on an allocator; BrokenPromiseError comes when an answer, counters or contents are wrong."""
+    """Steps on an allocator. A wrong answer, counter or content raises BrokenPromiseError."""
 
     subject: Subject
     model: Model = field(default_factory=Model)
@@ -95,17 +95,17 @@ class Program:
 
     @property
     def free_bytes(self) -> int:
-        """What may still be asked for."""
+        """Bytes that the program may still request."""
         return MOST - sum(each.size for each in self.live)
 
     @property
     def may_use(self) -> bool:
-        """Whether a block may be freed in use: there is one such use at a time."""
+        """Whether a block may be freed in use; one such use exists at a time."""
         return self.model.held is None and self.used_value is None
 
     @step
     def allocate(self, size: int, stream: int) -> None:
-        """Ask for a block, see where it is, and write to it."""
+        """Request a block, check its address, and write to it."""
         address = self.subject.allocate(size, stream)
         counters = self._notice()
         self.model.given(size, stream, address)
@@ -125,7 +125,7 @@ class Program:
 
     @step
     def free_in_use(self, which: int) -> None:
-        """Give a block back while another stream has still to read it, and nothing else is in such use."""
+        """Free a block that another stream has yet to read. No other such use may exist."""
         block = self._take(which)
         self.subject.use(block.address, (block.stream + 1) % STREAMS)
         self.used_value = block.value
@@ -149,7 +149,7 @@ class Program:
 
     @step
     def ask_too_much(self) -> None:
-        """A request that cannot be met: what is cached was given back in vain, and nothing else has changed."""
+        """A request that fails: cached memory has been returned to the device, and nothing else has changed."""
         self.subject.ask_too_much()
         counters = self._notice()
         self.model.emptied()
@@ -174,14 +174,14 @@ class Program:
             self._check(block)
 
     def end(self) -> None:
-        """Give everything back: the allocator must then be where it began."""
+        """Free everything; the allocator must then be in its initial state."""
         while self.live:
             self.free(0)
         self.synchronize()
         self.empty()
         left = {name: count.current for name, count in self.subject.counters().items() if count.current}
         if left:
-            raise BrokenPromiseError(f"when all was given back there was left {left}")
+            raise BrokenPromiseError(f"after everything was freed, these counters are not zero: {left}")
 
     def _take(self, which: int) -> Live:
         block = self.live.pop(which)
@@ -190,17 +190,15 @@ class Program:
 
     def _check(self, block: Live) -> None:
         if not self.subject.holds(block.address, block.value):
-            raise BrokenPromiseError(
-                f"a block of {block.size} bytes at {block.address:#x} has lost what was written to it"
-            )
+            raise BrokenPromiseError(f"a block of {block.size} bytes at {block.address:#x} lost its contents")
 
     def _check_use(self) -> None:
         value, self.used_value = self.used_value, None
         if value is not None and not self.subject.use_read(value):
-            raise BrokenPromiseError("another stream read from a block what was written after it had been given back")
+            raise BrokenPromiseError("another stream read data that was written after the block had been freed")
 
     def _notice(self) -> Counters:
-        """The counters now; the model learns of a block that another stream was through with."""
+        """The current counters; the model learns of a block whose use on another stream has ended."""
         counters = self.subject.counters()
         held = counters["active.all"].current - counters["allocation.all"].current
         self.model.noticed(held, use_is_done=self.subject.use_is_done())
@@ -210,7 +208,7 @@ class Program:
 #: Sizes at which a rule of rounding, pools or segments changes.
 EDGES = (1, 511, 512, 513, 1024, MIB - 512, MIB - 1, MIB, MIB + 1, 2 * MIB, 9 * MIB, 10 * MIB - 1, 10 * MIB, 12 * MIB)
 
-#: How many steps of a program to look back on when one went wrong.
+#: The number of last steps to report for a failed program.
 TOLD = 60
 
 
@@ -225,7 +223,7 @@ def random_size(draw: random.Random) -> int:
 
 
 def random_step(program: Program, draw: random.Random) -> None:
-    """Take one step, of those that are possible now."""
+    """Take one random step of those possible now."""
     live = program.live
     which = draw.randrange(len(live)) if live else 0
     match draw.choices(range(7), (40, 6, 20, 15, 8, 3, 8))[0]:
@@ -260,7 +258,7 @@ def request(program: Program, size: int, stream: int) -> None:
 
 
 def run_random(program: Program, number: int, steps: int) -> None:
-    """Take random steps from a seed and then give everything back. What goes wrong is raised, with the last steps."""
+    """Take random steps from a seed, then free everything. An error is raised with the last steps as a note."""
     draw = random.Random(number)
     try:
         for _ in range(steps):
@@ -273,6 +271,6 @@ def run_random(program: Program, number: int, steps: int) -> None:
 
 
 def check(make: Callable[[], Subject], *, number: int, programs: int, steps: int) -> None:
-    """Run random programs from a seed, each on a subject of its own; the first that goes wrong raises."""
+    """Run random programs from a seed, each on its own subject. The first failure raises."""
     for each in range(programs):
         run_random(Program(make()), number + each, steps)

@@ -1,4 +1,4 @@
-"""Out of memory on CUDA: observers, records, captures and the settings that concern it."""
+"""Out of memory on CUDA: observers, recorded history, captures, and the related settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .limits import LEFT, MIB, block, settle, short_of_memory
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
-#: Of an observer, which stays attached: the process is the script's own.
+#: For the observer, which cannot be removed, so each script has its own process.
 OBSERVED = """
 calls = []
 torch._C._cuda_attach_out_of_memory_observer(lambda *told: calls.append(told))
@@ -31,9 +31,11 @@ tell({"before": before, "seen": seen_when_caught, "calls": calls, "total": total
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_notifies_oom")
 def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.device) -> None:
-    """Contract: an observer is called once for a refusal, before the exception is caught, and not for what was had; it
-    is told the device, no less than what was asked for, what torch may have, without a limit all that the device has,
-    and free bytes that are no more."""
+    """An out-of-memory observer is called once per failed request, before the exception is caught, and not for others.
+
+    Its arguments are the device, at least the bytes requested, the bytes allowed (all of the device without a limit),
+    and the free bytes, which are no more.
+    """
     told = ask(OBSERVED, device)
 
     assert told["before"] == ""
@@ -48,9 +50,10 @@ def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_raises_oom")
 @pytest.mark.parametrize("conf", ["", "max_split_size_mb:200"], ids=["default", "max_split_size"])
 def test_record_memory_history_has_oom_with_and_without_max_split_size(device: torch.device, conf: str) -> None:
-    """Contract: with and without a limit to what may be split, a request beyond the device is refused with
-    OutOfMemoryError, and where history is recorded it is in the trace, with the bytes that were free, after the
-    requests before it."""
+    """With and without `max_split_size_mb`, a request beyond the device raises OutOfMemoryError.
+
+    Recorded history has it as an "oom" entry with the free bytes, after the earlier allocations.
+    """
     script = """
 torch.cuda.memory._record_memory_history("all")
 kept = new(10 * MIB)
@@ -70,8 +73,10 @@ tell({"error": error, "actions": [event["action"] for event in events], "total":
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_capture_oom")
 def test_outofmemoryerror_in_a_capture_ends_the_capture(device: torch.device) -> None:
-    """Contract: a request that cannot be met while a graph is captured is an OutOfMemoryError; the capture is over,
-    memory that it had is given back with the graph, and the same process can compute and capture."""
+    """A request that fails during graph capture raises OutOfMemoryError and ends the capture.
+
+    The capture's memory is freed with the graph, and the process can still compute and capture.
+    """
     settle(device)
     before = torch.accelerator.memory_reserved(device)
 
@@ -99,9 +104,10 @@ def test_outofmemoryerror_in_a_capture_ends_the_capture(device: torch.device) ->
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_throw_on_cudamalloc_oom")
 @pytest.mark.parametrize("setting", ["True", "False"])
 def test_throw_on_cudamalloc_oom_raises_the_same_outofmemoryerror(device: torch.device, setting: str) -> None:
-    """Contract: with `throw_on_cudamalloc_oom`, which is to refuse a request before the driver is asked, and without, a
-    request that the device has no room for is refused with OutOfMemoryError, tensors are intact, and requests that do
-    fit are met afterwards."""
+    """With and without `throw_on_cudamalloc_oom`, a request that does not fit raises OutOfMemoryError.
+
+    Live tensors are intact, and later requests that fit succeed.
+    """
     script = """
 kept = torch.arange(1000, device=DEVICE)
 error = failure(lambda: new(torch.cuda.get_device_properties(0).total_memory + 2 * MIB))
@@ -117,8 +123,11 @@ tell({"error": error, "fits": fits, "kept": bool((kept.cpu() == torch.arange(100
 
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
 def test_record_stream_keeps_memory_reserved_bounded_while_a_stream_lags(device: torch.device) -> None:
-    """Contract: what waits for a lagging stream is reused once that is through, and not before: a hundred blocks of an
-    eighth of what torch is allowed are had, each is read whole, and the reserved bytes never pass what is allowed."""
+    """Memory recorded on a lagging stream is reused after that stream has completed, and not before.
+
+    A hundred blocks of an eighth of the allowed memory are allocated and read, and reserved memory never exceeds the
+    limit.
+    """
     side = torch.cuda.Stream(device)
     calibrate(device)
     read = torch.zeros(100, dtype=torch.uint8, device=device)
@@ -140,8 +149,10 @@ def test_record_stream_keeps_memory_reserved_bounded_while_a_stream_lags(device:
 
 
 def test_outofmemoryerror_unhandled_ends_the_process_without_a_signal(device: torch.device) -> None:
-    """Contract: nobody catching it, OutOfMemoryError ends the process as any exception: status 1, a traceback, and no
-    signal while the device is taken down with tensors alive."""
+    """An uncaught OutOfMemoryError ends the process like any exception: status 1 and a traceback.
+
+    No signal occurs while the process exits with live tensors.
+    """
     ended = children.run(
         "import torch\nx = torch.ones(1000, device=DEVICE)\ntorch.empty(1 << 46, device=DEVICE)", device
     )

@@ -1,4 +1,4 @@
-"""Expandable segments: address ranges that grow, in processes that begin with them."""
+"""Expandable segments, in processes started with the setting."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CONF = "expandable_segments:True"
 
 
 def test_expandable_segments_grow_in_place(device: torch.device) -> None:
-    """Contract: requests that grow from step to step, each freed before the next, are served by one segment that is
-    expanded in place; without the setting each needs one of its own."""
+    """Growing requests, each freed before the next, are served by one segment that expands in place; without it by
+    several."""
     script = """
 places = set()
 for size in range(20, 200, 20):
@@ -32,8 +32,7 @@ tell([len(segments), all(each["is_expandable"] for each in segments), len(places
 
 
 def test_expandable_segments_keep_values_when_a_segment_grows(device: torch.device) -> None:
-    """Contract: tensors at the front of a segment keep address and values while it grows behind them and shrinks when
-    the cache is emptied."""
+    """Tensors at the front of a segment keep address and values while it grows, and when `empty_cache` shrinks it."""
     script = """
 kept = [torch.full((8 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in range(1, 6)]
 addresses = [x.data_ptr() for x in kept]
@@ -54,9 +53,10 @@ tell([all(bool((x == value).all()) for value, x in enumerate(kept, 1)), [x.data_
 
 
 def test_expandable_segments_empty_cache_unmaps_free_pages_of_a_segment_in_use(device: torch.device) -> None:
-    """Contract: emptying the cache unmaps what is free of a segment, in the middle of it too, in pages of 20 MiB: of
-    each of two holes of 40 MiB at least one goes back; what lives around them is whole, and the holes can be filled
-    again."""
+    """`empty_cache` unmaps free pages of 20 MiB within a segment, at least one from each of two holes of 40 MiB.
+
+    Live tensors around the holes are intact, and the holes can be filled again.
+    """
     script = """
 kept = [torch.full((40 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in range(1, 6)]
 reserved = [counter("reserved_bytes")]
@@ -78,8 +78,10 @@ tell([[before - after for before, after in zip(reserved, reserved[1:])],
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_max_split_expandable")
 def test_expandable_segments_with_max_split_size_hold_the_memory_fraction(device: torch.device) -> None:
-    """Contract: with a limit to what is split, and little memory allowed, requests that fit are met by giving back what
-    is cached, and one that does not fit is refused, with what lives whole."""
+    """With `max_split_size_mb` and a memory fraction, requests that fit succeed after cached memory is released.
+
+    One that does not fit raises, and live tensors are intact.
+    """
     script = """
 total = torch.cuda.get_device_properties(0).total_memory
 torch.cuda.set_per_process_memory_fraction(600 * MIB / total, 0)
@@ -95,8 +97,10 @@ tell([c, d.partition(":")[0], bool((b.cpu() == 6).all())])
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_garbage_collect_expandable")
 def test_expandable_segments_with_garbage_collection_threshold_hold_a_fraction(device: torch.device) -> None:
-    """Contract: with a threshold of garbage collection too, requests are met within the cap, and what lives is whole,
-    though the total of all requests is many times what is allowed."""
+    """With `garbage_collection_threshold` and a memory fraction, all requests succeed within the cap.
+
+    Live tensors are intact, although the requests add up to many times the cap.
+    """
     script = """
 total = torch.cuda.get_device_properties(0).total_memory
 torch.cuda.set_per_process_memory_fraction(600 * MIB / total, 0)
@@ -116,8 +120,7 @@ tell([[error for error in errors if error], counter("reserved_bytes", "peak") <=
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_expandable")
 def test_expandable_segments_serve_a_mempool(device: torch.device) -> None:
-    """Contract: a pool's segments are expandable too; what is made in it is right, is the pool's, and goes back with
-    it."""
+    """A pool has expandable segments too; tensors in it are correct, belong to it, and are freed with it."""
     script = """
 torch.cuda.empty_cache()
 before = counter("reserved_bytes")
@@ -138,9 +141,9 @@ tell([right, expandable, inside, counter("reserved_bytes") - before])
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools_expandable")
-def test_expandable_segments_memory_stats_tell_reserved_bytes_by_pool_id(device: torch.device) -> None:
-    """Contract: what a pool has reserved is told by its id with expandable segments too: what its segments add up
-    to, and none of another pool's."""
+def test_expandable_segments_memory_stats_report_reserved_bytes_by_pool_id(device: torch.device) -> None:
+    """`memory_stats` reports the reserved bytes per pool id, also with expandable segments: the sum of the pool's
+    segments."""
     script = """
 pools = [torch.cuda.MemPool() for _ in range(2)]
 kept = []

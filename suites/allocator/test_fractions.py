@@ -1,4 +1,4 @@
-"""The share of a GPU's memory that a process may have: what sets it, what holds to it."""
+"""The memory fraction of a process: the ways to set it, and its enforcement."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .limits import MIB, block, settle
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
-#: Some fraction of a device.
+#: An arbitrary fraction of a device.
 FRACTION = 0.5
 
 
 @pytest.fixture
 def whole(device: torch.device) -> Iterator[int]:
-    """Bytes of the device, whose fraction is put back."""
+    """The device's memory in bytes. Restores the device's fraction afterwards."""
     before = torch.cuda.get_per_process_memory_fraction(device)
     settle(device)
     yield torch.cuda.get_device_properties(device).total_memory
@@ -27,7 +27,7 @@ def whole(device: torch.device) -> Iterator[int]:
 
 
 def limit(device: torch.device, whole: int, more: int) -> None:
-    """Let torch have `more` bytes above what it has reserved."""
+    """Allow torch `more` bytes above what it has reserved."""
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(device) + more) / whole, device)
 
 
@@ -35,7 +35,7 @@ def limit(device: torch.device, whole: int, more: int) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_get_per_process_memory_fraction")
 @pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 1.0])
 def test_get_per_process_memory_fraction_is_what_was_set(device: torch.device, fraction: float) -> None:
-    """Contract: the fraction that was set is told, by device, index or nothing for the current one."""
+    """`get_per_process_memory_fraction` returns the value set, for a device, an index, or the current device."""
     torch.cuda.set_per_process_memory_fraction(fraction, device)
 
     assert torch.cuda.get_per_process_memory_fraction(device) == pytest.approx(fraction, rel=1e-9)
@@ -45,14 +45,16 @@ def test_get_per_process_memory_fraction_is_what_was_set(device: torch.device, f
 
 @pytest.mark.covers("test_cuda::TestCuda::test_get_per_process_memory_fraction")
 def test_get_per_process_memory_fraction_is_1_at_first(device: torch.device) -> None:
-    """Contract: without a setting the fraction is 1."""
+    """The default fraction is 1."""
     assert ask("tell(torch.cuda.get_per_process_memory_fraction(0))", device) == 1.0
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
 def test_set_per_process_memory_fraction_refuses_more_than_the_fraction(device: torch.device, whole: int) -> None:
-    """Contract: up to the fraction requests are met, one beyond it is refused with OutOfMemoryError though the device
-    has room, what is freed can be had again, and a larger fraction lets the refused request through."""
+    """Requests up to the fraction succeed; one beyond it raises OutOfMemoryError although the device has room.
+
+    Freed memory can be reused, and a larger fraction lets the failed request succeed.
+    """
     limit(device, whole, 100 * MIB)
 
     first = block(device, 60 * MIB)
@@ -69,8 +71,8 @@ def test_set_per_process_memory_fraction_refuses_more_than_the_fraction(device: 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
 def test_set_per_process_memory_fraction_counts_cached_memory(device: torch.device, whole: int) -> None:
-    """Contract: cached memory is within the fraction too: reserved bytes never pass it, and cached blocks are given
-    back to make room for a request that fits only without them."""
+    """Cached memory counts towards the fraction: reserved bytes never exceed it, and cached blocks are released to make
+    room."""
     limit(device, whole, 100 * MIB)
     allowed = torch.cuda.memory_reserved(device) + 100 * MIB
     for size in (30, 50, 70, 90):
@@ -88,8 +90,7 @@ def test_set_per_process_memory_fraction_counts_cached_memory(device: torch.devi
 def test_set_per_process_memory_fraction_refuses_values_outside_0_to_1(
     device: torch.device, fraction: float, error: type
 ) -> None:
-    """Contract: a fraction is a float from 0 to 1: others are a ValueError, other types a TypeError, and the fraction
-    stays."""
+    """A fraction outside 0 to 1 raises ValueError, another type raises TypeError, and the fraction does not change."""
     torch.cuda.set_per_process_memory_fraction(FRACTION, device)
 
     with pytest.raises(error):
@@ -100,8 +101,10 @@ def test_set_per_process_memory_fraction_refuses_values_outside_0_to_1(
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_memory_fraction_setting")
 def test_per_process_memory_fraction_as_a_setting_in_the_environment(device: torch.device) -> None:
-    """Contract: `per_process_memory_fraction` in the environment holds as the call would: that is what the process is
-    told, requests within it are met, and one of more than it is refused."""
+    """`per_process_memory_fraction` in the environment has the same effect as the call.
+
+    The getter returns it, requests within it succeed, and one beyond it raises.
+    """
     script = """
 fraction = torch.cuda.get_per_process_memory_fraction(0)
 total = torch.cuda.get_device_properties(0).total_memory
@@ -118,7 +121,7 @@ tell({"fraction": fraction, "within": failure(lambda: new(20 * MIB)),
 @pytest.mark.requires(devices=2)
 @pytest.mark.usefixtures("whole")
 def test_set_per_process_memory_fraction_holds_for_one_device_only(device: torch.device) -> None:
-    """Contract: a fraction holds for its device and leaves the other's alone."""
+    """A fraction applies to its device only."""
     before = torch.cuda.get_per_process_memory_fraction(1)
     try:
         torch.cuda.set_per_process_memory_fraction(FRACTION, device)

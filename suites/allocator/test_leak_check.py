@@ -1,4 +1,4 @@
-"""The leak check of torch's own tests: it sees what stays, and hides no error of the code that it looks at."""
+"""The leak check of torch's own tests: it detects leaks and does not mask errors from the checked code."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ._torch_private import leak_check
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
-#: Large enough that the driver's figure moves too, which the check wants before it raises.
+#: Large enough to change the driver's figure too, which the check requires before it raises.
 SIZE = 64 << 20
 
 
 class OwnError(Exception):
-    """What the code under the check raises."""
+    """Raised by the code under the check."""
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_memory_leak_detection_propagates_errors")
 @pytest.mark.parametrize("leaks", [False, True], ids=["clean", "leaky"])
 def test_leak_check_passes_an_exception_through(device: torch.device, leaks: bool) -> None:
-    """Contract: what is raised under the check comes out of it as it is, the same object, leak or no leak."""
+    """An exception raised under the check propagates as the same object, with or without a leak."""
     kept = []
     error = OwnError("as it was")
 
@@ -39,7 +39,7 @@ def test_leak_check_passes_an_exception_through(device: torch.device, leaks: boo
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_memory_leak_detection_propagates_errors")
 def test_leak_check_passes_an_error_of_torch_through(device: torch.device) -> None:
-    """Contract: so does an error of torch's: operands whose sizes do not match are told as such, not as a leak."""
+    """A torch error, such as mismatched operand sizes, propagates too, and is not reported as a leak."""
     x, y = torch.randn(3, 1, device=device), torch.randn(2, 1, device=device)
 
     def fail() -> None:
@@ -51,8 +51,10 @@ def test_leak_check_passes_an_error_of_torch_through(device: torch.device) -> No
 
 
 def test_leak_check_reports_a_tensor_that_stays(device: torch.device) -> None:
-    """Contract, and the control of the cases above: a tensor that stays is a RuntimeError that names the case, where
-    the driver's figure confirms it."""
+    """A tensor that stays allocated raises RuntimeError with the case's name, if the driver's figure confirms the leak.
+
+    This is also the control for the cases above.
+    """
     kept = []
 
     def leave() -> None:
@@ -65,7 +67,7 @@ def test_leak_check_reports_a_tensor_that_stays(device: torch.device) -> None:
 
 
 def test_leak_check_ignores_memory_that_is_freed(device: torch.device) -> None:
-    """Contract: memory that is freed under the check, even if it stays cached, is no leak."""
+    """Memory that is freed under the check is no leak, even if it stays cached."""
     with leak_check("case"):
         x = torch.ones(SIZE, dtype=torch.uint8, device=device)
         del x

@@ -1,4 +1,4 @@
-"""The `cudaMallocAsync` back end, which is chosen when a process begins: the same promises, kept by the driver."""
+"""The `cudaMallocAsync` backend, selected at process start: the same contracts, implemented by the driver."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ CONF = "backend:cudaMallocAsync"
     ("conf", "name"), [("", "native"), ("backend:native", "native"), (CONF, "cudaMallocAsync")], ids=str
 )
 def test_get_allocator_backend_names_the_chosen_back_end(device: torch.device, conf: str, name: str) -> None:
-    """Contract: the name of the back end in use is what was asked for when the process began, before and after the
-    first allocation."""
+    """`get_allocator_backend` returns the backend requested at process start, before and after the first allocation."""
     script = """
 before = torch.cuda.get_allocator_backend()
 x = new(1000)
@@ -28,8 +27,10 @@ tell([before, torch.cuda.get_allocator_backend()])
 
 
 def test_cudamallocasync_memory_allocated_follows_tensors(device: torch.device) -> None:
-    """Contract: allocated bytes grow by a tensor's size at least while it lives and are then as before; the peak stays
-    until it is reset; reserved bytes are no fewer than allocated ones."""
+    """Allocated bytes grow by at least a tensor's size while it lives and then return to the previous value.
+
+    The peak stays until it is reset, and reserved bytes are never fewer than allocated ones.
+    """
     script = """
 torch.cuda.synchronize()
 before = counter("allocated_bytes")
@@ -50,7 +51,7 @@ tell([during - before, reserved >= during, after - before, peak >= during, count
 
 
 def test_cudamallocasync_live_tensors_never_share_memory(device: torch.device) -> None:
-    """Contract: over requests and frees on three streams no two tensors that live overlap, and each keeps its value."""
+    """Over requests and frees on three streams, no two live tensors overlap, and each keeps its value."""
     script = """
 import random
 draw = random.Random(7)
@@ -76,8 +77,7 @@ tell(wrong)
 
 
 def test_cudamallocasync_outofmemoryerror_leaves_live_tensors_whole(device: torch.device) -> None:
-    """Contract: a request that cannot be met is an OutOfMemoryError; what lives is whole, and smaller requests are
-    met."""
+    """A request that does not fit raises OutOfMemoryError; live tensors are intact, and smaller requests succeed."""
     script = """
 x = torch.arange(1000, device=DEVICE)
 error = failure(lambda: new(1 << 46))
@@ -87,7 +87,7 @@ tell([error.partition(":")[0], x.sum().item(), failure(lambda: new(MIB))])
 
 
 def test_cudamallocasync_memory_fraction_holds(device: torch.device) -> None:
-    """Contract: more than the fraction that was set is refused, though the device has room."""
+    """A request beyond the memory fraction raises, although the device has room."""
     script = """
 total = torch.cuda.get_device_properties(0).total_memory
 torch.cuda.set_per_process_memory_fraction(300 * MIB / total, 0)
@@ -97,7 +97,7 @@ tell([failure(lambda: new(100 * MIB)), failure(lambda: new(400 * MIB)).partition
 
 
 def test_cudamallocasync_record_stream_waits_for_the_other_stream(device: torch.device) -> None:
-    """Contract: a tensor that another stream reads late, recorded there and dropped, is not overwritten before."""
+    """After `record_stream`, a dropped tensor that another stream reads late is not overwritten before that read."""
     script = """
 side = torch.cuda.Stream()
 wrong = 0
@@ -118,7 +118,7 @@ tell(wrong)
 
 
 def test_cudamallocasync_cuda_graph_replays_right_results(device: torch.device) -> None:
-    """Contract: work that allocates is captured and replayed with right results."""
+    """Work that allocates is captured, and its replays give the correct results."""
     script = """
 x = torch.ones(1000, device=DEVICE)
 side = torch.cuda.Stream()

@@ -1,4 +1,4 @@
-"""Managed memory (`torch.cuda._use_uvm`): tensors that the driver pages between device and host."""
+"""Managed memory (`torch.cuda._use_uvm`): tensors that the driver migrates between device and host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _torch_private as private
 from .limits import MIB, settle
 from .pools import segments
 
-#: torch takes this memory by the runtime inside of cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
+#: torch allocates managed memory through the runtime of cuda.bindings, NVIDIA's package, which needs NVIDIA's driver.
 pytestmark = [
     pytest.mark.requires(device="cuda", torch=">=2.13", platform="linux-*", silicon=True),
     pytest.mark.timeout(300),
@@ -25,10 +25,10 @@ def inside(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm")
 def test_managed_memory_holds_more_than_the_device_has(device: torch.device) -> None:
-    """Contract: tensors made within are in the pool that the context gives, and others are not; together they may be
-    more than is free on the device, since the driver pages them, and each keeps its values.
+    """Managed tensors may exceed the free device memory, because the driver migrates them, and each keeps its values.
 
-    Ordinary memory takes all but 256 MiB of the device; managed memory then gets twice that.
+    Tensors created in the context belong to its pool, and others do not. Ordinary memory fills all but 256 MiB of the
+    device, and managed memory then allocates twice that.
     """
     settle(device)
     free, _ = torch.cuda.mem_get_info(device)
@@ -49,7 +49,7 @@ def test_managed_memory_holds_more_than_the_device_has(device: torch.device) -> 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm_numerics")
 def test_managed_memory_gives_the_results_of_ordinary_memory(device: torch.device) -> None:
-    """Contract: the same operations on the same numbers give the same bits in managed memory."""
+    """The same operations on the same values give bitwise equal results in managed memory."""
 
     def compute() -> torch.Tensor:
         x = torch.arange(64 * 64, device=device, dtype=torch.float32).reshape(64, 64) / 4096
@@ -68,8 +68,7 @@ def test_managed_memory_gives_the_results_of_ordinary_memory(device: torch.devic
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm_backward")
 def test_managed_memory_gives_the_gradients_of_ordinary_memory(device: torch.device) -> None:
-    """Contract: a backward pass on the calling thread takes its memory from the pool too, and gradients are the same
-    bits."""
+    """A backward pass on the calling thread allocates from the pool too, and its gradients are bitwise equal."""
 
     def gradient() -> torch.Tensor:
         weight = (torch.arange(64 * 64, device=device, dtype=torch.float32).reshape(64, 64) / 4096).requires_grad_()

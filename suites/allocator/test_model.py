@@ -1,4 +1,4 @@
-"""An accelerator's allocator against the model: every address and every counter, after each step of random programs."""
+"""An accelerator's allocator compared with the model: every address and counter, after each step of random programs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.11")
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_allocator_fuzz")
 @pytest.mark.timeout(300)
 def test_random_allocator_programs_follow_the_model(device: torch.device, case_seed: int) -> None:
-    """Contract: over programs of requests on three streams, frees, uses by other streams, refusals, resets and
-    emptying, blocks that live never overlap and keep what was written; sizes are rounded to 512 bytes; what a block
-    leaves of a free range is split off and joined again; a free range serves the next request that fits, of its own
-    stream and no other; memory that another stream reads is kept until it has; and the counters of bytes, blocks and
-    segments, their peaks and their totals are at every step what the blocks add up to.
+    """Random programs on three streams follow the model in every address and counter.
+
+    The programs allocate, free, use blocks on other streams, run out of memory, reset and empty the cache. The model
+    checks that live blocks never overlap and keep their contents; that sizes are rounded to 512 bytes; that remainders
+    are split off and merged again; that a free block serves the next request that fits on its own stream only; that
+    memory in use by another stream is kept; and that all counters, peaks and totals match the blocks at every step.
     """
     check(maker(device), number=case_seed, programs=25, steps=40)
 
@@ -26,6 +27,8 @@ def test_random_allocator_programs_follow_the_model(device: torch.device, case_s
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_allocator_fuzz")
 @pytest.mark.timeout(300)
 def test_long_allocator_program_follows_the_model(device: torch.device, case_seed: int) -> None:
-    """Contract: the same of one program of 1,000 steps, in which memory is cut up, joined and used again many times:
-    contents are looked at when a block is freed, and everything goes back at the end."""
+    """A program of 1,000 steps follows the model, with memory that is split, merged and reused many times.
+
+    Contents are checked when a block is freed, and everything is freed at the end.
+    """
     run_random(Program(maker(device)()), case_seed, steps=1000)

@@ -1,4 +1,4 @@
-"""When memory runs out: what is said, what is tried first, what stays, and what works afterwards."""
+"""Out of memory: the error message, the retry, live tensors, and later allocations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOO_MUCH = 1 << 46
 
 
 def refused(device: torch.device, size: int) -> str:
-    """What is said when so much is asked for and refused."""
+    """The message of the OutOfMemoryError for a request of that size."""
     with pytest.raises(torch.OutOfMemoryError) as caught:
         block(device, size)
     return str(caught.value)
@@ -29,8 +29,7 @@ def retries(device: torch.device) -> int:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory")
 def test_outofmemoryerror_message_names_size_device_total_and_free(device: torch.device) -> None:
-    """Contract: the error says that memory is out, how much was asked for, of which device, and how much that has in
-    all and free, in units people read."""
+    """The message has the requested size, the device, and its total and free memory, in readable units."""
     text = refused(device, TOO_MUCH)
 
     assert re.search(r"(?i)out of memory", text)
@@ -45,8 +44,8 @@ def test_outofmemoryerror_message_names_size_device_total_and_free(device: torch
 
 @pytest.mark.parametrize("size", [1, 1000, MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
 def test_outofmemoryerror_for_sizes_that_would_overflow_when_rounded(device: torch.device, size: int) -> None:
-    """Contract: sizes near the end of the range of sizes do not overflow when they are rounded up: they are refused,
-    with OutOfMemoryError, not given a small block."""
+    """Sizes near the maximum do not overflow when rounded up: they raise OutOfMemoryError instead of returning a small
+    block."""
     before = torch.accelerator.memory_allocated(device)
     kept = torch.full((1000,), 7, device=device)
 
@@ -59,9 +58,9 @@ def test_outofmemoryerror_for_sizes_that_would_overflow_when_rounded(device: tor
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory_retry")
-def test_cached_blocks_are_given_back_before_outofmemoryerror(device: torch.device) -> None:
-    """Contract: a request for which there is room only if cached memory goes back to the device is met: the allocator
-    gives that back and tries again, and counts one retry."""
+def test_cached_blocks_are_released_before_outofmemoryerror(device: torch.device) -> None:
+    """A request that fits only without the cached memory succeeds: the allocator releases the cache and counts one
+    retry."""
     with short_of_memory(device):
         pieces = [block(device, LEFT // 4) for _ in range(3)]
         before = retries(device)
@@ -74,9 +73,8 @@ def test_cached_blocks_are_given_back_before_outofmemoryerror(device: torch.devi
         del whole
 
 
-def test_cached_blocks_of_another_stream_are_given_back_before_outofmemoryerror(device: torch.device) -> None:
-    """Contract: the same where what is cached is another stream's, which could not have been given out: once it has
-    gone back to the device it can be had."""
+def test_cached_blocks_of_another_stream_are_released_before_outofmemoryerror(device: torch.device) -> None:
+    """The same holds if the cached memory belongs to another stream, which could not have been reused directly."""
     stream = torch.Stream(device)
     with short_of_memory(device):
         with stream:
@@ -91,8 +89,10 @@ def test_cached_blocks_of_another_stream_are_given_back_before_outofmemoryerror(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory_retry")
 def test_outofmemoryerror_leaves_live_tensors_whole(device: torch.device) -> None:
-    """Contract: a refusal takes nothing from what lives: values stay, the count of allocated bytes stays, and what is
-    then dropped can be had again, to the last block."""
+    """OutOfMemoryError affects no live tensor: values and the count of allocated bytes stay the same.
+
+    Memory freed afterwards can be reused completely.
+    """
     with short_of_memory(device):
         kept = [torch.full((LEFT // 8,), value, dtype=torch.uint8, device=device) for value in range(1, 7)]
         allocated = torch.accelerator.memory_allocated(device)
@@ -108,8 +108,10 @@ def test_outofmemoryerror_leaves_live_tensors_whole(device: torch.device) -> Non
 
 
 def test_outofmemoryerror_leaves_no_memory_behind(device: torch.device) -> None:
-    """Contract: a hundred refusals, the exceptions dropped, leave allocated and reserved bytes as they were, though
-    each came with cached memory and in the middle of an operation that had made something."""
+    """A hundred failed requests leave allocated and reserved bytes unchanged once the exceptions are dropped.
+
+    Each occurs with cached memory and in the middle of an operation that has already allocated.
+    """
     with short_of_memory(device):
         settle(device)
         before = torch.accelerator.memory_allocated(device), torch.accelerator.memory_reserved(device)
@@ -129,8 +131,8 @@ def test_outofmemoryerror_leaves_no_memory_behind(device: torch.device) -> None:
 
 
 def test_memory_stats_num_ooms_counts_refusals(device: torch.device) -> None:
-    """Contract: the counter of refusals goes up by one with each, until accumulated counters are reset."""
-    torch.zeros(1, device=device)  # torch 2.11 refuses to reset the counters of a device that was not used
+    """`num_ooms` increases by one per failed request, until the accumulated statistics are reset."""
+    torch.zeros(1, device=device)  # torch 2.11 cannot reset the counters of an unused device
     torch.accelerator.reset_accumulated_memory_stats(device)
     for number in range(1, 4):
         refused(device, TOO_MUCH)
@@ -143,9 +145,11 @@ def test_memory_stats_num_ooms_counts_refusals(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
 def test_record_stream_blocks_are_waited_for_when_memory_is_short(device: torch.device) -> None:
-    """Contract: blocks that were dropped while another stream has still to read them are waited for when memory is
-    short, rather than that a request is refused: sixty of an eighth of what is left, read by a stream that lags, are
-    all had, and all read right."""
+    """When memory is short, the allocator waits for freed blocks that another stream has yet to read instead of
+    raising.
+
+    Sixty blocks of an eighth of the free memory, read by a lagging stream, are all allocated and read correctly.
+    """
     calibrate(device)
     side = torch.Stream(device)
     with short_of_memory(device):
@@ -163,8 +167,8 @@ def test_record_stream_blocks_are_waited_for_when_memory_is_short(device: torch.
     assert sums.tolist() == list(range(60))
 
 
-def test_allocations_go_on_after_outofmemoryerror(device: torch.device) -> None:
-    """Contract: after a refusal other requests go on as if nothing had been: sizes of both pools, each tensor whole."""
+def test_allocations_succeed_after_outofmemoryerror(device: torch.device) -> None:
+    """After OutOfMemoryError, other requests of both pools succeed, and each tensor is correct."""
     refused(device, TOO_MUCH)
 
     tensors = [torch.full((size,), size % 251, dtype=torch.uint8, device=device) for size in (1, 512, 70_000, 3 * MIB)]

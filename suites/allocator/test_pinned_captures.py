@@ -1,4 +1,4 @@
-"""Pinned memory in captures: a graph reads it at each replay, so that it must not be given out meanwhile."""
+"""Pinned memory in captures: a graph reads it at each replay, so it must not be reused before."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from suites.cuda_warnings import of_empty_graphs
 
 pytestmark = [pytest.mark.requires(device="cuda", cuda_graphs=True, torch=">=2.11"), pytest.mark.timeout(300)]
 
-#: Of one block: above what is shared, and a power of two.
+#: The size of a block: above the sizes that share memory, and a power of two.
 SIZE = 1 << 21
 POISON = 255
 
 
 @pytest.fixture(autouse=True)
 def no_graph_stays(device: torch.device) -> Iterator[None]:
-    """Nothing is at work when a case begins or ends."""
+    """Start the case with no pending work, and free its graphs at the end."""
     torch.cuda.synchronize(device)
     yield
     gc.collect()
@@ -32,15 +32,15 @@ def pinned(value: int) -> torch.Tensor:
 
 
 def blocks(number: int = 8) -> list[torch.Tensor]:
-    """Pinned blocks full of poison, which live at once: one of them would be in memory that is free."""
+    """Pinned blocks filled with a poison value, alive together, so that free memory would be among them."""
     return [torch.empty(SIZE, dtype=torch.uint8, pin_memory=True).fill_(POISON) for _ in range(number)]
 
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use")
 @pytest.mark.parametrize("times", [1, 3])
-def test_pinned_block_made_in_a_capture_and_not_used_harms_nothing(device: torch.device, times: int) -> None:
-    """Contract: pinned memory may be asked for and dropped in a capture that never uses it: the capture goes on, the
-    graph runs, and later requests are met."""
+def test_pinned_block_unused_in_its_capture_does_no_harm(device: torch.device, times: int) -> None:
+    """Pinned memory may be allocated and dropped in a capture that does not use it; the graph and later requests
+    work."""
     x = torch.zeros(100, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -57,9 +57,9 @@ def test_pinned_block_made_in_a_capture_and_not_used_harms_nothing(device: torch
 
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use2")
-def test_pinned_block_that_lives_through_a_capture_stays_its_owners(device: torch.device) -> None:
-    """Contract: pinned memory made in a capture and kept holds what the host wrote, through replays and other requests,
-    and is apart from them."""
+def test_pinned_block_that_lives_through_a_capture_is_not_reused(device: torch.device) -> None:
+    """A live pinned block that was allocated in a capture keeps its contents through replays and overlaps no other
+    request."""
     x = torch.zeros(100, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -74,16 +74,18 @@ def test_pinned_block_that_lives_through_a_capture_stays_its_owners(device: torc
     assert block.data_ptr() not in {other.data_ptr() for other in others}
 
 
-#: Of a block from which a captured copy reads, torch cannot tell when no graph reads it any more.
-KEPT_FOR_EVER = "torch never gives a pinned block out again that was made and read in a capture"
+#: If a captured copy reads a block, torch cannot determine when no graph reads it any more.
+KEPT_FOR_EVER = "torch never reuses a pinned block that was allocated and read in a capture"
 
 
 @pytest.mark.keeps(KEPT_FOR_EVER, pinned="2MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_use")
-def test_pinned_block_that_a_graph_reads_is_not_given_out(device: torch.device) -> None:
-    """Contract: a pinned block made in a capture, from which a captured copy reads, is dropped by the host and yet not
-    given to others as long as the graph lives: each replay brings the block's values. (One that was made before is the
-    program's to keep, like all that a graph reads.)"""
+def test_pinned_block_that_a_graph_reads_is_not_reused(device: torch.device) -> None:
+    """A pinned block that was allocated in a capture and is read by the graph is not reused while the graph lives.
+
+    The host drops it, and each replay still copies its values. (A block allocated before the capture is the program's
+    to keep, like all memory that a graph reads.)
+    """
     there = torch.zeros(SIZE, dtype=torch.uint8, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -103,8 +105,8 @@ def test_pinned_block_that_a_graph_reads_is_not_given_out(device: torch.device) 
 
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_use")
-def test_replay_reads_what_the_pinned_block_holds_then(device: torch.device) -> None:
-    """Contract: a replay reads the block when it runs: what the host wrote since the capture is what arrives."""
+def test_replay_reads_the_current_contents_of_a_pinned_block(device: torch.device) -> None:
+    """A replay copies the current contents of the pinned block, including writes of the host after the capture."""
     there = torch.zeros(SIZE, dtype=torch.uint8, device=device)
     block = pinned(1)
     graph = torch.cuda.CUDAGraph()
@@ -121,8 +123,10 @@ def test_replay_reads_what_the_pinned_block_holds_then(device: torch.device) -> 
 @pytest.mark.keeps(KEPT_FOR_EVER, pinned="4MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_two_graphs")
 def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
-    """Contract: of two graphs, each reading a pinned block that was made in its capture and dropped by the host, each
-    brings its own values, in any order of replays; and when one graph is gone the other's block is still kept."""
+    """Two graphs, each with its own dropped pinned block, copy their own values in any order of replays.
+
+    After one graph is destroyed, the other's block is still kept.
+    """
     there = [torch.zeros(SIZE, dtype=torch.uint8, device=device) for _ in range(2)]
     graphs = []
     for number in range(2):
@@ -155,10 +159,11 @@ def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_unpinned_memory_use")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_unpinned_memory_use_device_to_host")
 @pytest.mark.parametrize("to_device", [True, False], ids=["to_device", "to_host"])
-def test_pageable_memory_in_a_capture_is_right_or_refused(device: torch.device, to_device: bool) -> None:
-    """Contract: a captured copy from or to memory that is not pinned either is refused, with an exception that ends the
-    capture and speaks of it, or brings the right values at each replay; never others in silence. The process works
-    afterwards."""
+def test_pageable_memory_in_a_capture_is_correct_or_raises(device: torch.device, to_device: bool) -> None:
+    """A captured copy from or to pageable memory raises and ends the capture, or copies correct values at each replay.
+
+    It never copies wrong values silently, and the process works afterwards.
+    """
     host = torch.full((1000,), 3, dtype=torch.uint8)
     there = torch.full((1000,), 3 if not to_device else 0, dtype=torch.uint8, device=device)
     if not to_device:

@@ -1,4 +1,4 @@
-"""Allocators of one's own: loaded from a library, used by a pool or by everything."""
+"""Pluggable allocators: loaded from a library, and used by a pool or by all allocations."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def pool_of(counting: Counting, **options: bool) -> torch.cuda.MemPool:
 
 
 def test_cudapluggableallocator_refuses_a_missing_library_or_function(library: Path) -> None:
-    """Contract: a library that is not there is an OSError that names it, and a function that it lacks an AttributeError
-    that names that."""
+    """A missing library raises OSError with its name, and a missing function raises AttributeError with its name."""
     with pytest.raises(OSError, match="no_such_library"):
         torch.cuda.memory.CUDAPluggableAllocator("no_such_library.so", "counting_allocate", "counting_free")
     with pytest.raises(AttributeError, match="no_such_function"):
@@ -47,8 +46,10 @@ def test_cudapluggableallocator_refuses_a_missing_library_or_function(library: P
 
 @pytest.mark.requires(cuda=True)
 def test_cudapluggableallocator_library_finds_the_cuda_runtime(counting: Counting) -> None:
-    """Contract, and the control of the cases on a GPU: in a process that has imported torch for CUDA, a library finds
-    the runtime's functions; and it is asked for nothing, since it was not put in place."""
+    """In a process that has imported torch for CUDA, the library finds the runtime's functions.
+
+    It receives no requests, since it is not installed. This is also the control for the cases on a GPU.
+    """
     assert counting.has_runtime()
     before = counting.requests, counting.returns, counting.held
     torch.cuda.empty_cache()
@@ -59,7 +60,8 @@ def test_cudapluggableallocator_library_finds_the_cuda_runtime(counting: Countin
 
 @FOR_GPUS
 def test_change_current_allocator_before_the_first_allocation(library: Path) -> None:
-    """Contract: before anything was allocated the allocator can be replaced, and the name of the back end says so."""
+    """The allocator can be replaced before the first allocation, and `get_allocator_backend` then returns
+    "pluggable"."""
     script = f"""
 mine = torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "counting_allocate", "counting_free")
 before = torch.cuda.get_allocator_backend()
@@ -71,7 +73,7 @@ tell([before, torch.cuda.get_allocator_backend()])
 
 @ON_CUDA
 def test_change_current_allocator_serves_every_tensor(device: torch.device, library: Path) -> None:
-    """Contract: each tensor is then had from it and given back to it, and results are right."""
+    """The replaced allocator allocates and frees the memory of every tensor, and results are correct."""
     script = f"""
 from pathlib import Path
 from suites.allocator.counting import Counting
@@ -95,8 +97,7 @@ tell([y, *during, counting.held, counting.requests - counting.returns])
 
 @ON_CUDA
 def test_change_current_allocator_refuses_to_replace_one_in_use(device: torch.device, library: Path) -> None:
-    """Contract: once something was allocated the allocator stays: another is refused with RuntimeError, and what was
-    allocated is whole."""
+    """After the first allocation, replacing the allocator raises RuntimeError, and live tensors are intact."""
     script = f"""
 x = torch.arange(1000, device=DEVICE)
 mine = torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "counting_allocate", "counting_free")
@@ -114,8 +115,10 @@ tell([error, torch.cuda.get_allocator_backend(), x.sum().item()])
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_with_allocator")
 def test_mempool_gets_its_segments_from_its_pluggable_allocator(device: torch.device, counting: Counting) -> None:
-    """Contract: an allocator given to a pool is asked once for each segment, not for each tensor, and not for what is
-    made outside; it gets each segment back when pool and tensors are gone. Values are right meanwhile."""
+    """The allocator of a pool is called once per segment, not per tensor, and not for allocations outside the pool.
+
+    It gets each segment back once pool and tensors are freed.
+    """
     pool = pool_of(counting)
     with torch.cuda.use_mem_pool(pool):
         kept = [torch.full((1000,), value, device=device) for value in range(10)]
@@ -132,9 +135,11 @@ def test_mempool_gets_its_segments_from_its_pluggable_allocator(device: torch.de
 
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_empty_cache_inactive")
-def test_mempool_returns_its_segments_to_its_allocator_when_it_goes(device: torch.device, counting: Counting) -> None:
-    """Contract: emptying the cache while no `with` uses the pool frees nothing of a tensor that lives; when it and the
-    pool are gone, the allocator has all its segments back, and the totals of torch are as before."""
+def test_mempool_returns_its_segments_to_its_allocator_when_freed(device: torch.device, counting: Counting) -> None:
+    """`empty_cache` outside of the pool's context frees no memory of live tensors.
+
+    Once tensors and pool are freed, the allocator has all segments back, and torch's totals are as before.
+    """
     settle(device)
     before = torch.cuda.memory_reserved(device)
     pool = pool_of(counting)
@@ -157,8 +162,7 @@ def test_mempool_returns_its_segments_to_its_allocator_when_it_goes(device: torc
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_tensor_delete_after_allocator_delete")
 def test_tensor_outlives_mempool_and_pluggable_allocator_object(device: torch.device, counting: Counting) -> None:
-    """Contract: a tensor is whole, and is given back rightly, though the pool and the Python object of its allocator
-    went before it."""
+    """A tensor is intact and correctly freed after its pool and the Python object of the pool's allocator are gone."""
     allocator = counting.for_torch()
     pool = torch.cuda.MemPool(private.own_allocator(allocator))
     with torch.cuda.use_mem_pool(pool):
@@ -179,8 +183,10 @@ def test_tensor_outlives_mempool_and_pluggable_allocator_object(device: torch.de
 def test_pluggable_allocator_that_returns_null_raises_outofmemoryerror(
     device: torch.device, counting: Counting
 ) -> None:
-    """Contract: when the pool's allocator returns nothing, the request is refused with OutOfMemoryError, what lives is
-    whole, requests outside go on, and when the allocator has room again so does the pool."""
+    """If the pool's allocator returns null, the request raises OutOfMemoryError, and live tensors are intact.
+
+    Requests outside the pool succeed, and requests in it succeed once the allocator has memory again.
+    """
     pool = pool_of(counting)
     counting.limit(64 * MIB)
     with torch.cuda.use_mem_pool(pool):

@@ -1,7 +1,7 @@
-"""Memory that is freed in a capture while other streams have still to read it: used again within the graph, or not.
+"""Memory freed in a capture while other streams have yet to read it, and its reuse within the graph.
 
-With the setting `graph_capture_record_stream_reuse` it may be, once the streams that read it have been joined, which
-the capture knows; without, it is kept until the capture ends. The setting is for a process, so each has its own.
+With `graph_capture_record_stream_reuse`, it may be reused once the reading streams have been joined, which the capture
+detects; without the setting, it is kept until the capture ends. The setting is per process, so each case starts one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.requires(device="cuda", cuda_graphs=True), pytest.mark
 
 ON, OFF = "graph_capture_record_stream_reuse:True", "graph_capture_record_stream_reuse:False"
 
-#: `read` lets streams read a tensor that is then dropped; `join` has the stream of the capture wait for them.
+#: `read` makes streams read a tensor that is then dropped; `join` makes the capture's stream wait for them.
 PARTS = """
 N = 4 * MIB
 sums = None
@@ -42,8 +42,10 @@ torch.cuda.synchronize()
 def test_graph_capture_record_stream_reuse_waits_until_readers_joined(
     device: torch.device, readers: int, conf: str
 ) -> None:
-    """Contract: a block that other streams read is not given out before they are joined; with the setting it is given
-    out after, without it is not. The graph's results are right each time it is replayed."""
+    """A block that other streams read is not reused before they are joined, and afterwards only with the setting.
+
+    The graph's results are correct in each replay.
+    """
     script = f"""{PARTS}
 streams = [torch.cuda.Stream() for _ in range({readers})]
 sums = torch.zeros({readers}, dtype=torch.int64, device=DEVICE)
@@ -69,8 +71,8 @@ tell([before.data_ptr() == address, after.data_ptr() == address, results])
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_reclaim_shared_pool")
 def test_graph_capture_record_stream_reuse_in_a_shared_pool(device: torch.device) -> None:
-    """Contract: with the setting, two graphs that share a pool and are replayed in the order of their captures have
-    right results, each block being read before it is written again."""
+    """With the setting, two graphs that share a pool give correct results when replayed in the order of their
+    captures."""
     script = f"""{PARTS}
 streams = [torch.cuda.Stream()]
 pool = torch.cuda.graph_pool_handle()
@@ -100,9 +102,8 @@ tell(results)
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_pre_capture_stream_use")
-def test_record_stream_from_before_a_graph_capture_is_heeded(device: torch.device) -> None:
-    """Contract: a block that another stream was given to read before the capture, and that is dropped in it, is not
-    given out in the capture: that stream reads it whole."""
+def test_record_stream_before_a_graph_capture_applies_in_it(device: torch.device) -> None:
+    """A block recorded on another stream before the capture and dropped in it is not reused in the capture."""
     script = f"""{PARTS}
 side = torch.cuda.Stream()
 sums = torch.zeros(1, dtype=torch.int64, device=DEVICE)

@@ -1,4 +1,4 @@
-"""Pools and threads: a pool that is in use is in use for the thread that uses it."""
+"""Pools and threads: `use_mem_pool` applies to the calling thread only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS = 4
 
 
 def in_threads(work: Callable[[int], object]) -> list[object]:
-    """What each of some threads, which start together, returned; what one raised is raised."""
+    """The results of concurrent threads that start together; an exception of one is raised."""
     ready = threading.Barrier(THREADS)
 
     def run(number: int) -> object:
@@ -32,8 +32,8 @@ def in_threads(work: Callable[[int], object]) -> list[object]:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_multithread")
 def test_use_mem_pool_in_threads_gives_each_its_own_pool(device: torch.device) -> None:
-    """Contract: threads that each use a pool of their own at the same time find each tensor in the thread's pool and in
-    no other, with the values that the thread wrote."""
+    """Threads that use their own pools concurrently allocate only from their own pool, and their tensors keep their
+    values."""
     pools = [torch.cuda.MemPool() for _ in range(THREADS)]
     made: dict[int, list[torch.Tensor]] = {}
 
@@ -53,10 +53,9 @@ def test_use_mem_pool_in_threads_gives_each_its_own_pool(device: torch.device) -
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_ctx_multithread")
 def test_use_mem_pool_does_not_serve_other_threads(device: torch.device) -> None:
-    """Contract: what other threads allocate while this one uses a pool is not in it, and what they use is not this
-    one's.
+    """Allocations of other threads do not come from this thread's pool, nor this thread's from theirs.
 
-    Each thread that uses a pool has one of its own: torch refuses a pool that another thread is using.
+    Each thread that uses a pool has its own, because torch raises for a pool that another thread is using.
     """
     pool = torch.cuda.MemPool()
     others = {number: torch.cuda.MemPool() for number in range(1, THREADS, 2)}
@@ -79,12 +78,12 @@ def test_use_mem_pool_does_not_serve_other_threads(device: torch.device) -> None
 
 
 # torch 2.11 aborts if a pool is dropped while another thread allocates in one: synchronize_and_free_events in
-# c10/cuda/CUDACachingAllocator.cpp takes that for a capture.
+# c10/cuda/CUDACachingAllocator.cpp mistakes that for a capture.
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_emptycache_multithread")
 def test_empty_cache_from_threads_with_mempools_is_safe(device: torch.device) -> None:
-    """Contract: threads that make tensors in pools, drop the pools and empty the cache at the same time do not fail and
-    spoil no tensor, and all memory goes back."""
+    """Threads that allocate in pools, drop them and empty the cache concurrently raise nothing, and all memory is
+    freed."""
     gc.collect()
     settle(device)
     before = torch.cuda.memory_reserved(device)
@@ -107,8 +106,10 @@ def test_empty_cache_from_threads_with_mempools_is_safe(device: torch.device) ->
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_multi_threads_alloc_in_same_order")
 def test_mempool_shared_by_threads_gives_distinct_memory(device: torch.device) -> None:
-    """Contract: a pool that several threads use one after the other gives all of them memory of its own, and no two
-    tensors the same; the same requests in the same order, once all is freed, get the same addresses."""
+    """A pool that several threads use in turn gives each of their tensors separate memory.
+
+    The same requests in the same order, after everything is freed, get the same addresses.
+    """
     pool = torch.cuda.MemPool()
 
     def round_of_requests() -> list[int]:

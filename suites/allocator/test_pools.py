@@ -1,4 +1,4 @@
-"""`torch.cuda.MemPool`: allocations that go to a pool of their own, and what becomes of its memory."""
+"""`torch.cuda.MemPool`: allocations from a separate pool, and the lifetime of its memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ use = torch.cuda.use_mem_pool
 
 @pytest.fixture(autouse=True)
 def nothing_stays(device: torch.device) -> Iterator[None]:
-    """Nothing is cached when a case begins; pools go with it."""
+    """Empty the cache before the case, and free its pools afterwards."""
     settle(device)
     yield
     gc.collect()
@@ -31,7 +31,7 @@ def nothing_stays(device: torch.device) -> Iterator[None]:
 
 
 def addresses(pool: Pool) -> set[int]:
-    """Of the pool's segments."""
+    """The addresses of the pool's segments."""
     return {segment["address"] for segment in segments(pool)}
 
 
@@ -45,8 +45,7 @@ def inside(pool: Pool, tensor: torch.Tensor) -> bool:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_id")
 def test_mempool_ids_are_unique_and_grow() -> None:
-    """Contract: each pool has an id of two numbers which no pool and no handle of a graph's pool has; those of later
-    pools are larger."""
+    """Each pool has a unique id of two numbers, distinct from graph pool handles; ids increase."""
     pools = [Pool() for _ in range(5)]
     handles = [torch.cuda.graph_pool_handle() for _ in range(5)]
     ids = [pool.id for pool in pools]
@@ -58,8 +57,10 @@ def test_mempool_ids_are_unique_and_grow() -> None:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_pool_id_in_snapshot")
 def test_mempool_snapshot_names_the_pool(device: torch.device) -> None:
-    """Contract: a pool's snapshot has the segments of what was made in it, which name its id; in the snapshot of all
-    they are among others, which do not."""
+    """A pool's snapshot has the segments of its allocations, with its id.
+
+    The snapshot of all memory also has other segments, without its id.
+    """
     pool = Pool()
     with use(pool):
         x = block(device, 3 * MIB)
@@ -76,21 +77,20 @@ def test_mempool_snapshot_names_the_pool(device: torch.device) -> None:
 @pytest.mark.xfail(
     torch.__version__ < (2, 15),
     raises=AssertionError,
-    reason="torch 2.11 to 2.14 drop references that are the caller's (THCPModule_memorySnapshot in"
+    reason="torch 2.11 to 2.14 drop references that the caller owns (THCPModule_memorySnapshot in"
     " torch/csrc/cuda/Module.cpp, https://github.com/pytorch/pytorch/pull/196366)",
 )
 def test_memory_snapshot_of_a_mempool_leaves_references_to_its_id_alone() -> None:
-    """Contract: `torch.cuda.memory_snapshot` of a pool takes no reference to the numbers of its id from its caller.
+    """`torch.cuda.memory_snapshot` of a pool drops no reference to the numbers of its id.
 
-    Otherwise memory of Python's is freed in use, and the process crashes later, where nobody looks for the cause.
+    Otherwise Python frees them in use, and the process crashes later at an unrelated place.
     """
     assert references_taken() == 0
 
 
 @pytest.mark.parametrize("size", [1000, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
-def test_mempool_memory_is_its_own(device: torch.device, size: int) -> None:
-    """Contract: memory freed in a pool serves that pool's next request and none outside; memory freed outside serves
-    none in the pool."""
+def test_mempool_memory_is_separate(device: torch.device, size: int) -> None:
+    """Memory freed in a pool serves that pool's next request and none outside, and vice versa."""
     pool = Pool()
     outside = block(device, size)
     outside_address = outside.data_ptr()
@@ -111,8 +111,7 @@ def test_mempool_memory_is_its_own(device: torch.device, size: int) -> None:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_nested_mempool")
 def test_use_mem_pool_nests(device: torch.device) -> None:
-    """Contract: the innermost pool in use gets the allocations; behind each `with` it is again the one around it, also
-    when an exception left it."""
+    """The innermost `use_mem_pool` applies; its exit, also by an exception, restores the enclosing one."""
     outer, inner = Pool(), Pool()
 
     def fail() -> None:
@@ -134,7 +133,7 @@ def test_use_mem_pool_nests(device: torch.device) -> None:
 
 
 def test_mempool_use_count_counts_uses(device: torch.device) -> None:
-    """Contract: a pool counts its uses: one by whoever has it, one more in a `with`, and one again behind it."""
+    """`use_count` is 1 for the owner, plus 1 within `use_mem_pool`."""
     pool = Pool()
     assert pool.use_count() == 1
     with use(pool):
@@ -144,9 +143,8 @@ def test_mempool_use_count_counts_uses(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_empty_cache")
-def test_mempool_memory_goes_with_it(device: torch.device) -> None:
-    """Contract: when a pool and what is in it are gone, its memory goes back to the device, at the latest when the
-    cache is emptied."""
+def test_mempool_memory_is_freed_with_the_pool(device: torch.device) -> None:
+    """A pool's memory is returned to the device after pool and tensors are freed, at the latest by `empty_cache`."""
     before = torch.cuda.memory_reserved(device)
     pool = Pool()
     with use(pool):
@@ -159,8 +157,7 @@ def test_mempool_memory_goes_with_it(device: torch.device) -> None:
 
 
 def test_tensor_outlives_its_mempool(device: torch.device) -> None:
-    """Contract: a tensor made in a pool keeps its values when the pool is gone, whatever is allocated since, and its
-    memory goes back with it."""
+    """A tensor keeps its values after its pool is gone, despite later allocations, and its memory is freed with it."""
     before = torch.cuda.memory_reserved(device)
     pool = Pool()
     with use(pool):
@@ -178,7 +175,7 @@ def test_tensor_outlives_its_mempool(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_no_split")
 @pytest.mark.parametrize("no_split", [False, True])
 def test_mempool_no_split_gives_each_tensor_a_segment(device: torch.device, no_split: bool) -> None:
-    """Contract: with `no_split` each tensor has a segment of its own, as one block; without, small ones share one."""
+    """With `no_split`, each tensor has a segment of its own with one block; otherwise small tensors share a segment."""
     pool = Pool(no_split=no_split)
     with use(pool):
         tensors = [block(device, 1024) for _ in range(3)]
@@ -190,12 +187,11 @@ def test_mempool_no_split_gives_each_tensor_a_segment(device: torch.device, no_s
         assert [len(segment["blocks"]) for segment in found] == [1, 1, 1]
 
 
-# torch 2.11 gives back no cached memory while a thread allocates in a pool, as it must not during a capture.
+# torch 2.11 releases no cached memory while a thread allocates in a pool, as required during a capture.
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_release_cached_blocks_during_diversion")
-def test_mempool_request_gives_back_cached_memory_outside(device: torch.device) -> None:
-    """Contract: a request in a pool for which there is room only if cached memory outside goes back to the device is
-    met."""
+def test_mempool_request_releases_cached_memory_outside(device: torch.device) -> None:
+    """A request in a pool that fits only without the cached memory outside the pool succeeds."""
     pool = Pool()
     with short_of_memory(device):
         outside = block(device, LEFT * 3 // 4)
@@ -212,11 +208,11 @@ def test_mempool_request_gives_back_cached_memory_outside(device: torch.device) 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_oom_recovery_releases_cached_blocks")
 @pytest.mark.xfail(
     raises=torch.OutOfMemoryError,
-    reason="torch 2.13 to 2.15 give back the cached memory outside and that of pools that are gone, not that of a pool"
+    reason="torch 2.13 to 2.15 release the cached memory outside and that of deleted pools, not that of a pool"
     " in use (release_cached_blocks in c10/cuda/CUDACachingAllocator.cpp, https://github.com/pytorch/pytorch)",
 )
-def test_mempool_request_gives_back_cached_memory_of_the_pool(device: torch.device) -> None:
-    """Contract: memory cached in a pool goes back to the device before a larger request in that pool is refused."""
+def test_mempool_request_releases_cached_memory_of_the_pool(device: torch.device) -> None:
+    """Memory cached in a pool is released to the device before a larger request in that pool raises."""
     pool = Pool()
     with short_of_memory(device):
         with use(pool):
@@ -230,8 +226,8 @@ def test_mempool_request_gives_back_cached_memory_of_the_pool(device: torch.devi
 
 @pytest.mark.parametrize("last_resort", [False, True], ids=["own_use_only", "last_resort"])
 def test_mempool_use_on_oom_serves_requests_outside(device: torch.device, last_resort: bool) -> None:
-    """Contract: with `use_on_oom` a request outside that would be refused is met from what the pool has cached;
-    without, it is refused."""
+    """With `use_on_oom`, a request outside the pool can use the pool's cached memory; without it, the request
+    raises."""
     pool = Pool(use_on_oom=last_resort)
     with short_of_memory(device):
         with use(pool):
@@ -250,9 +246,9 @@ def test_mempool_use_on_oom_serves_requests_outside(device: torch.device, last_r
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_deleted_mempool_not_used_on_oom")
-def test_mempool_use_on_oom_is_not_asked_after_the_pool_is_gone(device: torch.device) -> None:
-    """Contract: a pool that was deleted is not asked when memory is short, even though a tensor of it lives: what does
-    not fit is refused, the tensor is whole, and the process goes on."""
+def test_mempool_use_on_oom_ends_with_the_pool(device: torch.device) -> None:
+    """A deleted pool does not serve other requests, even while one of its tensors lives: a request that does not fit
+    raises."""
     pool = Pool(use_on_oom=True)
     with short_of_memory(device):
         with use(pool):
@@ -269,8 +265,11 @@ def test_mempool_use_on_oom_is_not_asked_after_the_pool_is_gone(device: torch.de
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_block_free_not_deferred")
 def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.device) -> None:
-    """Contract: with no capture under way, a block of a pool that another stream used serves the pool's next request
-    once that stream is through, inside the same `with`, and none before, which must once be seen."""
+    """Without a capture, a pool's block that another stream used is reused once that stream completes, in the same
+    `with`.
+
+    It is not reused before; the case must observe this at least once.
+    """
     side = torch.cuda.Stream(device)
     calibrate(device)
 
@@ -296,9 +295,8 @@ def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.d
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools")
-def test_memory_stats_tell_reserved_bytes_by_mempool(device: torch.device) -> None:
-    """Contract: the statistics tell of each pool how much it has reserved: what its segments add up to, nothing of what
-    was made outside, and none of another pool's."""
+def test_memory_stats_report_reserved_bytes_by_mempool(device: torch.device) -> None:
+    """`memory_stats` reports the reserved bytes per pool: the sum of the pool's segments, without those of others."""
     pools = [Pool(), Pool()]
     kept = []
     for pool, size in zip(pools, (3 * MIB, 30 * MIB), strict=True):
@@ -315,8 +313,10 @@ def test_memory_stats_tell_reserved_bytes_by_mempool(device: torch.device) -> No
 @pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces")
 @pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces_correctness")
 def test_memory_snapshot_include_traces_changes_no_segment(device: torch.device) -> None:
-    """Contract: traces can be left out of a pool's snapshot, of which no entry is left then, and are there when asked
-    for, with what was allocated in the pool and freed, in that order; segments and blocks are the same either way."""
+    """`include_traces` adds or omits the traces in a pool's snapshot; segments and blocks are the same.
+
+    The traces have the pool's allocations and frees, in order.
+    """
     pool = Pool()
     with recorded():
         with use(pool):
@@ -347,7 +347,7 @@ def test_memory_snapshot_include_traces_changes_no_segment(device: torch.device)
 
 
 def test_use_mem_pool_changes_no_result_of_a_training_step(device: torch.device) -> None:
-    """Contract: a training step computes the same in a pool as outside, whose gradients live on after the `with`."""
+    """A training step in a pool gives the same results as outside, and its gradients outlive the `with`."""
 
     def step() -> torch.Tensor:
         torch.manual_seed(5)

@@ -18,7 +18,7 @@ delete = torch.cuda.caching_allocator_delete
 
 @pytest.fixture(autouse=True)
 def all_given_back(device: torch.device) -> Iterator[None]:
-    """Cases give back what they were given: allocated bytes are then as before."""
+    """Check that the case has freed all memory that it allocated."""
     settle(device)
     before = torch.cuda.memory_allocated(device)
     yield
@@ -44,8 +44,10 @@ def all_given_back(device: torch.device) -> Iterator[None]:
 def test_caching_allocator_alloc_is_counted_until_caching_allocator_delete(
     device: torch.device, size: int, taken: int
 ) -> None:
-    """Contract: raw memory is an address, counted as allocated, rounded to 512 bytes, until it is given back. What
-    leaves no more than 1 MiB of a large segment gets all of it."""
+    """`caching_allocator_alloc` returns an address, counted as allocated and rounded to 512 bytes, until it is deleted.
+
+    A request that would leave no more than 1 MiB of a large segment gets all of it.
+    """
     before = torch.cuda.memory_allocated(device)
     address = allocate(size, device)
     grown = torch.cuda.memory_allocated(device) - before
@@ -58,8 +60,8 @@ def test_caching_allocator_alloc_is_counted_until_caching_allocator_delete(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_allocation")
-def test_caching_allocator_alloc_blocks_are_apart_and_used_again(device: torch.device) -> None:
-    """Contract: blocks in use do not overlap, and one given back is what the next request of the size gets."""
+def test_caching_allocator_alloc_blocks_are_separate_and_reused(device: torch.device) -> None:
+    """Live blocks do not overlap, and a freed block serves the next request of its size."""
     addresses = sorted(allocate(1000, device) for _ in range(20))
     assert all(right - left >= 1024 for left, right in pairwise(addresses))
     again = addresses[7]
@@ -70,8 +72,7 @@ def test_caching_allocator_alloc_blocks_are_apart_and_used_again(device: torch.d
 
 
 def test_caching_allocator_alloc_takes_a_stream_or_its_number(device: torch.device) -> None:
-    """Contract: memory is asked for on a stream, given as an object or as its number; another stream's is not given
-    out for it."""
+    """A stream, as an object or a number, owns the memory; another stream's free memory is not used for it."""
     streams = [torch.cuda.Stream(device) for _ in range(2)]
     first = allocate(1000, device, streams[0])
     delete(first)
@@ -88,26 +89,26 @@ def test_caching_allocator_alloc_takes_a_stream_or_its_number(device: torch.devi
 @pytest.mark.parametrize(
     "size",
     [
-        # rounded up, 2.11 takes the first for a small size, and asks the device for nothing for the second
+        # 2.11 rounds the first one up to a small size, and requests nothing from the device for the second
         pytest.param(-1, marks=pytest.mark.requires(torch=">=2.13")),
         pytest.param(-512, marks=pytest.mark.requires(torch=">=2.13")),
         -(1 << 40),
     ],
 )
 def test_caching_allocator_alloc_refuses_negative_sizes(device: torch.device, size: int) -> None:
-    """Contract: less than no memory cannot be asked for: an exception tells so and nothing is given."""
-    # before 2.13 such a number is one of more bytes than there are
+    """A negative size raises and allocates nothing."""
+    # before 2.13 such a number is taken as unsigned, and exceeds any memory
     with pytest.raises((RuntimeError, ValueError), match=r"(?i)non-negative|out of memory"):
         allocate(size, device)
 
 
 def test_caching_allocator_alloc_refuses_a_stream_of_another_type(device: torch.device) -> None:
-    """Contract: a stream that is neither a stream nor a number is a TypeError."""
+    """A stream argument that is neither a stream nor a number raises TypeError."""
     with pytest.raises(TypeError, match="stream"):
         allocate(1000, device, "a stream")
 
 
 def test_caching_allocator_alloc_raises_outofmemoryerror(device: torch.device) -> None:
-    """Contract: raw requests run out of memory as tensors do: OutOfMemoryError."""
+    """A raw request that does not fit raises OutOfMemoryError, as for tensors."""
     with pytest.raises(torch.OutOfMemoryError):
         allocate(1 << 46, device)

@@ -1,4 +1,4 @@
-"""Storages that get back the very address they had (`UntypedStorage._resize_with_addr_`), from cached memory."""
+"""Storages that are restored at their previous address (`UntypedStorage._resize_with_addr_`), from cached memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nothing_stays(device: torch.device) -> Iterator[None]:
 
 @pytest.fixture
 def stream(device: torch.device) -> Iterator[torch.cuda.Stream]:
-    """A stream on which the case allocates, so that its segments are its own."""
+    """A stream for the case's allocations, so that it has its own segments."""
     mine = torch.cuda.Stream(device)
     with torch.cuda.stream(mine):
         yield mine
@@ -38,7 +38,7 @@ def tensor(device: torch.device, value: int, size: int = SIZE) -> torch.Tensor:
 
 
 def emptied(x: torch.Tensor) -> int:
-    """Free a tensor's memory and keep the tensor; where it was."""
+    """Free a tensor's memory but keep the tensor, and return the memory's address."""
     address = x.data_ptr()
     x.untyped_storage().resize_(0)
     return address
@@ -47,8 +47,7 @@ def emptied(x: torch.Tensor) -> int:
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_exact_allocation")
 def test_resize_with_addr_gets_a_free_block_by_its_address(device: torch.device) -> None:
-    """Contract: a block that was freed is given again at its address, counted as allocated, and holds what is written
-    to it."""
+    """A freed block is allocated again at its address, counted as allocated, and keeps what is written to it."""
     x = tensor(device, 1)
     allocated = torch.cuda.memory_allocated(device)
     address = emptied(x)
@@ -64,7 +63,7 @@ def test_resize_with_addr_gets_a_free_block_by_its_address(device: torch.device)
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_occupied_address_errors")
 def test_resize_with_addr_refuses_an_address_in_use(device: torch.device) -> None:
-    """Contract: an address at which something lives is refused, and that is whole."""
+    """An address in use raises, and the block in use is intact."""
     x, other = tensor(device, 1), tensor(device, 2)
     emptied(x)
 
@@ -79,8 +78,10 @@ def test_resize_with_addr_refuses_an_address_in_use(device: torch.device) -> Non
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_middle_of_block")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_multiple_blocks_in_the_middle")
 def test_resize_with_addr_splits_a_free_block_around_the_address(device: torch.device) -> None:
-    """Contract: of a free range, stretches in its middle can be had, in any order: each is at its address, what is left
-    over before, between and behind them can be allocated, and nothing overlaps."""
+    """Parts in the middle of a free block can be allocated at their addresses, in any order.
+
+    The remaining parts can be allocated too, and nothing overlaps.
+    """
     big = tensor(device, 0, 16 * MIB)
     start = emptied(big)
     pieces = []
@@ -104,8 +105,7 @@ def test_resize_with_addr_splits_a_free_block_around_the_address(device: torch.d
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_misaligned_address_errors")
 @pytest.mark.parametrize("off", [1, 16, 256])
 def test_resize_with_addr_refuses_an_unaligned_address(device: torch.device, off: int) -> None:
-    """Contract: an address that no block could have, since blocks begin at multiples of 512 bytes, is refused; the next
-    one that a block can have is given."""
+    """An address that is not a multiple of 512 bytes raises; the next multiple succeeds."""
     x = tensor(device, 1)
     address = emptied(x)
 
@@ -118,7 +118,7 @@ def test_resize_with_addr_refuses_an_unaligned_address(device: torch.device, off
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_recovers_viewed_slices")
 def test_resize_with_addr_makes_views_valid_again(device: torch.device) -> None:
-    """Contract: slices of a tensor whose memory was freed look at it again once it has its address back."""
+    """Views of a tensor whose memory was freed are valid again once the storage is restored at its address."""
     x = tensor(device, 1)
     first, last = x[: SIZE // 2], x[SIZE // 2 :]
     address = emptied(x)
@@ -135,7 +135,7 @@ def test_resize_with_addr_makes_views_valid_again(device: torch.device) -> None:
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_requires_zero_sized_source")
 def test_resize_with_addr_refuses_a_storage_that_has_memory(device: torch.device) -> None:
-    """Contract: only an empty storage can be put somewhere; one that has memory keeps it, with its values."""
+    """A storage that has memory raises and keeps its memory and values."""
     free = tensor(device, 1)
     address = emptied(free)
     x = tensor(device, 2, MIB * 2)
@@ -153,7 +153,7 @@ def test_resize_with_addr_refuses_a_storage_that_has_memory(device: torch.device
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_size_zero_ignores_addr")
 def test_resize_with_addr_of_zero_bytes_ignores_the_address(device: torch.device) -> None:
-    """Contract: with a size of zero the address is not looked at, and the storage stays empty."""
+    """With a size of zero, the address is ignored and the storage stays empty."""
     x = tensor(device, 1)
     emptied(x)
 
@@ -164,8 +164,8 @@ def test_resize_with_addr_of_zero_bytes_ignores_the_address(device: torch.device
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_coalesced_small_prefixes")
-def test_resize_with_addr_takes_joined_small_blocks_apart(device: torch.device) -> None:
-    """Contract: of small blocks in a row that were freed and so became one, each can be had again at its address."""
+def test_resize_with_addr_splits_merged_small_blocks(device: torch.device) -> None:
+    """Each of several adjacent small blocks that were freed and merged can be allocated again at its address."""
     tensors = [tensor(device, value, 1024) for value in range(8)]
     addresses = [emptied(x) for x in tensors]
 
@@ -180,7 +180,7 @@ def test_resize_with_addr_takes_joined_small_blocks_apart(device: torch.device) 
 
 @pytest.mark.requires(device="cuda")
 def test_resize_with_addr_refuses_an_address_in_no_segment(device: torch.device) -> None:
-    """Contract: an address in no segment of the allocator's is refused, and the storage stays empty."""
+    """An address outside of the allocator's segments raises, and the storage stays empty."""
     x = torch.empty(0, dtype=torch.uint8, device=device)
 
     with pytest.raises(RuntimeError, match=f"exact address {1 << 44:#x}"):

@@ -1,4 +1,4 @@
-"""Memory of the CPU has no allocator that could place a storage."""
+"""CPU storages cannot be placed at an address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._torch_private import resize_at
 
 @pytest.mark.requires(torch=">=2.13")
 def test_resize_with_addr_is_refused_on_the_cpu() -> None:
-    """Contract: a storage of the CPU's is refused, and left as it is."""
+    """A CPU storage raises and is not changed."""
     x = torch.full((16,), 3, dtype=torch.uint8)
 
     with pytest.raises(RuntimeError, match="only supported on CUDA"):

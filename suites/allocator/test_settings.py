@@ -1,6 +1,7 @@
-"""Settings of the allocator: strings that are taken, and strings that are refused, on any build of torch.
+"""Allocator settings: strings that are accepted and strings that raise, on any build of torch.
 
-Settings hold for the whole process, so they are tried in others. What they do is another file's matter.
+Settings apply to the whole process, so the cases set them in child processes. `test_settings_effects.py` tests what
+they do.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 from .. import children
 from .answers import VARIABLES, ask
 
-#: Of a build for GPUs, whether there is one or not.
+#: Settings of a build for GPUs, with or without a GPU.
 FOR_GPUS = pytest.mark.requires(any=[{"cuda": True}, {"rocm": True}])
 
 GOOD = (
@@ -32,7 +33,7 @@ GOOD = (
     " max_split_size_mb : 100 , expandable_segments : True ",
 )
 
-#: With what a rejection must name, the key or what is allowed.
+#: With the text that the error must contain: the key or the allowed values.
 BAD = {
     "max_split_size_mb:19": "max_split_size_mb",
     "max_split_size_mb:0": "max_split_size_mb",
@@ -49,7 +50,7 @@ BAD = {
     "max_split_size_mb:100,expandable_segments:yes": "'yes'",
 }
 
-#: Refused too, but with an internal assertion or the name of a C++ function.
+#: These raise too, but with an internal assertion or the name of a C++ function.
 MISSING = (
     "max_split_size_mb",
     "max_split_size_mb:",
@@ -62,7 +63,7 @@ MISSING = (
 
 
 def replies(settings: Iterable[str]) -> dict[str, str]:
-    """By settings, in one process, one after the other: the error that came, or nothing."""
+    """The error per settings string, or an empty string, when set one after another in one process."""
     script = f"""
 def try_settings(settings):
     return failure(lambda: torch._C._accelerator_setAllocatorSettings(settings))
@@ -74,14 +75,14 @@ tell({{settings: try_settings(settings) for settings in {list(settings)!r}}})
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 def test_set_allocator_settings_takes_documented_settings() -> None:
-    """Contract: each documented setting is taken, at the ends of its range, in lists and with spaces around."""
+    """Each documented setting is accepted, at the limits of its range, in lists and with surrounding spaces."""
     assert {settings: error for settings, error in replies(GOOD).items() if error} == {}
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 def test_set_allocator_settings_names_a_setting_whose_value_is_out_of_range() -> None:
-    """Contract: a value that a setting cannot have is a ValueError that names the setting, the value or what is
-    allowed; also behind a good setting."""
+    """An invalid value raises ValueError with the setting, the value or the allowed values, also after a valid
+    setting."""
     found = replies(BAD)
 
     for settings, named in BAD.items():
@@ -91,8 +92,10 @@ def test_set_allocator_settings_names_a_setting_whose_value_is_out_of_range() ->
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 def test_set_allocator_settings_refuses_a_setting_without_a_value() -> None:
-    """Contract: a setting without a value, with one that is no number, or with a list that does not end, is refused
-    with an exception; the process lives, and takes good settings afterwards."""
+    """A setting without a value, with a non-numeric value, or with an unterminated list raises.
+
+    The process survives and accepts valid settings afterwards.
+    """
     found = replies((*MISSING, "max_split_size_mb:100"))
 
     assert found.pop("max_split_size_mb:100") == ""
@@ -101,11 +104,11 @@ def test_set_allocator_settings_refuses_a_setting_without_a_value() -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.xfail(
-    reason="torch 2.11 to 2.15 tell of `INTERNAL ASSERT FAILED`, which asks for a bug report, or of `stoull`, and name"
+    reason="torch 2.11 to 2.15 report `INTERNAL ASSERT FAILED`, which asks for a bug report, or of `stoull`, and name"
     " no setting (ConfigTokenizer in c10/core/AllocatorConfig.h, https://github.com/pytorch/pytorch)",
 )
 def test_set_allocator_settings_names_a_setting_without_a_value() -> None:
-    """Contract: such a refusal names the setting."""
+    """The error for a setting without a value names the setting."""
     found = replies(MISSING)
 
     assert [error for settings, error in found.items() if settings.partition(":")[0] not in error] == []
@@ -114,8 +117,7 @@ def test_set_allocator_settings_names_a_setting_without_a_value() -> None:
 @FOR_GPUS
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 def test_set_allocator_settings_names_an_unknown_setting() -> None:
-    """Contract: a setting that no allocator of the build knows is a ValueError that names it, as is text that is no
-    setting at all."""
+    """An unknown setting raises ValueError with its name, as does text that is not a setting."""
     found = replies(["no_such_setting:1", "nonsense", "max_split_size_mb:100,also_unknown:2"])
 
     for error, name in zip(found.values(), ("no_such_setting", "nonsense", "also_unknown"), strict=True):
@@ -126,8 +128,11 @@ def test_set_allocator_settings_names_an_unknown_setting() -> None:
 @FOR_GPUS
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
-    """Contract: so are the settings that only a build for GPUs has: an unknown back end, a fraction of the memory that
-    is none, and a number of threads that is no power of two, each with what is allowed, or the value."""
+    """Settings of GPU builds are checked too: an unknown backend, an invalid fraction, and a thread count that is no
+    power of 2.
+
+    Each raises with the allowed values or the value.
+    """
     good = ["backend:native", "per_process_memory_fraction:0.5", "per_process_memory_fraction:1.0"]
     bad = {
         "backend:none_of_them": "options are native",
@@ -146,15 +151,15 @@ def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
 
 @FOR_GPUS
 def test_set_allocator_settings_refuses_another_backend_later() -> None:
-    """Contract: another back end than that which the process began with is refused when it runs, with the name of the
-    latter, since what was allocated could not be freed by it."""
+    """Changing the backend at runtime raises and names the current one, which could not free the existing
+    allocations."""
     told = replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"]
 
     assert "!= native" in told
 
 
 def with_variables(variables: dict[str, str], last: str) -> children.Ended:
-    """A process in whose environment these alone are set of `VARIABLES`, and what `last` prints there."""
+    """Run `last` in a process in whose environment only these of `VARIABLES` are set."""
     script = f"""
 import os
 for name in {VARIABLES!r}:
@@ -172,7 +177,7 @@ PRINT = "print(torch._C._accelerator_getAllocatorSettings())"
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.parametrize("variable", VARIABLES[:2])
 def test_pytorch_alloc_conf_is_read_from_the_environment(variable: str) -> None:
-    """Contract: PYTORCH_ALLOC_CONF sets the allocator up before its first use, and so does its alias."""
+    """PYTORCH_ALLOC_CONF, or its alias, configures the allocator before its first use."""
     ended = with_variables({variable: "max_split_size_mb:123"}, PRINT)
 
     assert ended.lines() == ["max_split_size_mb:123"]
@@ -181,8 +186,7 @@ def test_pytorch_alloc_conf_is_read_from_the_environment(variable: str) -> None:
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.parametrize("settings", ["max_split_size_mb:19", "expandable_segments:1"])
 def test_pytorch_alloc_conf_with_bad_settings_is_a_valueerror(settings: str) -> None:
-    """Contract: bad settings from the environment do not pass in silence: when the settings are first needed, a
-    ValueError tells what is wrong with them."""
+    """Invalid settings in the environment raise ValueError with the reason when the settings are first needed."""
     ended = with_variables({VARIABLES[0]: settings}, PRINT)
 
     assert ended.status == 1
@@ -196,7 +200,7 @@ def test_pytorch_alloc_conf_with_bad_settings_is_a_valueerror(settings: str) -> 
     " says that the alias has the lower priority (https://github.com/pytorch/pytorch)",
 )
 def test_pytorch_alloc_conf_wins_over_its_alias() -> None:
-    """Contract: where PYTORCH_ALLOC_CONF and its alias are both set, the alias is not heeded."""
+    """PYTORCH_ALLOC_CONF has priority over its alias."""
     ended = with_variables({VARIABLES[0]: "max_split_size_mb:40", VARIABLES[1]: "max_split_size_mb:50"}, PRINT)
 
     assert ended.lines() == ["max_split_size_mb:40"]
@@ -205,8 +209,7 @@ def test_pytorch_alloc_conf_wins_over_its_alias() -> None:
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("settings", ["max_split_size_mb:19", "no_such_setting:1"])
 def test_pytorch_alloc_conf_with_bad_settings_stops_the_first_allocation(settings: str) -> None:
-    """Contract: on a GPU, the first tensor is not made with settings that were refused: the error comes then at the
-    latest, and names them."""
+    """On a GPU, the first allocation raises for invalid settings, at the latest, and names them."""
     ended = with_variables({VARIABLES[0]: settings}, "torch.empty(1, device='cuda'); print('allocated')")
 
     assert ended.status != 0

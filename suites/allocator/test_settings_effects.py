@@ -1,6 +1,6 @@
-"""What the allocator's settings do on a GPU, each in a process that began with it.
+"""Effects of allocator settings on a GPU, each in a process started with the setting.
 
-A process without the setting is the control: the same script must tell the other thing there.
+A process without the setting is the control: the same script must have the other result there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
     ids=["default", "quarters", "halves", "quarters_by_interval"],
 )
 def test_roundup_power2_divisions_rounds_sizes_up(device: torch.device, conf: str, taken: int) -> None:
-    """Contract: with `roundup_power2_divisions:n` a size is rounded up to the next nth of the step from one power of
-    two to the next: of 1200 KiB, with four of them, 1280 KiB. Requested bytes stay what was asked for."""
+    """`roundup_power2_divisions:n` rounds a size up to the next nth of the interval between powers of two.
+
+    With four divisions, 1200 KiB become 1280 KiB. Requested bytes do not change.
+    """
     script = """
 before = counter("allocated_bytes"), counter("requested_bytes")
 x = new(1200 * 1024)
@@ -38,9 +40,8 @@ tell([counter("allocated_bytes") - before[0], counter("requested_bytes") - befor
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "splits"), [("", True), ("max_split_size_mb:20", False)], ids=["default", "limit"])
-def test_max_split_size_mb_spares_large_blocks_from_splitting(device: torch.device, conf: str, splits: bool) -> None:
-    """Contract: a block above `max_split_size_mb` is not cut up for a small request, which gets a segment of its own;
-    without the setting it is."""
+def test_max_split_size_mb_prevents_splitting_of_large_blocks(device: torch.device, conf: str, splits: bool) -> None:
+    """A block above `max_split_size_mb` is not split for a small request, which gets its own segment."""
     script = """
 x = new(200 * MIB)
 address = x.data_ptr()
@@ -55,8 +56,8 @@ tell([y.data_ptr() == address, counter("segment") == before])
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "size"), [("", 20), ("large_segment_size_mb:40", 40)], ids=["default", "larger"])
 def test_large_segment_size_mb_sets_the_size_of_segments(device: torch.device, conf: str, size: int) -> None:
-    """Contract: for requests of more than 1 MiB and less than 10 a segment is 20 MiB, or `large_segment_size_mb`; with
-    1 MiB and with 10 it is not."""
+    """For requests above 1 MiB and below 10 MiB, a segment has 20 MiB, or `large_segment_size_mb`; for others it does
+    not."""
     script = """
 grown = []
 for size in (MIB, MIB + 1, 2 * MIB, 10 * MIB - 512, 10 * MIB):
@@ -73,15 +74,15 @@ tell(grown)
 @pytest.mark.parametrize(
     ("conf", "collected"), [("", False), ("garbage_collection_threshold:0.3", True)], ids=["default", "threshold"]
 )
-def test_garbage_collection_threshold_gives_back_old_cached_blocks(
+def test_garbage_collection_threshold_releases_old_cached_blocks(
     device: torch.device, conf: str, collected: bool
 ) -> None:
-    """Contract: where torch may have a fraction of the device, a request that cached blocks do not serve, with more
-    reserved than the threshold, first gives back cached blocks; what lives stays whole. Without the threshold all stay,
-    as long as there is room.
+    """Above `garbage_collection_threshold` of the allowed memory, a request that the cache cannot serve releases cached
+    blocks.
 
-    Of 1900 MiB, 500 are cached and 400 asked for: with the new segment more than three tenths of it were reserved. The
-    limit is less than any device has, since torch takes the fraction 1 as no limit.
+    Live blocks are intact. Without the threshold, all blocks stay cached while there is room. Of 1900 MiB, 500 are
+    cached and 400 requested, so that a new segment would raise the reserved memory above three tenths. The limit is
+    below any device's memory, because torch treats the fraction 1 as no limit.
     """
     script = """
 total = torch.cuda.get_device_properties(0).total_memory
@@ -98,7 +99,7 @@ tell([counter("segment", "freed") > 0, bool((kept.cpu() == 7).all())])
 
 
 def test_set_allocator_settings_while_the_process_runs(device: torch.device) -> None:
-    """Contract: settings given later hold for what is allocated then, and what lives stays whole."""
+    """Settings changed at runtime apply to later allocations, and live tensors are intact."""
     script = """
 x = torch.full((MIB,), 3, dtype=torch.uint8, device=DEVICE)
 torch._C._accelerator_setAllocatorSettings("roundup_power2_divisions:4")

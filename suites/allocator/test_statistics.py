@@ -1,6 +1,6 @@
-"""What `torch.accelerator` tells of an accelerator's memory, and that it adds up.
+"""Memory statistics of `torch.accelerator`, and their consistency.
 
-Each case compares with what was there when it began, since others before it may have filled the cache.
+Each case compares with the values at its start, because earlier cases may have filled the cache.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.11")
 
 @pytest.mark.parametrize("size", [1, 512, 100_000, MIB, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
 def test_memory_allocated_follows_tensors(device: torch.device, size: int) -> None:
-    """Contract: the count of allocated bytes grows by at least a tensor's size while it lives, by no more than 2 MiB
-    above it (rounding), and is what it was before once the tensor is gone."""
+    """Allocated bytes grow by a tensor's size, plus at most 2 MiB for rounding, while it lives.
+
+    They return to the previous value once the tensor is freed.
+    """
     settle(device)
     before = torch.accelerator.memory_allocated(device)
 
@@ -31,8 +33,7 @@ def test_memory_allocated_follows_tensors(device: torch.device, size: int) -> No
 
 
 def test_memory_allocated_adds_up(device: torch.device) -> None:
-    """Contract: tensors allocated and freed in a mixed order leave the count at the sum of those that live, after
-    each step."""
+    """After each of a series of allocations and frees, the allocated bytes are the sum over live tensors."""
     settle(device)
     before = torch.accelerator.memory_allocated(device)
     live: dict[int, tuple[torch.Tensor, int]] = {}
@@ -52,8 +53,7 @@ def test_memory_allocated_adds_up(device: torch.device) -> None:
 
 
 def test_memory_reserved_keeps_freed_memory_until_empty_cache(device: torch.device) -> None:
-    """Contract: what is freed stays reserved for the process, and `empty_cache` gives it back: reserved bytes are then
-    what they were before."""
+    """Freed memory stays reserved until `empty_cache` returns it to the device."""
     settle(device)
     before = torch.accelerator.memory_reserved(device)
 
@@ -66,8 +66,8 @@ def test_memory_reserved_keeps_freed_memory_until_empty_cache(device: torch.devi
     assert torch.accelerator.memory_reserved(device) == before
 
 
-def test_empty_cache_spares_what_is_in_use(device: torch.device) -> None:
-    """Contract: `empty_cache` takes nothing from a tensor that lives: its values stay, and its bytes stay reserved."""
+def test_empty_cache_keeps_memory_in_use(device: torch.device) -> None:
+    """`empty_cache` does not affect live tensors: their values stay, and their bytes stay reserved."""
     kept = torch.arange(1 << 20, device=device)
     scratch = torch.empty(32 * MIB, dtype=torch.uint8, device=device)
     del scratch
@@ -81,10 +81,10 @@ def test_empty_cache_spares_what_is_in_use(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torch.device) -> None:
-    """Contract: the peak of allocated bytes is at least what lived at once, outlives the tensors, and is the current
-    count right after a reset."""
+    """The peak of allocated bytes covers all simultaneous tensors, outlives them, and equals the current value after a
+    reset."""
     settle(device)
-    torch.empty(1, device=device)  # what is done before a device is first used: devices/test_first_use.py
+    torch.empty(1, device=device)  # devices/test_first_use.py tests the state before the first use of a device
     torch.accelerator.reset_peak_memory_stats(device)
     before = torch.accelerator.memory_allocated(device)
 
@@ -99,7 +99,7 @@ def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torc
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> None:
-    """Contract: `torch.cuda.reset_peak_memory_stats` resets the peak that `torch.cuda.max_memory_allocated` tells."""
+    """`torch.cuda.reset_peak_memory_stats` resets the peak that `torch.cuda.max_memory_allocated` returns."""
     settle(device)
     torch.empty(16 * MIB, dtype=torch.uint8, device=device)
     assert torch.cuda.max_memory_allocated(device) >= torch.cuda.memory_allocated(device) + 16 * MIB
@@ -111,15 +111,16 @@ def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> N
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device) -> None:
-    """Contract: what came and went in all counts on until it is reset, then from zero; what there is, and the peak,
-    stay through that reset."""
+    """`reset_accumulated_memory_stats` sets the totals to zero and leaves current values and peaks unchanged."""
     kept = torch.empty(MIB, dtype=torch.uint8, device=device)
     torch.empty(16 * MIB, dtype=torch.uint8, device=device)
     settle(device)
     before = torch.accelerator.memory_stats(device)
     assert before["allocated_bytes.all.allocated"] >= MIB
     for name in ("allocation", "allocated_bytes", "active_bytes", "reserved_bytes", "segment"):
-        assert before[f"{name}.all.peak"] > before[f"{name}.all.current"], "the peak is no other than what there is"
+        assert before[f"{name}.all.peak"] > before[f"{name}.all.current"], (
+            "the peak does not differ from the current value"
+        )
 
     torch.accelerator.reset_accumulated_memory_stats(device)
     zero = torch.accelerator.memory_stats(device)
@@ -137,10 +138,12 @@ def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device)
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> None:
-    """Contract: the dictionary of statistics has the documented names; current moves by what was allocated less what
-    was freed (the totals may have been reset before), the peak is never below current, and the pools add up to the
-    whole."""
-    torch.empty(1, device=device)  # a process that has never used the device has no statistics
+    """`memory_stats` has the documented names, and its values are consistent.
+
+    Current changes by allocated minus freed (the totals may have been reset), is never above the peak, and is the sum
+    over the pools.
+    """
+    torch.empty(1, device=device)  # a process that has not used the device has no statistics
     before = torch.accelerator.memory_stats(device)
     tensors = [torch.empty(size, device=device) for size in (10, 1000, 3 << 20, 500)]
     del tensors[-1]
@@ -162,10 +165,9 @@ def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> 
 
 
 def test_live_tensors_never_share_memory(device: torch.device) -> None:
-    """Contract: no two tensors that live at once overlap, whatever was freed in between.
+    """No two live tensors overlap, whatever was freed in between.
 
-    Each is filled with its own number when it is made; if a block were given twice, the later fill would be found in
-    the earlier tensor.
+    Each is filled with its own number when it is created, so that a later fill of the same block would be detected.
     """
     live: dict[int, torch.Tensor] = {}
 
@@ -183,8 +185,10 @@ def test_live_tensors_never_share_memory(device: torch.device) -> None:
 
 
 def test_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device) -> None:
-    """Contract: a tensor dropped while its own stream still has to use it may be reused at once, because the stream
-    comes to the new use after the old one: the result of the old use is right."""
+    """A tensor dropped while its own stream has yet to use it may be reused immediately, in stream order.
+
+    The result of the earlier use is correct.
+    """
     stream = torch.Stream(device)
     result = torch.zeros(1 << 16, dtype=torch.int32, device=device)
     torch.accelerator.synchronize(device)
@@ -200,9 +204,11 @@ def test_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device) 
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory")
-def test_outofmemoryerror_for_too_large_a_request_harms_nothing(device: torch.device) -> None:
-    """Contract: an allocation beyond the device's memory raises torch.OutOfMemoryError; tensors from before are intact,
-    the count of allocated bytes is unchanged, and a fitting allocation works afterwards."""
+def test_outofmemoryerror_for_too_large_a_request_does_no_harm(device: torch.device) -> None:
+    """An allocation beyond the device's memory raises torch.OutOfMemoryError.
+
+    Live tensors are intact, the allocated bytes do not change, and an allocation that fits succeeds afterwards.
+    """
     kept = torch.arange(1000, device=device)
     before = torch.accelerator.memory_allocated(device)
 

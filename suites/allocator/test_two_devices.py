@@ -1,4 +1,4 @@
-"""Memory of two devices: each has its own allocator, whose figures are its own, whatever goes between them."""
+"""Memory of two devices: separate allocators and statistics, also with copies between the devices."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def allocated(*devices: torch.device) -> list[int]:
     return [torch.accelerator.memory_allocated(device) for device in devices]
 
 
-def test_memory_stats_of_each_device_count_its_own(device: torch.device, other: torch.device) -> None:
-    """Contract: a tensor counts where it is and nowhere else: allocated and reserved bytes, peaks and totals of the
-    other device stay, whichever is the current one."""
+def test_memory_stats_of_each_device_are_separate(device: torch.device, other: torch.device) -> None:
+    """A tensor counts on its own device only: all statistics of the other stay the same, whichever device is
+    current."""
     for current, (taking, idle) in product(range(2), ((device, other), (other, device))):
         before = torch.accelerator.memory_stats(idle)
         start = torch.accelerator.memory_allocated(taking)
@@ -40,8 +40,8 @@ def test_memory_stats_of_each_device_count_its_own(device: torch.device, other: 
         assert torch.accelerator.memory_stats(idle) == before
 
 
-def test_reset_peak_memory_stats_is_of_one_device(device: torch.device, other: torch.device) -> None:
-    """Contract: resetting the peaks or the totals of one device leaves the other's."""
+def test_reset_peak_memory_stats_affects_one_device(device: torch.device, other: torch.device) -> None:
+    """Resetting the peaks or the totals of one device does not affect the other's."""
     for reset, left in ((device, other), (other, device)):
         for each in (reset, left):
             torch.accelerator.reset_peak_memory_stats(each)
@@ -58,11 +58,8 @@ def test_reset_peak_memory_stats_is_of_one_device(device: torch.device, other: t
         assert torch.accelerator.memory_stats(reset)["allocated_bytes.all.allocated"] == 0
 
 
-def test_copy_between_devices_counts_in_memory_allocated_where_it_arrives(
-    device: torch.device, other: torch.device
-) -> None:
-    """Contract: a copy from device to device takes memory of the one it goes to, by its size, and none that stays of
-    the other: nothing is staged that is not given back."""
+def test_copy_between_devices_counts_on_the_target_device(device: torch.device, other: torch.device) -> None:
+    """A copy between devices allocates the tensor's size on the target, and leaves nothing allocated on the source."""
     for source, target in ((device, other), (other, device)):
         x = torch.full((10 * MIB,), 3, dtype=torch.uint8, device=source)
         before = allocated(source, target)
@@ -79,8 +76,7 @@ def test_copy_between_devices_counts_in_memory_allocated_where_it_arrives(
 
 
 def test_caching_allocator_does_not_serve_another_device(device: torch.device, other: torch.device) -> None:
-    """Contract: cached memory of one device does not serve the other, and addresses of tensors of both never
-    overlap."""
+    """Cached memory of one device does not serve the other, and addresses of both never overlap."""
     for one, two in ((device, other), (other, device)):
         settle(device)
         settle(other)
@@ -98,7 +94,7 @@ def test_caching_allocator_does_not_serve_another_device(device: torch.device, o
 
 
 def test_outofmemoryerror_on_one_device_leaves_the_other(device: torch.device, other: torch.device) -> None:
-    """Contract: a refusal on one device names it, and takes nothing from the other: what is cached there stays."""
+    """OutOfMemoryError on one device names it and does not release the cached memory of the other."""
     for full, left in ((other, device), (device, other)):
         x = torch.full((MIB,), 5, dtype=torch.uint8, device=left)
         cached = torch.empty(30 * MIB, dtype=torch.uint8, device=left)
@@ -114,8 +110,7 @@ def test_outofmemoryerror_on_one_device_leaves_the_other(device: torch.device, o
 
 
 def test_copy_between_devices_keeps_its_source_until_it_is_read(device: torch.device, other: torch.device) -> None:
-    """Contract: a tensor that is dropped right after its copy to the other device was queued behind a sleep is not
-    overwritten by what is allocated next, on its own stream, before it was read."""
+    """A tensor dropped right after a queued copy to the other device is not overwritten before the copy reads it."""
     for each in (device, other):
         calibrate(each)
     streams = {each: torch.Stream(each) for each in (device, other)}

@@ -1,4 +1,4 @@
-"""Workspaces of cuBLAS: memory of torch's allocator that matrix products take for as long as the process lives."""
+"""cuBLAS workspaces: allocator memory that matrix products keep for the life of the process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .limits import MIB, settle
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
 KIB = 1024
-#: Products of matrices so small that what they take beyond their tensors is workspace.
+#: Products of matrices so small that nearly all of the additional memory is workspace.
 SIDE = 64
 
 
 @pytest.fixture(autouse=True)
 def no_workspaces(device: torch.device) -> Iterator[None]:
-    """Cases begin and end without any."""
+    """Clear the workspaces before and after the case."""
     clear_workspaces()
     settle(device)
     yield
@@ -29,7 +29,7 @@ def no_workspaces(device: torch.device) -> Iterator[None]:
 
 
 def peak_of(device: torch.device, work: Callable[[], object]) -> int:
-    """Bytes that work had above what there was before, at the most."""
+    """The peak of allocated bytes during `work`, relative to the value before."""
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -38,7 +38,7 @@ def peak_of(device: torch.device, work: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-#: Bytes that a first product leaves allocated, and a second one more.
+#: Bytes that stay allocated after the first product, and additional bytes after the second.
 PRODUCT = """
 torch._C._cuda_clearCublasWorkspaces()
 x = torch.ones(64, 64, device=DEVICE)
@@ -59,8 +59,11 @@ tell([first, second, counter("allocated_bytes") - before])
 def test_cublas_workspace_config_sets_the_size_of_a_workspace(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, config: str, size: int
 ) -> None:
-    """Contract: with CUBLAS_WORKSPACE_CONFIG, pairs of a size in KiB and a number, the first product allocates as much,
-    rounded as any allocation, later ones no more, and clearing workspaces gives it back."""
+    """CUBLAS_WORKSPACE_CONFIG, as pairs of a size in KiB and a count, determines the memory that the first product
+    allocates.
+
+    Later products allocate no more, and clearing the workspaces frees it.
+    """
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
     first, second, cleared = ask(PRODUCT, device)
 
@@ -71,8 +74,8 @@ def test_cublas_workspace_config_sets_the_size_of_a_workspace(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_matmul_memory_use")
 def test_matmul_of_expanded_matrices_needs_no_copies(device: torch.device) -> None:
-    """Contract: a product of a batch that is one matrix expanded needs no more memory than the same written as other
-    operations: nobody copies the matrix for each of the batch."""
+    """`matmul` with an expanded matrix needs no more memory than equivalent operations: the matrix is not copied per
+    batch."""
     a = torch.randn(1, 64, 512, device=device)
     b = torch.randn(512, 64, 512, device=device)
     left = a.expand(512, 64, 512)
@@ -100,8 +103,7 @@ def has(name: str) -> Callable[..., int]:
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_size_api")
 @pytest.mark.parametrize("name", ["cublas_workspace_size", "cublaslt_workspace_size"])
 def test_cublas_workspace_size_can_be_set(name: str) -> None:
-    """Contract: the size of a workspace, in bytes, is what was set last, and is told when nothing is given; less than
-    nothing is refused and changes nothing."""
+    """The workspace size, in bytes, can be set and read; a negative size raises and changes nothing."""
     size = has(name)
     before = size()
     try:
@@ -119,8 +121,8 @@ def test_cublas_workspace_size_can_be_set(name: str) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_blas_workspace_size_api")
 @pytest.mark.parametrize("backend", ["cublas", "cublaslt"])
 def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None:
-    """Contract: the generic interface sets and tells the same number as the back end's own; a back end that is not
-    known is refused by name."""
+    """The generic interface sets and returns the same size as the backend's own; an unknown backend raises with its
+    name."""
     generic, own = has("blas_workspace_size"), has(f"{backend}_workspace_size")
     before = own()
     try:
@@ -136,8 +138,8 @@ def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None
 @pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_lazy_reallocation")
 def test_cublas_workspace_size_holds_from_the_next_product(device: torch.device) -> None:
-    """Contract: setting a size allocates nothing; the next product has a workspace of that size in place of the old
-    one, and its result is right."""
+    """Setting a size allocates nothing; the next product replaces the workspace with one of that size and is
+    correct."""
     size = has("cublas_workspace_size")
     before = size()
     x = torch.ones(SIDE, SIDE, device=device)
@@ -160,8 +162,7 @@ def test_cublas_workspace_size_holds_from_the_next_product(device: torch.device)
 @pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_unified_workspace")
 def test_cublas_and_cublaslt_share_a_workspace(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: with the workspace unified, a product by cuBLASLt (one with a bias) after one by cuBLAS takes no second
-    workspace."""
+    """With the unified workspace, a cuBLASLt product (with a bias) after a cuBLAS one allocates no second workspace."""
     monkeypatch.setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1")
     script = """
 torch._C._cuda_clearCublasWorkspaces()

@@ -1,1 +1,1 @@
-"""Autograd, by the eager engine and by compiled autograd: the same contracts for both."""
+"""Autograd under the eager engine and under compiled autograd: both must meet the same contracts."""

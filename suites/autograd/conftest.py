@@ -1,6 +1,6 @@
-"""The fixture `engine`, and the check that a case has run with the engine it was given.
+"""The fixture `engine`, and the check that a case ran under the engine it was given.
 
-Supervisors import this file too, so torch is imported where it is used.
+Supervisor processes import this file too, so torch is imported only where it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .names import EAGER, ENGINES, WHOLE
 if TYPE_CHECKING:
     from .engines import Engine
 
-#: Warnings of the compiler that tell of nothing but how it works: pieces it could not compile as one, what it tries.
+#: Compiler warnings about its own operation: graph breaks and retries.
 OF_THE_COMPILER = (
     "Dynamo does not know how to trace the builtin",
     ".*should not be instantiated. Methods on autograd functions are all static",
@@ -27,10 +27,10 @@ OF_THE_COMPILER = (
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """The eager engine, then compiled autograd; under the latter every backward pass of the case is captured.
+    """The eager engine, then compiled autograd. Under compiled autograd, every backward pass of the case is captured.
 
-    The back end is the cheapest that runs what was captured: what is asked here is whether the captured graph means
-    the same, not what a compiler makes of it.
+    The backend is the cheapest one that runs the captured graph: the cases check that the captured graph has the same
+    meaning, not what a compiler generates from it.
     """
     from suites.compiled import compiled_backward
 
@@ -50,7 +50,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Mark the cases for compiled autograd."""
+    """Add the `keeps` marker to the cases that run under compiled autograd."""
     made = yield
     for item in made if isinstance(made, list) else ():
         callspec = getattr(item, "callspec", None)
@@ -63,7 +63,7 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """After a case that passed, and as part of it: has its engine been at work?"""
+    """After a case passes, and as part of it, check that its engine ran."""
     from .engines import Engine
 
     result = yield

@@ -1,8 +1,8 @@
-"""The two ways to run a backward pass: the eager engine, and compiled autograd.
+"""The two ways to run a backward pass: the eager engine and compiled autograd.
 
-A case takes the fixture `engine` and calls `backward` as ever; that is what makes it run both ways. It makes no
-difference between them: what holds for one must hold for the other. Where compiled autograd breaks the contract today,
-the case is `waived` for it: it runs, must fail in the way said there, and is red once it passes.
+A case takes the fixture `engine` and calls `backward` as usual; requesting the fixture makes it run both ways. The case
+does not distinguish between them, because the same contract holds for both. If compiled autograd breaks the contract
+today, the case is `waived`: it still runs, must fail in the stated way, and is reported once it passes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .names import COMPILED, EAGER, ENGINES, WHOLE
 
 __all__ = ["COMPILED", "EAGER", "ENGINES", "LIST", "WHOLE", "Engine", "Known", "as_one_graph", "each", "waived"]
 
-#: PyTorch's own list of tests of autograd that fail under compiled autograd: where no issue is about it alone.
+#: PyTorch's own list of autograd tests that fail under compiled autograd, for failures that have no issue of their own.
 LIST = "https://github.com/pytorch/pytorch/blob/main/test/inductor/test_compiled_autograd.py"
 
 Mark = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class Engine:
-    """The engine that a case runs with. `captures` tells how many graphs have been captured since it began."""
+    """The engine that a case runs with. `captures` is the number of graphs captured since the engine started."""
 
     def __init__(self, name: str, captures: Callable[[], int]) -> None:
         self.name = name
@@ -38,20 +38,21 @@ class Engine:
         return self._captures()
 
     def settle(self) -> None:
-        """Have what a failed capture left behind collected now, and not by chance within the next."""
+        """Collect what a failed capture left behind now, so that the garbage collector does not do so during the next
+        capture."""
         if private.capture_left_open():
             gc.collect()
 
     def check(self) -> None:
-        """Fail where a case that passed has not run with the engine it was given."""
+        """Fail a case that passed without running under its engine."""
         captures = self.captures
         if self.name != EAGER:
-            assert captures, "no backward pass of this case was captured: it has checked the eager engine"
+            assert captures, "no backward pass of this case was captured, so the case checked the eager engine instead"
         else:
-            assert not captures, f"{captures} graphs were captured by a case for the eager engine"
+            assert not captures, f"{captures} graphs were captured in a case for the eager engine"
 
     def still_works(self) -> None:
-        """Assert that a backward pass is right after an error, or in a case that has no other."""
+        """Check that a backward pass gives correct gradients, after an error or in a case that runs no other pass."""
         self.settle()
         x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
         (x.sin() * x).sum().backward()
@@ -60,15 +61,16 @@ class Engine:
         torch.testing.assert_close(x.grad, expected)
 
 
-#: For a case about what compiled autograd does where a backward pass is one graph, and refuses to do elsewhere.
+#: For a case in which compiled autograd must capture the backward pass as one graph, and raises otherwise.
 as_one_graph: Mark = pytest.mark.parametrize("engine", [EAGER, WHOLE], indirect=True)
 
 
 @dataclass(frozen=True)
 class Known:
-    """A contract that compiled autograd does not keep: why, where that is told, and how it shows.
+    """A contract that compiled autograd does not meet: the reason, a link, and the expected exception.
 
-    `when` restricts it, to releases of torch say. `always` is False for what comes and goes: such a case may pass too.
+    `when` restricts the waiver, for example to releases of torch. `always=False` is for intermittent failures: the case
+    may pass too.
     """
 
     reason: str
@@ -78,22 +80,23 @@ class Known:
     always: bool = True
 
     def mark(self) -> pytest.MarkDecorator:
-        """The waiver, as a mark: it holds on all machines and in all profiles, those without waivers too."""
+        """The waiver as an xfail mark. It applies on all machines and in all profiles, including profiles without
+        waivers."""
         if not self.link.startswith("https://"):
-            raise ValueError(f"a waiver needs a link that can be followed, not {self.link!r}")
+            raise ValueError(f"a waiver needs an https:// link, not {self.link!r}")
         reason = f"{self.reason} ({self.link})"
         return pytest.mark.xfail(self.when, raises=self.raises, reason=reason, strict=self.always)
 
 
 def waived(known: Known) -> Mark:
-    """Mark a case whose contract compiled autograd does not keep."""
+    """Mark a case whose contract compiled autograd does not meet."""
     engines: list[Any] = [EAGER, pytest.param(COMPILED, marks=known.mark())]
     mark: Mark = pytest.mark.parametrize("engine", engines, indirect=True)
     return mark
 
 
 def each(argument: str, values: Iterable[str], known: Mapping[str, Known]) -> Mark:
-    """`parametrize(argument, values)`, for a case of which compiled autograd does not keep some."""
+    """`parametrize(argument, values)` for a case in which compiled autograd fails for some of the values."""
     rest = set(known) - set(values)
     if rest:
         raise ValueError(f"no such value of {argument}: {', '.join(sorted(rest))}")

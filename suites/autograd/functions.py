@@ -1,4 +1,4 @@
-"""Custom functions that several modules of cases use."""
+"""Custom functions that several test modules share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class Square(torch.autograd.Function):
-    """`x * x`, told by what it saved."""
+    """`x * x`, with the gradient computed from the saved tensor."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -28,5 +28,5 @@ def square(x: torch.Tensor) -> torch.Tensor:
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """`function.apply(*inputs)`, whose stub has no types."""
+    """`function.apply(*inputs)`; torch's stub for `apply` is untyped."""
     return function.apply(*inputs)  # type: ignore[no-untyped-call]

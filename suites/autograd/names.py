@@ -1,8 +1,8 @@
-"""The names of the engines. This module imports nothing: conftest.py needs it where torch is not imported."""
+"""The names of the engines. The module imports nothing, because conftest.py needs it in processes without torch."""
 
 from __future__ import annotations
 
 EAGER = "eager"
 COMPILED = "compiled"
-WHOLE = "compiled_whole"  # compiled autograd that must have each backward pass as one graph
+WHOLE = "compiled_whole"  # compiled autograd, with each backward pass required to be one graph
 ENGINES = (EAGER, COMPILED)

@@ -1,4 +1,4 @@
-"""How gradients come together in `.grad`: added, in place, and in which memory."""
+"""Accumulation into `.grad`: in place, by addition, and in which memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 def test_backward_a_second_time_adds_to_grad_in_place(engine: Engine, device: torch.device) -> None:
-    """Contract: a second pass adds to the tensor that is `.grad`, which stays the same object in the same memory."""
+    """A second backward pass accumulates into the existing `.grad` tensor in place, without replacing or moving it."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
     (x * 3).sum().backward()
@@ -28,7 +28,8 @@ def test_backward_a_second_time_adds_to_grad_in_place(engine: Engine, device: to
 
 @pytest.mark.covers(ROW)
 def test_backward_adds_to_a_grad_that_the_user_assigned(engine: Engine, device: torch.device) -> None:
-    """Contract: a tensor that the user assigned as `.grad` is what the pass adds to, views of it see the sum."""
+    """The backward pass accumulates into a tensor that the user assigned to `.grad`, and views of that tensor see the
+    sum."""
     flat = torch.tensor([10.0, 20.0, 30.0, 40.0], device=device)
     x = torch.ones(2, device=device, requires_grad=True)
     y = torch.ones(2, device=device, requires_grad=True)
@@ -40,8 +41,7 @@ def test_backward_adds_to_a_grad_that_the_user_assigned(engine: Engine, device: 
 
 
 def test_grad_is_not_shared_between_leaves(engine: Engine, device: torch.device) -> None:
-    """Contract: two leaves whose gradients are the same values have them in memory of their own, and so has a leaf
-    whose gradient is the starting gradient: to change one changes no other."""
+    """Two leaves with equal gradients do not share memory, and a leaf's `.grad` does not alias the initial gradient."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = torch.ones(2, device=device, requires_grad=True)
     start = torch.tensor([5.0, 6.0], device=device)
@@ -59,8 +59,8 @@ def test_grad_is_not_shared_between_leaves(engine: Engine, device: torch.device)
 
 
 def test_grad_that_was_broadcast_has_memory_of_its_own(engine: Engine, device: torch.device) -> None:
-    """Contract: the gradient of a sum is one number shown many times; `.grad` has an element for each, so that a
-    change of one is a change of one."""
+    """The gradient of a sum, which is an expanded scalar, is materialized in `.grad`: writing one element changes only
+    it."""
     x = torch.zeros(2, 3, device=device, requires_grad=True)
 
     x.sum().backward()
@@ -81,8 +81,8 @@ LAYOUTS = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_grad_has_the_layout_of_its_leaf(layout: str, engine: Engine, device: torch.device) -> None:
-    """Contract: the first gradient of a dense leaf has the leaf's strides, whatever the strides it was computed with;
-    what is added later does not change them."""
+    """The first gradient of a dense leaf gets the leaf's strides, however it was computed, and accumulation preserves
+    them."""
     x = LAYOUTS[layout]().to(device).requires_grad_()
     weights = torch.arange(120.0, device=device).reshape(2, 3, 4, 5)
 
@@ -98,7 +98,7 @@ def test_grad_has_the_layout_of_its_leaf(layout: str, engine: Engine, device: to
 
 @pytest.mark.covers(ROW)
 def test_backward_adds_up_all_uses_of_a_leaf(engine: Engine, device: torch.device) -> None:
-    """Contract: the gradients of all uses of a leaf are added up within a pass, and its hook sees the sum."""
+    """Gradients from all uses of a leaf are summed within a pass, and the leaf's hook receives the sum."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     sums: list[list[float]] = []
     x.register_hook(lambda gradient: sums.append(gradient.tolist()))
@@ -112,7 +112,7 @@ def test_backward_adds_up_all_uses_of_a_leaf(engine: Engine, device: torch.devic
 
 
 def test_backward_leaves_grad_of_an_unused_leaf(engine: Engine, device: torch.device) -> None:
-    """Contract: a leaf that takes no part in a pass keeps what it had: None, or the gradient of an earlier pass."""
+    """A leaf that does not take part in a pass keeps its `.grad`: None, or the gradient of an earlier pass."""
     x, y, z = (torch.ones(2, device=device, requires_grad=True) for _ in range(3))
 
     (x * y).sum().backward()
@@ -127,8 +127,10 @@ def test_backward_leaves_grad_of_an_unused_leaf(engine: Engine, device: torch.de
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_begins_anew(set_to_none: bool, engine: Engine, device: torch.device) -> None:
-    """Contract: after `zero_grad` the next pass gives the gradient of that pass alone: in new memory where it was set
-    to None, in the same where it was set to zero."""
+    """After `zero_grad`, the next pass yields the gradient of that pass alone.
+
+    `.grad` is a new tensor after `set_to_none=True` and the same tensor otherwise.
+    """
     layer = torch.nn.Linear(2, 1, bias=False, device=device)
     x = torch.tensor([[1.0, 2.0]], device=device)
 
@@ -145,7 +147,7 @@ def test_zero_grad_begins_anew(set_to_none: bool, engine: Engine, device: torch.
 
 
 def test_backward_of_parts_of_a_batch_adds_up_to_the_whole(engine: Engine, device: torch.device) -> None:
-    """Contract: passes over parts of a batch accumulate to the gradient of the batch, up to rounding of the sums."""
+    """Backward passes over parts of a batch accumulate to the gradient of the whole batch, up to rounding."""
     torch.manual_seed(1)
     layer = torch.nn.Linear(8, 4, device=device, dtype=torch.float64)
     batch = torch.randn(6, 8, device=device, dtype=torch.float64)

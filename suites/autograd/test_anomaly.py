@@ -1,4 +1,4 @@
-"""Anomaly mode: a NaN in the backward pass is found where it was made, and told by where its forward was."""
+"""Anomaly mode: it detects NaN in the backward pass, names the function and shows the stack of the forward call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENABLED = "ignore:Anomaly Detection has been enabled:UserWarning"
 
 
 class NotANumber(Function):
-    """`x * 1` of two elements: the gradient of the second is NaN."""
+    """`x * 1` for two elements, with NaN as the gradient of the second."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,7 @@ class NotANumber(Function):
 @pytest.mark.covers(ROW)
 @pytest.mark.filterwarnings(ENABLED, "ignore:Error detected in:UserWarning")
 def test_anomaly_mode_refuses_a_nan(engine: Engine, device: torch.device) -> None:
-    """Contract: under anomaly mode a gradient with a NaN in it is an error, and all is well after it."""
+    """Under anomaly mode, a gradient that contains NaN raises, and the next backward pass works."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     with detect_anomaly(), pytest.raises(RuntimeError, match=r"(?i)returned nan "):
@@ -41,7 +41,7 @@ def test_anomaly_mode_refuses_a_nan(engine: Engine, device: torch.device) -> Non
 
 @pytest.mark.covers(ROW)
 def test_anomaly_mode_off_lets_a_nan_pass(engine: Engine, device: torch.device) -> None:
-    """Contract: without the mode a gradient with a NaN in it arrives like any other."""
+    """Without anomaly mode, a gradient that contains NaN is accumulated like any other."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     apply(NotANumber, x).sum().backward()
@@ -53,7 +53,7 @@ def test_anomaly_mode_off_lets_a_nan_pass(engine: Engine, device: torch.device) 
 @waived(Known("a captured pass keeps the mode it was captured in", LIST, RuntimeError))
 @pytest.mark.filterwarnings(ENABLED, "ignore:Error detected in:UserWarning")
 def test_anomaly_mode_leaves_later_passes_alone(engine: Engine, device: torch.device) -> None:
-    """Contract: after anomaly mode a NaN passes, also in a pass like one that was refused under it."""
+    """After anomaly mode ends, NaN gradients are accepted again, even in a graph like the one that raised."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     with detect_anomaly(), pytest.raises(RuntimeError, match=r"(?i)returned nan "):
@@ -69,7 +69,7 @@ def test_anomaly_mode_leaves_later_passes_alone(engine: Engine, device: torch.de
 @pytest.mark.covers(ROW)
 @pytest.mark.filterwarnings(ENABLED)
 def test_anomaly_mode_check_nan_false_lets_a_nan_pass(engine: Engine, device: torch.device) -> None:
-    """Contract: with `check_nan=False` a NaN passes under anomaly mode."""
+    """Under anomaly mode with `check_nan=False`, a NaN gradient is accepted."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     with detect_anomaly(check_nan=False):
@@ -81,8 +81,7 @@ def test_anomaly_mode_check_nan_false_lets_a_nan_pass(engine: Engine, device: to
 
 @pytest.mark.filterwarnings(ENABLED)
 def test_anomaly_mode_changes_no_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: gradients without a NaN are the same under anomaly mode, and a NaN in the forward pass alone is none of
-    its business."""
+    """Anomaly mode does not change gradients without NaN, and ignores NaN that occurs only in the forward pass."""
     plain = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     watched = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
@@ -99,11 +98,16 @@ def test_anomaly_mode_changes_no_gradient(engine: Engine, device: torch.device) 
     assert mixed.grad.tolist() == [2.0, 2.0]
 
 
-@waived(Known("anomaly mode finds NaN at the end of a pass, and not who made it", LIST, pytest.fail.Exception))
+@waived(
+    Known("anomaly mode finds NaN at the end of a captured pass and names no function", LIST, pytest.fail.Exception)
+)
 @pytest.mark.filterwarnings(ENABLED)
-def test_anomaly_mode_tells_where_the_forward_was(engine: Engine, device: torch.device) -> None:
-    """Contract: under anomaly mode, a NaN names the function that made it, and comes with a warning that has the stack
-    of the call it belongs to; the leaf gets nothing."""
+def test_anomaly_mode_warns_with_the_forward_stack(engine: Engine, device: torch.device) -> None:
+    """Under anomaly mode, the error names the function that produced NaN, and a warning shows the stack of its forward
+    call.
+
+    The leaf receives no gradient.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
 
     def the_forward_of_it() -> torch.Tensor:
@@ -121,7 +125,7 @@ def test_anomaly_mode_tells_where_the_forward_was(engine: Engine, device: torch.
 
 
 def test_anomaly_mode_ends_with_its_block(engine: Engine) -> None:
-    """Contract: the mode is as before at the end of each block, also of one that an error ended."""
+    """Each anomaly-mode block restores the previous mode at its end, also when an exception ends it."""
     with set_detect_anomaly(True, check_nan=False):
         with set_detect_anomaly(False):
             assert not torch.is_anomaly_enabled()

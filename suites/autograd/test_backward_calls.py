@@ -1,4 +1,4 @@
-"""What `backward` and `autograd.grad` are asked for: inputs, starting gradients, graphs kept or not."""
+"""Arguments of `backward` and `autograd.grad`: inputs, initial gradients, and retained graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pair(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.covers(ROW)
 def test_backward_inputs_alone_get_gradients(engine: Engine, device: torch.device) -> None:
-    """Contract: `backward(inputs=…)` accumulates into those tensors and no other leaf."""
+    """`backward(inputs=…)` accumulates into the given tensors and into no other leaf."""
     x, y = pair(device)
     middle = x * 2
 
@@ -33,7 +33,7 @@ def test_backward_inputs_alone_get_gradients(engine: Engine, device: torch.devic
 
 
 def test_backward_inputs_may_be_within_the_graph(engine: Engine, device: torch.device) -> None:
-    """Contract: a tensor within the graph that is among `inputs` gets its `.grad`, and the pass ends there."""
+    """A non-leaf tensor in `inputs` gets its `.grad`, and the pass stops there."""
     x, y = pair(device)
     middle = x * 2
     middle.retain_grad()
@@ -47,7 +47,7 @@ def test_backward_inputs_may_be_within_the_graph(engine: Engine, device: torch.d
 
 
 def test_backward_inputs_must_require_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: an empty list of inputs, and one with a tensor that requires no gradient, are refused."""
+    """An empty `inputs` list, or one with a tensor that does not require grad, raises."""
     x, _ = pair(device)
 
     with pytest.raises(RuntimeError, match="cannot be empty"):
@@ -60,7 +60,7 @@ def test_backward_inputs_must_require_grad(engine: Engine, device: torch.device)
 
 @pytest.mark.covers(ROW)
 def test_autograd_grad_returns_gradients_in_order_and_writes_none(engine: Engine, device: torch.device) -> None:
-    """Contract: `grad` returns one gradient for each input, in order, repeated ones too, and writes no `.grad`."""
+    """`autograd.grad` returns one gradient per input, in order and including repeated inputs, and writes no `.grad`."""
     x, y = pair(device)
 
     found = torch.autograd.grad((x * x * y).sum(), [y, x, y])
@@ -70,9 +70,11 @@ def test_autograd_grad_returns_gradients_in_order_and_writes_none(engine: Engine
 
 
 @pytest.mark.covers(ROW)
-def test_allow_unused_and_materialize_grads_for_an_input_without_part(engine: Engine, device: torch.device) -> None:
-    """Contract: an input that the result does not depend on is an error; None with `allow_unused`; zeros of its shape
-    with `materialize_grads`; whichever of the inputs it is."""
+def test_allow_unused_and_materialize_grads_for_an_unused_input(engine: Engine, device: torch.device) -> None:
+    """An input that the result does not depend on raises by default.
+
+    `allow_unused` returns None for it, and `materialize_grads` returns zeros of its shape, for either position.
+    """
     x, _ = pair(device)
     y = torch.ones(1, 3, device=device, requires_grad=True)
 
@@ -89,7 +91,7 @@ def test_allow_unused_and_materialize_grads_for_an_input_without_part(engine: En
 
 
 def test_autograd_grad_of_a_result_that_is_its_own_input(engine: Engine, device: torch.device) -> None:
-    """Contract: the gradient of a tensor with respect to itself is what the pass started with."""
+    """The gradient of a tensor with respect to itself is the initial gradient."""
     x, _ = pair(device)
     y = x * 2
     start = torch.tensor([5.0, 7.0], device=device)
@@ -100,8 +102,8 @@ def test_autograd_grad_of_a_result_that_is_its_own_input(engine: Engine, device:
     assert at_leaf.tolist() == [10.0, 14.0]
 
 
-def test_backward_of_a_leaf_accumulates_the_start(engine: Engine, device: torch.device) -> None:
-    """Contract: `backward` of a leaf accumulates the starting gradient into it."""
+def test_backward_of_a_leaf_accumulates_the_initial_gradient(engine: Engine, device: torch.device) -> None:
+    """`backward` on a leaf accumulates the initial gradient into that leaf."""
     x, _ = pair(device)
 
     x.backward(torch.tensor([5.0, 7.0], device=device))
@@ -114,7 +116,7 @@ def test_backward_of_a_leaf_accumulates_the_start(engine: Engine, device: torch.
 
 @pytest.mark.covers(ROW)
 def test_backward_of_several_results_at_once(engine: Engine, device: torch.device) -> None:
-    """Contract: a pass from several results, each with its starting gradient, gives the sum of what each gives."""
+    """`backward` from several results, each with its initial gradient, gives the sum of the individual gradients."""
     x, y = pair(device)
     a, b = x * y, x * x
 
@@ -126,9 +128,12 @@ def test_backward_of_several_results_at_once(engine: Engine, device: torch.devic
     assert y.grad.tolist() == [2.0, 4.0]
 
 
-def test_backward_needs_a_start_for_more_than_one_number(engine: Engine, device: torch.device) -> None:
-    """Contract: without a starting gradient the result must be one number; a start has the result's shape, and is
-    complex only where that is; a result without a history has no pass."""
+def test_backward_of_a_nonscalar_needs_an_initial_gradient(engine: Engine, device: torch.device) -> None:
+    """`backward` without an initial gradient raises unless the result has one element.
+
+    It also raises if the initial gradient has another shape, or is complex for a real result, and if the result has no
+    graph.
+    """
     x, _ = pair(device)
 
     with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
@@ -147,9 +152,11 @@ def test_backward_needs_a_start_for_more_than_one_number(engine: Engine, device:
 
 
 @pytest.mark.covers(ROW)
-def test_retain_graph_lets_a_graph_serve_again(engine: Engine, device: torch.device) -> None:
-    """Contract: a pass frees what was saved, so that a second one is an error that says so; with `retain_graph` the
-    graph serves again, with the same gradients, until a pass without."""
+def test_retain_graph_allows_a_second_backward(engine: Engine, device: torch.device) -> None:
+    """A backward pass frees the saved tensors, so a second pass raises.
+
+    With `retain_graph`, further passes give the same gradients, until a pass without it.
+    """
     x, _ = pair(device)
     y = (x.exp() * x).sum()
 
@@ -164,7 +171,8 @@ def test_retain_graph_lets_a_graph_serve_again(engine: Engine, device: torch.dev
 
 
 def test_retain_graph_is_not_needed_by_a_graph_that_saved_nothing(engine: Engine, device: torch.device) -> None:
-    """Contract: a graph in which nothing was saved, of sums alone, serves any number of times."""
+    """A graph that saves no tensors, such as one of sums, can be traversed any number of times without
+    `retain_graph`."""
     x, _ = pair(device)
     y = (x + x + x).sum()
 
@@ -175,9 +183,12 @@ def test_retain_graph_is_not_needed_by_a_graph_that_saved_nothing(engine: Engine
     assert x.grad.tolist() == [9.0, 9.0]
 
 
-def test_retain_graph_for_two_graphs_that_share_a_piece(engine: Engine, device: torch.device) -> None:
-    """Contract: what two results share is freed with the first pass: the second one needs the first to have retained
-    it, and then gets what a pass of its own would."""
+def test_retain_graph_for_two_graphs_that_share_a_subgraph(engine: Engine, device: torch.device) -> None:
+    """The first pass frees the part that two graphs share, so a pass over the second raises unless the first retained
+    it.
+
+    With `retain_graph`, the second pass gives the same gradients as on its own.
+    """
     x, _ = pair(device)
     shared = x.exp()
     first, second = shared.sum(), (shared * 2).sum()
@@ -197,8 +208,8 @@ def test_retain_graph_for_two_graphs_that_share_a_piece(engine: Engine, device: 
 
 @pytest.mark.covers(ROW)
 @waived(Known("tensors within vmap cannot be captured", LIST, NotImplementedError))
-def test_is_grads_batched_gives_gradients_of_several_starts(engine: Engine, device: torch.device) -> None:
-    """Contract: `is_grads_batched` gives for a stack of starting gradients the stack of what each gives."""
+def test_is_grads_batched_gives_stacked_gradients(engine: Engine, device: torch.device) -> None:
+    """`is_grads_batched` returns the stacked gradients for a stack of initial gradients."""
     x, _ = pair(device)
     y = x * x
     starts = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]], device=device)
@@ -210,8 +221,8 @@ def test_is_grads_batched_gives_gradients_of_several_starts(engine: Engine, devi
 
 
 def test_backward_over_changing_graphs(engine: Engine, device: torch.device) -> None:
-    """Contract: a pass follows the graph at hand: other sizes, other numbers and other functions have their own
-    gradients, whatever ran before."""
+    """Each pass follows its own graph: other sizes, numbers and functions give their own gradients, whatever ran
+    before."""
     found = []
     for size, factor, steps in ((2, 3.0, 1), (3, 3.0, 1), (2, 5.0, 1), (2, 3.0, 2), (4, 7.0, 3), (2, 3.0, 1)):
         x = torch.ones(size, device=device, requires_grad=True)

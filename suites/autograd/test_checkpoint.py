@@ -1,4 +1,4 @@
-"""Checkpointing: the forward runs again in the backward pass, and gives the same gradients."""
+"""Checkpointing: the forward is recomputed in the backward pass and gives the same gradients."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def run(function: Callable[..., Any], *arguments: Any, reentrant: bool, **option
 @pytest.mark.covers(ROW)
 @KINDS
 def test_checkpoint_gives_the_gradients_without_it(reentrant: bool, engine: Engine, device: torch.device) -> None:
-    """Contract: a checkpoint changes no gradient, of inputs and of parameters; the forward runs once in the forward
-    pass and once in the backward pass."""
+    """A checkpoint leaves the gradients of inputs and parameters unchanged.
+
+    The function runs once in the forward pass and once in the backward pass.
+    """
     torch.manual_seed(3)
     layer = torch.nn.Linear(3, 3, device=device)
     x = torch.randn(2, 3, device=device, requires_grad=True)
@@ -53,8 +55,10 @@ def test_checkpoint_gives_the_gradients_without_it(reentrant: bool, engine: Engi
 def test_checkpoint_preserve_rng_state_draws_the_same_numbers(
     reentrant: bool, engine: Engine, device: torch.device
 ) -> None:
-    """Contract: the second forward draws the random numbers of the first, and what is drawn after the pass is what
-    would be drawn without it."""
+    """The recomputation draws the same random numbers as the first forward.
+
+    The generator state after the pass is what it would be without the checkpoint.
+    """
     x = torch.ones(200, device=device, requires_grad=True)
     masks: list[torch.Tensor] = []
 
@@ -81,7 +85,8 @@ def test_checkpoint_preserve_rng_state_draws_the_same_numbers(
 
 
 def test_checkpoint_preserve_rng_state_false_draws_anew(engine: Engine, device: torch.device) -> None:
-    """Contract: with `preserve_rng_state=False` the second forward draws whatever comes: nothing is put back."""
+    """With `preserve_rng_state=False`, the recomputation draws new random numbers: the generator state is not
+    restored."""
     x = torch.ones(200, device=device, requires_grad=True)
     masks: list[torch.Tensor] = []
 
@@ -96,8 +101,10 @@ def test_checkpoint_preserve_rng_state_false_draws_anew(engine: Engine, device: 
 
 
 def test_checkpoint_early_stop_ends_the_second_forward(engine: Engine, device: torch.device) -> None:
-    """Contract: the second forward ends with the last tensor that the backward pass needs: what follows is not run;
-    with `early_stop=False` it is."""
+    """Recomputation stops at the last tensor that the backward pass needs.
+
+    With `early_stop=False`, the rest of the function runs too.
+    """
     reached: list[str] = []
 
     def forward(given: torch.Tensor) -> torch.Tensor:
@@ -123,7 +130,7 @@ def test_checkpoint_early_stop_ends_the_second_forward(engine: Engine, device: t
 
 @contextmanager
 def counting(packed: list[tuple[int, ...]]) -> Iterator[None]:
-    """Notes the shape of each tensor that is saved for a backward pass."""
+    """Record the shape of each tensor that is saved for a backward pass."""
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         packed.append(tuple(tensor.shape))
@@ -134,9 +141,9 @@ def counting(packed: list[tuple[int, ...]]) -> Iterator[None]:
 
 
 @pytest.mark.covers(ROW)
-def test_checkpoint_keeps_its_input_alone(engine: Engine, device: torch.device) -> None:
-    """Contract: between the passes nothing of the inside is kept, the input alone: one tensor is saved, of its shape,
-    and more without a checkpoint."""
+def test_checkpoint_saves_only_its_input(engine: Engine, device: torch.device) -> None:
+    """Between the passes, a checkpoint keeps only its input: one tensor of its shape is saved, and more without a
+    checkpoint."""
 
     def forward(given: torch.Tensor) -> torch.Tensor:
         given = given.expand(3, 2)
@@ -153,14 +160,15 @@ def test_checkpoint_keeps_its_input_alone(engine: Engine, device: torch.device) 
         result = run(forward, x, reentrant=False)
 
     assert plain == [(3, 2)] * 5
-    assert [shape for shape in within if shape != (0,)] == [(2,)]  # up to torch 2.12 with one of no elements
+    # torch up to 2.12 also saves a tensor without elements
+    assert [shape for shape in within if shape != (0,)] == [(2,)]
     result.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.autograd.grad(forward(x).sum(), x)[0])
 
 
 def test_checkpoints_nest(engine: Engine, device: torch.device) -> None:
-    """Contract: checkpoints can be within each other; the inner one runs once more for each that is around it."""
+    """Checkpoints nest; the inner function is recomputed once more for each enclosing checkpoint."""
     runs: list[str] = []
 
     def inner(given: torch.Tensor) -> torch.Tensor:
@@ -184,8 +192,8 @@ def test_checkpoints_nest(engine: Engine, device: torch.device) -> None:
 
 @pytest.mark.covers(ROW)
 def test_checkpointerror_when_the_second_forward_differs(engine: Engine, device: torch.device) -> None:
-    """Contract: a second forward that saves other tensors than the first, by number or by shape, is an error that says
-    that they differ."""
+    """`CheckpointError` is raised when the recomputation saves a different number of tensors, or tensors of other
+    shapes."""
     calls: list[int] = []
 
     def another_number(given: torch.Tensor) -> torch.Tensor:
@@ -206,7 +214,7 @@ def test_checkpointerror_when_the_second_forward_differs(engine: Engine, device:
 
 
 def test_checkpoint_with_autograd_grad_needs_use_reentrant_false(engine: Engine, device: torch.device) -> None:
-    """Contract: `autograd.grad` works with a checkpoint that keeps its graph; a reentrant one refuses it."""
+    """`autograd.grad` works with a non-reentrant checkpoint; a reentrant checkpoint raises."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
     (found,) = torch.autograd.grad(run(torch.exp, x, reentrant=False).sum(), x)
@@ -218,8 +226,10 @@ def test_checkpoint_with_autograd_grad_needs_use_reentrant_false(engine: Engine,
 
 
 def test_checkpoint_use_reentrant_needs_an_input_that_requires_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: a reentrant checkpoint none of whose inputs requires a gradient warns, and no gradient comes; one that
-    keeps its graph gives those of the parameters."""
+    """A reentrant checkpoint without an input that requires grad warns and yields no gradients.
+
+    A non-reentrant one yields the gradients of the parameters.
+    """
     layer = torch.nn.Linear(2, 2, device=device)
     x = torch.ones(1, 2, device=device)
 
@@ -233,7 +243,7 @@ def test_checkpoint_use_reentrant_needs_an_input_that_requires_grad(engine: Engi
 
 @KINDS
 def test_checkpoint_sequential_in_segments(reentrant: bool, engine: Engine, device: torch.device) -> None:
-    """Contract: a sequence of modules run in segments has the gradients of the sequence."""
+    """`checkpoint_sequential` gives the same gradients as the plain sequence of modules."""
     torch.manual_seed(3)
     layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2, device=device) for _ in range(4)))
     x = torch.ones(1, 2, device=device, requires_grad=True)
@@ -247,8 +257,7 @@ def test_checkpoint_sequential_in_segments(reentrant: bool, engine: Engine, devi
 
 
 def test_checkpoint_selective_does_not_run_named_operators_again(engine: Engine, device: torch.device) -> None:
-    """Contract: of a selective checkpoint, the operators named are kept and not run again, the others are; gradients
-    are the same."""
+    """Selective checkpointing saves the listed operators and recomputes the others; gradients do not change."""
     ran: list[str] = []
 
     class Ran(torch.utils._python_dispatch.TorchDispatchMode):
@@ -269,13 +278,15 @@ def test_checkpoint_selective_does_not_run_named_operators_again(engine: Engine,
 
     torch.testing.assert_close(found, expected)
     assert ran.count("sin") >= 1
-    assert ran.count("mm") == 2  # of the backward; a third one would be the forward run again
+    assert ran.count("mm") == 2  # of the backward; a third one would be a recomputation
     engine.still_works()
 
 
 def test_checkpoint_selective_is_used_up_by_one_backward(engine: Engine, device: torch.device) -> None:
-    """Contract: what a selective checkpoint keeps serves one backward pass; a second one through the same graph is an
-    error that says so, and leaves the gradient of the first as it was."""
+    """The tensors that a selective checkpoint keeps serve one backward pass.
+
+    A second pass through the same graph raises and leaves the first gradient unchanged.
+    """
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
     kept = [torch.ops.aten.mm.default]
 

@@ -1,4 +1,4 @@
-"""Checkpoints in functions that are compiled: the compiler decides what is kept, and must do as the checkpoint says."""
+"""Checkpoints in compiled functions: the compiler decides what to save and must follow the checkpoint's policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
 
 from .engines import COMPILED, Engine, Known
 
-#: With the engine too: what is asked of a compiler is compiled.
+#: Applies under both engines, because the cases call `torch.compile`.
 pytestmark = pytest.mark.keeps(KEEPS, **KEPT)
 
 
@@ -26,7 +26,7 @@ def chain(x: Tensor) -> Tensor:
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The function behind a checkpoint, compiled as one graph; what runs is each of its operators, as traced."""
+    """Compile the function behind a checkpoint as one graph, with a backend that runs each traced operator."""
 
     def behind(*given: Any) -> Any:
         return checkpoint(function, *given, use_reentrant=False, **options)
@@ -36,7 +36,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def saved(function: Callable[..., Any], *given: Any) -> tuple[Any, int]:
-    """Result of a call, and how many tensors it has saved for its backward pass."""
+    """The result of a call, and the number of tensors that it saved for its backward pass."""
     packed: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def saved(function: Callable[..., Any], *given: Any) -> tuple[Any, int]:
 
 
 class Ran(torch.utils._python_dispatch.TorchDispatchMode):
-    """Counts operators by name."""
+    """Count operators by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Ran(torch.utils._python_dispatch.TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
-    """A compiler that has seen nothing, and afterwards has again: it takes one policy for another otherwise."""
+    """Reset the compiler before and after the case; its cache does not distinguish checkpoint policies."""
     reset_compiler()
     with compiler_unheard():
         yield
@@ -76,9 +76,11 @@ def x(device: torch.device) -> Tensor:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_compile_with_checkpoint_keeps_the_input_alone(x: Tensor, engine: Engine) -> None:
-    """Contract: a checkpoint in a compiled function keeps its input alone between the passes, where the function
-    without one keeps more; value and gradient are the same."""
+def test_compile_with_checkpoint_saves_only_the_input(x: Tensor, engine: Engine) -> None:
+    """A checkpoint in a compiled function saves only its input between the passes.
+
+    The function without a checkpoint saves more; value and gradient are the same.
+    """
     plain: Any = torch.compile(chain, backend="aot_eager_decomp_partition", fullgraph=True)
     wanted, many = saved(plain, x)
     (expected,) = torch.autograd.grad(wanted.sum(), x)
@@ -91,8 +93,8 @@ def test_compile_with_checkpoint_keeps_the_input_alone(x: Tensor, engine: Engine
     torch.testing.assert_close(found, expected)
 
 
-#: Torch runs a random operator again from a generator that follows the first one: one more argument of the compiled
-#: backward pass, and for CUDA alone.
+#: Torch recomputes a random operator with a generator that follows the first one, passed as an extra argument of the
+#: compiled backward pass. Only CUDA does this.
 GENERATORS_LEFT_OUT = Known(
     "the captured pass leaves out the generators of what runs again (_backward_prologue_functional in "
     "torch/_functorch/_aot_autograd/runtime_wrappers.py of torch 2.13)",
@@ -105,8 +107,10 @@ GENERATORS_LEFT_OUT = Known(
 def test_compile_with_checkpoint_draws_the_same_random_numbers(
     engine: Engine, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """Contract: what a compiled function behind a checkpoint drops in the forward pass has no gradient, and the rest
-    has that of what was kept."""
+    """In a compiled function behind a checkpoint, dropout's recomputation uses the mask of the forward pass.
+
+    Dropped elements have gradient zero, and kept elements have theirs.
+    """
     if engine.name == COMPILED and device.type == "cuda":
         request.applymarker(GENERATORS_LEFT_OUT.mark())
     x = torch.ones(256, device=device, requires_grad=True)
@@ -123,8 +127,11 @@ def test_compile_with_checkpoint_draws_the_same_random_numbers(
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("products", ["kept", "run_again"])
 def test_compile_with_a_checkpoint_policy_of_operators(products: str, x: Tensor, engine: Engine) -> None:
-    """Contract: under a policy that keeps matrix products those are not run again in the backward pass of a compiled
-    function, and under one that keeps nothing they are; the gradient is the same."""
+    """A checkpoint policy decides which operators a compiled function recomputes in the backward pass.
+
+    Matrix products are not recomputed under a policy that saves them, and are under a policy that saves nothing; the
+    gradient is the same.
+    """
     keeps = CheckpointPolicy.MUST_SAVE if products == "kept" else CheckpointPolicy.MUST_RECOMPUTE
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -138,14 +145,14 @@ def test_compile_with_a_checkpoint_policy_of_operators(products: str, x: Tensor,
         (found,) = torch.autograd.grad(result.sum(), x)
 
     torch.testing.assert_close(found, expected)
-    # Two of the backward for each of the three products, and the products themselves where they are run again.
+    # Two backward products for each of the three products, plus the three products where they are recomputed.
     assert ran.names.count("mm") == (6 if products == "kept" else 9)
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_compile_with_checkpoint_gives_gradients_of_a_modules_parameters(engine: Engine, device: torch.device) -> None:
-    """Contract: a module's parameters, closed over and not passed, get the gradients that they get without a
-    checkpoint, pass after pass."""
+    """Module parameters that the compiled function closes over get the same gradients as without a checkpoint, in each
+    pass."""
     torch.manual_seed(4)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).to(device)
     function = compiled(model)

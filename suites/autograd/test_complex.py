@@ -1,4 +1,4 @@
-"""Complex gradients: the convention is the conjugate one, so that minus the gradient leads downhill."""
+"""Complex gradients: the conjugate convention, by which the negative gradient is the direction of descent."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ LOSSES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[comple
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_complex_gradient_of_a_real_result(loss: str, engine: Engine, device: torch.device) -> None:
-    """Contract: for a real L(z) with z = x + iy, the gradient is dL/dx + i dL/dy, the conjugate of what is usual for
-    holomorphic functions. Told by hand for each."""
+    """For a real L(z) with z = x + iy, the gradient is dL/dx + i dL/dy, compared with values derived by hand."""
     function, by_hand = LOSSES[loss]
     z = points(device)
 
@@ -60,7 +59,7 @@ HOLOMORPHIC: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[t
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", HOLOMORPHIC)
 def test_complex_gradient_through_a_holomorphic_function(name: str, engine: Engine, device: torch.device) -> None:
-    """Contract: a holomorphic function multiplies the gradient by the conjugate of its derivative."""
+    """A holomorphic function multiplies the gradient by the conjugate of its derivative."""
     function, derivative = HOLOMORPHIC[name]
     z = points(device)
     start = torch.tensor([1.0 + 1.0j, 2.0 - 3.0j, -1.0j], dtype=torch.complex128, device=device)
@@ -72,8 +71,8 @@ def test_complex_gradient_through_a_holomorphic_function(name: str, engine: Engi
     torch.testing.assert_close(z.grad, expected, rtol=1e-13, atol=1e-13)
 
 
-def test_complex_gradient_step_against_it_leads_down(engine: Engine, device: torch.device) -> None:
-    """Contract: to go against the gradient makes a real loss of complex numbers smaller, until it is at its least."""
+def test_complex_gradient_descent_reduces_the_loss(engine: Engine, device: torch.device) -> None:
+    """Gradient descent on complex parameters reduces a real loss at every step."""
     z = points(device)
     goal = torch.tensor([1.0j, 2.0, -1.0 - 1.0j], dtype=torch.complex128, device=device)
     losses = []
@@ -90,7 +89,7 @@ def test_complex_gradient_step_against_it_leads_down(engine: Engine, device: tor
 
 
 def test_complex_functions_of_real_inputs_have_real_gradients(engine: Engine, device: torch.device) -> None:
-    """Contract: a real input that met complex numbers has a real gradient: the real part of the complex one."""
+    """A real input of complex operations gets a real gradient: the real part of the complex one."""
     x = torch.tensor([2.0, 3.0], dtype=torch.float64, device=device, requires_grad=True)
     z = torch.tensor([1.0 + 1.0j, 2.0 - 1.0j], dtype=torch.complex128, device=device)
 
@@ -106,9 +105,11 @@ def test_complex_functions_of_real_inputs_have_real_gradients(engine: Engine, de
     assert x.grad.tolist() == [1.0, -1.0]
 
 
-def test_complex_backward_needs_a_start(engine: Engine, device: torch.device) -> None:
-    """Contract: the start of a pass is made up for real numbers only: for a complex one it must be given, and a
-    sum passes it on to each number."""
+def test_complex_backward_needs_an_initial_gradient(engine: Engine, device: torch.device) -> None:
+    """`backward` on a complex scalar without an initial gradient raises.
+
+    A given initial gradient propagates through a sum to each element.
+    """
     z = points(device)
 
     with pytest.raises(RuntimeError, match="grad can be implicitly created only for real scalar outputs"):
@@ -119,10 +120,9 @@ def test_complex_backward_needs_a_start(engine: Engine, device: torch.device) ->
     assert z.grad.tolist() == [2.0 + 3.0j] * 3
 
 
-@waived(Known("a view of another dtype that was changed cannot be captured", LIST, RuntimeError))
+@waived(Known("an in-place change through a view of another dtype cannot be captured", LIST, RuntimeError))
 def test_complex_real_and_imag_views_changed_in_place(engine: Engine, device: torch.device) -> None:
-    """Contract: to change the real or the imaginary part by its view is to change the number: its gradient is scaled
-    there alone."""
+    """In-place changes through the `real` or `imag` view scale the gradient of that part only."""
     z = points(device)
 
     w = z * 1

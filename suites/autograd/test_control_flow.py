@@ -1,4 +1,4 @@
-"""Operators that take functions: branches, loops and regions that stay one node of a graph, and their gradients."""
+"""Higher-order operators (branches, loops, regions), which stay one node in the graph, and their gradients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
 
 from .engines import LIST, Engine, Known, waived
 
-#: With the engine too: what is asked of a compiler is compiled.
+#: Applies under both engines, because these operators always compile their functions.
 pytestmark = pytest.mark.keeps(KEEPS, **KEPT)
 
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
-    """A compiler that has seen nothing, and afterwards has again: these operators compile what they are given."""
+    """Reset the compiler before and after the case, because these operators compile their functions."""
     private.reset_compiler()
     with private.compiler_unheard():
         yield
@@ -35,8 +35,7 @@ def x(device: torch.device) -> Tensor:
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("taken", [True, False])
 def test_cond_has_the_gradient_of_the_branch_taken(taken: bool, x: Tensor, engine: Engine) -> None:
-    """Contract: `torch.cond` on a tensor has value and gradient of the branch that was taken, of the operands and of
-    what the branches close over."""
+    """`torch.cond` returns the value and gradient of the branch taken, for operands and for captured tensors."""
     factor = torch.tensor(3.0, device=x.device, requires_grad=True)
 
     def heads(at: Tensor) -> Tensor:
@@ -57,7 +56,7 @@ def test_cond_has_the_gradient_of_the_branch_taken(taken: bool, x: Tensor, engin
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_cond_within_cond(x: Tensor, engine: Engine) -> None:
-    """Contract: branches nest: of four ways each gives its own gradient."""
+    """Nested `cond` gives the gradient of the path taken, for each of four paths."""
 
     def inner(at: Tensor, second: Tensor, scale: float) -> Tensor:
         return torch.cond(second, lambda given: given * scale, lambda given: given * given * scale, (at,))
@@ -76,7 +75,7 @@ def test_cond_within_cond(x: Tensor, engine: Engine) -> None:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_map_over_rows_has_the_gradient_of_each_row(engine: Engine, device: torch.device) -> None:
-    """Contract: `map` over the rows of a tensor has each row's gradient, and for what all rows share their sum."""
+    """`map` over rows gives each row its gradient, and a shared operand the sum over rows."""
     over_rows = private.higher_order("map")
     rows = torch.arange(6.0, device=device).reshape(3, 2).requires_grad_()
     shared = torch.tensor([2.0, -1.0], device=device, requires_grad=True)
@@ -93,11 +92,10 @@ def test_map_over_rows_has_the_gradient_of_each_row(engine: Engine, device: torc
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @waived(
-    Known("`scan` traces its own gradient when it is called, and compiled autograd captures that", LIST, RuntimeError)
+    Known("`scan` traces its gradient when it is called, and compiled autograd captures that trace", LIST, RuntimeError)
 )
 def test_scan_of_a_recurrence_has_its_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: `scan` gives each state of a recurrence, and its gradient goes back through all of them, as through a
-    loop."""
+    """`scan` returns every state of a recurrence, and its gradient equals that of the equivalent loop."""
     scan = private.higher_order("scan")
     steps = torch.linspace(0.5, 1.5, 5, device=device).unsqueeze(1).requires_grad_()
     start = torch.tensor([0.25], device=device, requires_grad=True)
@@ -125,7 +123,7 @@ def test_scan_of_a_recurrence_has_its_gradient(engine: Engine, device: torch.dev
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_associative_scan_of_running_products_has_its_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: an associative scan that multiplies is the running product, and has its gradient."""
+    """`associative_scan` with multiplication equals `cumprod` in value and gradient."""
     associative_scan = private.higher_order("associative_scan")
     x = torch.tensor([[0.5, 2.0], [1.5, -1.0], [3.0, 0.25]], device=device, requires_grad=True)
 
@@ -137,8 +135,7 @@ def test_associative_scan_of_running_products_has_its_gradient(engine: Engine, d
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_nested_compile_region_has_its_gradient_at_each_call(x: Tensor, engine: Engine) -> None:
-    """Contract: a function that is a region of its own in a compiled one has its gradient at each place it is called
-    from."""
+    """A nested compile region has the correct gradient at each place it is called from."""
 
     @torch.compiler.nested_compile_region
     def region(at: Tensor) -> Tensor:

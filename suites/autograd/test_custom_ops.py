@@ -1,4 +1,4 @@
-"""Custom operators of `torch.library`: their gradients, and the checks that come with them."""
+"""Custom operators of `torch.library`: their gradients, and the checks that torch provides for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROW = "test_compiled_autograd::TestCustomOpWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 def test_register_autograd_formula_is_the_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: the formula given to `register_autograd` is the gradient, with what its context saved; inputs that are
-    no tensors have none."""
+    """The formula given to `register_autograd` determines the gradient, using its saved context; non-tensor inputs get
+    none."""
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
 
     (operators.scaled_sine(x, 3.0) * 2).sum().backward()
@@ -26,7 +26,7 @@ def test_register_autograd_formula_is_the_gradient(engine: Engine, device: torch
 
 @pytest.mark.covers(ROW)
 def test_register_autograd_with_several_results(engine: Engine, device: torch.device) -> None:
-    """Contract: each result has its gradient, zero where nobody used it; integers and what was marked have none."""
+    """Each result of an operator has a gradient, zero if unused; integer and non-differentiable results have none."""
     x = torch.tensor([1.0, 3.0, 2.0], device=device, requires_grad=True)
 
     total, squares, greatest = operators.parts(x)
@@ -41,7 +41,7 @@ def test_register_autograd_with_several_results(engine: Engine, device: torch.de
 
 @pytest.mark.covers(ROW)
 def test_register_autograd_with_lists_of_tensors(engine: Engine, device: torch.device) -> None:
-    """Contract: an operator of a list of tensors gives a list of gradients, one for each."""
+    """An operator that takes a list of tensors returns a list of gradients, one per tensor."""
     tensors = [torch.ones(2, device=device, requires_grad=True) for _ in range(3)]
 
     operators.weighted_sum(tensors, [2.0, 3.0, 5.0]).sum().backward()
@@ -51,7 +51,7 @@ def test_register_autograd_with_lists_of_tensors(engine: Engine, device: torch.d
 
 @pytest.mark.covers(ROW)
 def test_custom_op_in_chains_with_others(engine: Engine, device: torch.device) -> None:
-    """Contract: gradients flow through chains of custom and ordinary operators, and through the same one twice."""
+    """Gradients propagate through chains of custom and built-in operators, also when one operator occurs twice."""
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
     y = x.detach().clone().requires_grad_()
 
@@ -65,8 +65,10 @@ def test_custom_op_in_chains_with_others(engine: Engine, device: torch.device) -
 
 @pytest.mark.covers(ROW)
 def test_custom_op_without_register_autograd_is_a_backward_error(engine: Engine, device: torch.device) -> None:
-    """Contract: an operator without a formula runs forwards, and a backward pass to it is an error that names it; for
-    inputs that require no gradient it is a constant."""
+    """An operator without an autograd formula runs forward, and `backward` through it raises and names the operator.
+
+    Without inputs that require grad, its result does not require grad.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
 
     assert not operators.without_formula(x.detach()).requires_grad
@@ -79,8 +81,10 @@ def test_custom_op_without_register_autograd_is_a_backward_error(engine: Engine,
 
 @pytest.mark.covers(ROW)
 def test_custom_op_mutates_args_counts_as_in_place(engine: Engine, device: torch.device) -> None:
-    """Contract: an operator changes the inputs it declares, which counts as a change in place: a graph that saved one
-    before is refused."""
+    """An in-place change of an input declared in `mutates_args` increments its version counter.
+
+    The backward pass of a graph that saved such an input raises.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     target = torch.ones(2, device=device)
     y = (x * target).sum()
@@ -92,9 +96,9 @@ def test_custom_op_mutates_args_counts_as_in_place(engine: Engine, device: torch
     engine.still_works()
 
 
-#: Up to torch 2.13 compiled autograd does not keep two of these contracts.
+#: Compiled autograd up to torch 2.13 does not meet two of these contracts.
 BEFORE_2_14 = torch.__version__ < (2, 14)
-NOT_COUNTED = Known("gradients of an operator are not counted", LIST, pytest.fail.Exception, BEFORE_2_14)
+NOT_COUNTED = Known("the number of gradients of an operator is not checked", LIST, pytest.fail.Exception, BEFORE_2_14)
 
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
@@ -110,8 +114,10 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
 def test_register_autograd_formula_that_returns_wrong_gradients_is_an_error(
     what: str, engine: Engine, device: torch.device
 ) -> None:
-    """Contract: a formula that returns too few gradients or one of a wrong shape is an error, and what it raises comes
-    out as it is; nothing is written."""
+    """A formula that returns too few gradients, or one of the wrong shape, raises and writes no gradient.
+
+    An exception from the formula propagates unchanged.
+    """
     error, message = ERRORS[what]
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -122,9 +128,8 @@ def test_register_autograd_formula_that_returns_wrong_gradients_is_an_error(
 
 
 @pytest.mark.covers(ROW)
-def test_opcheck_passes_a_right_operator(engine: Engine, device: torch.device) -> None:
-    """Contract: `opcheck` finds nothing wrong with schema, registration of the gradient and fake of an operator that
-    keeps to the rules."""
+def test_opcheck_accepts_a_correct_operator(engine: Engine, device: torch.device) -> None:
+    """`opcheck` accepts the schema, autograd registration and fake implementation of a correct operator."""
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
 
     found = opcheck(operators.scaled_sine, (x, 3.0), test_utils=CHECKS)  # type: ignore[arg-type]
@@ -134,10 +139,11 @@ def test_opcheck_passes_a_right_operator(engine: Engine, device: torch.device) -
 
 
 @pytest.mark.covers(ROW)
-@waived(Known("a pass within a trace cannot be captured", LIST, Exception, BEFORE_2_14))  # OpCheckError is not public
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # 2.14, of itself
-def test_opcheck_traces_a_right_operator(engine: Engine, device: torch.device) -> None:
-    """Contract: `opcheck` traces forward and backward of a right operator, and finds the gradients of running it."""
+@waived(Known("a pass inside a trace cannot be captured", LIST, Exception, BEFORE_2_14))  # OpCheckError is not public
+# raised by torch 2.14 itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_opcheck_traces_a_correct_operator(engine: Engine, device: torch.device) -> None:
+    """`opcheck` traces forward and backward of a correct operator and finds the eager gradients."""
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
 
     found = opcheck(operators.scaled_sine, (x, 3.0), test_utils=("test_aot_dispatch_dynamic",))  # type: ignore[arg-type]
@@ -150,8 +156,8 @@ FOUND = {"undeclared_change": "test_schema failed.*mutated", "wrong_fake": r"tes
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_opcheck_finds_what_is_wrong(name: str, engine: Engine, device: torch.device) -> None:
-    """Contract: `opcheck` finds an input changed without being declared, and a fake that does not tell the shape."""
+def test_opcheck_reports_an_incorrect_operator(name: str, engine: Engine, device: torch.device) -> None:
+    """`opcheck` reports an undeclared in-place change, and a fake implementation that returns the wrong shape."""
     operator = getattr(operators, name)
     x = torch.ones(2, 3, device=device)
 
@@ -162,7 +168,7 @@ def test_opcheck_finds_what_is_wrong(name: str, engine: Engine, device: torch.de
 
 
 def test_register_autograd_formula_sees_needs_input_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: of several tensors those that require gradients get them, whatever else the operator takes."""
+    """Of a list of tensor inputs, only those that require grad get gradients, according to `needs_input_grad`."""
     first = torch.ones(2, device=device, requires_grad=True)
     second = torch.ones(2, device=device)
 

@@ -1,4 +1,4 @@
-"""Forward mode: dual numbers, held against the backward pass."""
+"""Forward-mode autograd with dual numbers, compared with the backward pass."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.autograd.forward_ad as fwAD  # noqa: N812  (as its documentation has it)
+import torch.autograd.forward_ad as fwAD  # noqa: N812 (the alias that the documentation uses)
 
 from .engines import LIST, Engine, Known, waived
 from .functions import apply
 
-# What is imported with the first dual number of a process.
+# Modules that the first dual number of a process imports.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
 
 ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_make_dual_forward_and_backward_agree(name: str, engine: Engine, device: torch.device) -> None:
-    """Contract: for a tangent v and a start u, u · (J v), by forward mode, is (u J) · v, by the backward pass, to
+    """For a tangent v and an initial gradient u, forward mode's u · (J v) equals the backward pass's (u J) · v, up to
     rounding."""
     function = FUNCTIONS[name]
     x = double(device, 0.5, 1.5, -0.25)
@@ -58,8 +58,11 @@ def test_make_dual_forward_and_backward_agree(name: str, engine: Engine, device:
 
 
 def test_make_dual_tangent_lives_as_long_as_its_dual_level(engine: Engine, device: torch.device) -> None:
-    """Contract: a tangent belongs to its level: outside of one no dual can be made, and after it the tensor has no
-    tangent; a tangent fits its tensor in shape."""
+    """A tangent exists only within its dual level: `make_dual` raises outside, and the tensor has no tangent
+    afterwards.
+
+    A tangent whose shape differs from its tensor's raises.
+    """
     x, v = double(device, 1.0, 2.0), double(device, 3.0, 4.0)
 
     with pytest.raises(RuntimeError, match=r"no level exists|not possible to create"):
@@ -78,10 +81,10 @@ def test_make_dual_tangent_lives_as_long_as_its_dual_level(engine: Engine, devic
     engine.still_works()
 
 
-@waived(Known("the node of a tangent cannot be captured", LIST, NotImplementedError))
+@waived(Known("the backward node of a tangent cannot be captured", LIST, NotImplementedError))
 def test_make_dual_tangent_can_require_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward pass goes through forward mode: of the tangent's product with respect to the primal it
-    gives the Hessian's product, and with respect to the tangent the gradient."""
+    """The backward pass differentiates through forward mode: it gives the Hessian-vector product and the tangent's
+    gradient."""
     x = double(device, 1.0, 2.0).requires_grad_()
     v = double(device, 3.0, -1.0).requires_grad_()
 
@@ -96,8 +99,10 @@ def test_make_dual_tangent_can_require_grad(engine: Engine, device: torch.device
 
 
 def test_function_jvp_is_its_own_rule(engine: Engine, device: torch.device) -> None:
-    """Contract: forward mode calls the `jvp` of a custom function with the tangents, None for inputs without, and the
-    backward pass its `backward`: each their own."""
+    """Forward mode calls the `jvp` of a custom function, and the backward pass its `backward`.
+
+    `jvp` receives None for inputs without a tangent.
+    """
 
     class Cube(torch.autograd.Function):
         @staticmethod
@@ -131,8 +136,8 @@ def test_function_jvp_is_its_own_rule(engine: Engine, device: torch.device) -> N
     assert torch.equal(leaf.grad, tangent)
 
 
-def test_function_without_jvp_says_so_in_forward_mode(engine: Engine, device: torch.device) -> None:
-    """Contract: forward mode through a custom function without `jvp` is an error that names what is missing."""
+def test_function_without_jvp_raises_in_forward_mode(engine: Engine, device: torch.device) -> None:
+    """Forward mode through a custom function without `jvp` raises and names the missing method."""
 
     class Plain(torch.autograd.Function):
         @staticmethod
@@ -154,8 +159,8 @@ def test_function_without_jvp_says_so_in_forward_mode(engine: Engine, device: to
 
 
 def test_make_dual_view_changed_in_place_changes_the_tangent_of_its_base(engine: Engine, device: torch.device) -> None:
-    """Contract: tangents follow views and changes in place: what is written into a view of a dual is in the tangent of
-    the base, as it is in the backward pass."""
+    """An in-place write to a view of a dual tensor updates the tangent of its base, consistent with the backward
+    pass."""
     x, v = double(device, 1.0, 2.0, 3.0), double(device, 1.0, 1.0, 1.0)
 
     def change(given: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Custom functions that do not keep their part: what is refused, and what is put right for them."""
+"""Custom functions that break the rules: which errors are raised, and which results are corrected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def returning(gradients: Callable[[torch.Tensor], Any]) -> type[Function]:
-    """A function that multiplies by one, with whatever backward."""
+    """A function that multiplies by one, with the given backward."""
 
     class Returning(Function):
         @staticmethod
@@ -42,15 +42,17 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "kind",
     WRONG,
     {
-        "too_many": Known("gradients are not counted: one too many is left out", LIST, pytest.fail.Exception),
-        "none_at_all": Known("gradients are not counted: too few are a failed look-up", LIST, IndexError),
+        "too_many": Known("gradients are not counted: an extra one is dropped", LIST, pytest.fail.Exception),
+        "none_at_all": Known("gradients are not counted: too few fail in a lookup", LIST, IndexError),
     },
 )
 def test_function_backward_gradients_that_do_not_fit_are_refused(
     kind: str, engine: Engine, device: torch.device
 ) -> None:
-    """Contract: a backward that returns too many gradients, too few, or one of a shape that is not the input's is an
-    error that says which; nothing is written."""
+    """A backward that returns too many gradients, too few, or one of the wrong shape raises with the details.
+
+    No gradient is written.
+    """
     gradients, message = WRONG[kind]
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -61,7 +63,7 @@ def test_function_backward_gradients_that_do_not_fit_are_refused(
 
 
 def test_function_backward_nones_too_many_are_ignored(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward may return more gradients than there were inputs, if those are None."""
+    """A backward may return more gradients than there are inputs if the extra ones are None."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     apply(returning(lambda gradient: (gradient * 3, None, None)), x).sum().backward()
@@ -81,8 +83,7 @@ FITTED: dict[str, tuple[Callable[[torch.Tensor], Any], list[list[float]]]] = {
 def test_function_backward_gradients_are_summed_and_converted_to_fit(
     kind: str, engine: Engine, device: torch.device
 ) -> None:
-    """Contract: a gradient that is larger by broadcasting is summed to the shape of its input, and one of another
-    dtype is converted."""
+    """A gradient larger by broadcasting is summed to its input's shape, and one of another dtype is converted."""
     gradients, expected = FITTED[kind]
     x = torch.ones(2, 3, device=device, requires_grad=True)
 
@@ -94,7 +95,7 @@ def test_function_backward_gradients_are_summed_and_converted_to_fit(
 
 
 def test_function_backward_none_is_no_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: None for a gradient means none: nothing is accumulated, and `grad` complains unless told not to."""
+    """A None gradient accumulates nothing, and `autograd.grad` raises for it unless `allow_unused` is set."""
     function = returning(lambda gradient: None)
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -105,8 +106,8 @@ def test_function_backward_none_is_no_gradient(engine: Engine, device: torch.dev
     assert torch.autograd.grad(apply(function, x).sum(), x, allow_unused=True) == (None,)
 
 
-def test_function_without_a_backward_says_so(engine: Engine, device: torch.device) -> None:
-    """Contract: a function without `backward` can be used forwards, and says in a backward pass what is missing."""
+def test_function_without_a_backward_raises(engine: Engine, device: torch.device) -> None:
+    """A function without `backward` works forward, and the backward pass raises and names the missing method."""
 
     class Forward(Function):
         @staticmethod
@@ -123,12 +124,12 @@ def test_function_without_a_backward_says_so(engine: Engine, device: torch.devic
 
 
 class OwnError(Exception):
-    """Raised in a backward, and found where `backward` was called."""
+    """Raised in a backward and caught at the call of `backward`."""
 
 
 @pytest.mark.covers(ROW)
 def test_function_backward_error_is_raised_as_it_is(engine: Engine, device: torch.device) -> None:
-    """Contract: what a custom function raises in its backward comes out of the pass, with its type and text."""
+    """An exception from a custom function's backward propagates with its type and message."""
 
     def refuse(gradient: torch.Tensor) -> torch.Tensor:
         raise OwnError("of our own")
@@ -143,7 +144,8 @@ def test_function_backward_error_is_raised_as_it_is(engine: Engine, device: torc
 
 @pytest.mark.covers(ROW)
 def test_save_for_backward_tensor_changed_in_place_is_refused(engine: Engine, device: torch.device) -> None:
-    """Contract: a tensor that a custom function saved and that was changed in place is refused, as for torch's own."""
+    """An in-place change of a tensor that a custom function saved makes the backward pass raise, as for built-in
+    functions."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
 
@@ -156,8 +158,10 @@ def test_save_for_backward_tensor_changed_in_place_is_refused(engine: Engine, de
 
 
 def test_save_for_backward_is_freed_with_the_pass(engine: Engine, device: torch.device) -> None:
-    """Contract: after a pass without `retain_graph`, what a custom function saved is gone, and a second pass says so;
-    what is kept as an attribute of the context stays."""
+    """A pass without `retain_graph` frees what a custom function saved, and a second pass raises.
+
+    Attributes of the context stay.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     y = square(x)
     node: Any = y.grad_fn
@@ -173,8 +177,10 @@ def test_save_for_backward_is_freed_with_the_pass(engine: Engine, device: torch.
 
 
 def test_function_that_returns_a_view_forbids_in_place_changes(engine: Engine, device: torch.device) -> None:
-    """Contract: a view that a custom function returned cannot be changed in place, its history would be lost; its
-    gradient is as its backward says."""
+    """An in-place change of a view that a custom function returned raises, because the history would be lost.
+
+    Its gradient is the one its backward returns.
+    """
 
     class Row(Function):
         @staticmethod
@@ -196,7 +202,7 @@ def test_function_that_returns_a_view_forbids_in_place_changes(engine: Engine, d
 
 
 def test_mark_dirty_input_has_to_be_returned(engine: Engine, device: torch.device) -> None:
-    """Contract: an input marked dirty that is not among the results is an error."""
+    """An input marked dirty that is not among the returned results raises."""
 
     class Dirty(Function):
         @staticmethod

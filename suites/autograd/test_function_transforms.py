@@ -1,7 +1,7 @@
-"""Transforms of functions: `torch.func` differentiates functions instead of graphs, and needs the engine for it.
+"""`torch.func` transforms, which differentiate functions instead of graphs and use the engine internally.
 
-`grad`, `vjp` and what is built from them run a backward pass within the transform. `vmap` alone runs none, so that each
-case here has one.
+`grad`, `vjp` and the transforms built on them run a backward pass. `vmap` alone runs none, so each case here combines
+it with one that does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from suites.compiled import WRAPPED_SUITES
 
 from .engines import Engine
 
-#: Forward mode's table of decompositions is made of `torch.jit` functions, when it is first needed.
+#: Forward mode's decomposition table consists of `torch.jit` functions, created on first use.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
 
@@ -26,7 +26,7 @@ def wave(x: Tensor) -> Tensor:
 
 
 def slope(x: Tensor) -> Tensor:
-    """The derivative of `wave`, by hand."""
+    """The derivative of `wave`, derived by hand."""
     return x.sin() + x * x.cos()
 
 
@@ -37,8 +37,8 @@ def x(device: torch.device) -> Tensor:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_grad_of_a_function(x: Tensor, engine: Engine) -> None:
-    """Contract: `grad` gives the derivative of a function at a point; neither the point nor the derivative has a graph
-    or a gradient afterwards."""
+    """`func.grad` returns the derivative at a point; neither the point nor the derivative has a graph or `.grad`
+    afterwards."""
     found = grad(lambda at: wave(at).sum())(x)
 
     torch.testing.assert_close(found, slope(x))
@@ -49,8 +49,10 @@ def test_func_grad_of_a_function(x: Tensor, engine: Engine) -> None:
 
 
 def test_func_grad_and_value_has_aux_and_argnums(x: Tensor, engine: Engine) -> None:
-    """Contract: `grad_and_value` gives the gradient, and then what the function returned; with `has_aux` that is a pair
-    of value and whatever else; `argnums` says by which arguments is differentiated."""
+    """`grad_and_value` returns the gradient and the value, which with `has_aux` is a pair with the auxiliary output.
+
+    `argnums` selects the arguments to differentiate.
+    """
 
     def product(left: Tensor, right: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return (left * right).sum(), {"left": left * 1}
@@ -66,8 +68,7 @@ def test_func_grad_and_value_has_aux_and_argnums(x: Tensor, engine: Engine) -> N
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_vjp_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
-    """Contract: `vjp` gives a function's value and its pullback, which multiplies any cotangent by the transposed
-    Jacobian, as often as it is called."""
+    """`vjp` returns the value and a pullback, which multiplies a cotangent by the transposed Jacobian on every call."""
     value, pullback = vjp(wave, x)
     assert torch.equal(value, wave(x))
     for cotangent in (torch.ones_like(x), torch.tensor([0.0, 2.0, -1.0]).to(x)):
@@ -78,7 +79,7 @@ def test_func_vjp_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_jacrev_and_jacfwd_agree(x: Tensor, engine: Engine) -> None:
-    """Contract: the Jacobian by backward passes is that by tangents, and that by hand."""
+    """`jacrev` and `jacfwd` both match the Jacobian derived by hand."""
 
     def turned(at: Tensor) -> Tensor:
         return torch.stack([at[0] * at[1], at[2].exp()])
@@ -92,7 +93,7 @@ def test_func_jacrev_and_jacfwd_agree(x: Tensor, engine: Engine) -> None:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_grad_hessian_and_jvp_nest(x: Tensor, engine: Engine) -> None:
-    """Contract: the gradient of a gradient, the Hessian, and tangents of a gradient are all the second derivative."""
+    """The gradient of a gradient, the Hessian, and the tangent of a gradient all match the second derivative."""
     second = 2 * x.cos() - x * x.sin()
 
     torch.testing.assert_close(grad(lambda at: grad(lambda inner: wave(inner).sum())(at).sum())(x), second)
@@ -107,8 +108,10 @@ def test_func_grad_hessian_and_jvp_nest(x: Tensor, engine: Engine) -> None:
 def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
     chunk_size: int | None, engine: Engine, device: torch.device
 ) -> None:
-    """Contract: `vmap` of `grad` over samples gives each sample's gradient of a module's parameters, the same whether
-    they go through at once or in chunks, and the same as one backward pass a sample."""
+    """`vmap` of `grad` gives per-sample gradients of a module's parameters, with or without chunks.
+
+    They match one backward pass per sample.
+    """
     torch.manual_seed(5)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).to(device, torch.float64)
     samples = torch.randn(5, 3).to(device, torch.float64)
@@ -130,8 +133,8 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_functional_call_gives_gradients_to_the_parameters_passed(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward pass through `functional_call` gives gradients to the parameters that were passed, and none
-    to the module's own."""
+    """`backward` through `functional_call` writes gradients to the parameters passed in, and none to the module's
+    own."""
     layer = torch.nn.Linear(2, 2, device=device)
     other = {"weight": torch.eye(2, device=device, requires_grad=True), "bias": torch.zeros(2, device=device)}
     given = torch.tensor([[1.0, 2.0]], device=device)
@@ -147,8 +150,8 @@ def test_functional_call_gives_gradients_to_the_parameters_passed(engine: Engine
 
 
 def test_func_grad_is_part_of_the_graph(x: Tensor, engine: Engine) -> None:
-    """Contract: what `grad` gives of a point that requires a gradient has a graph: a backward pass through it gives the
-    second derivative."""
+    """The result of `func.grad` at a point that requires grad has a graph: a backward pass gives the second
+    derivative."""
     point = x.clone().requires_grad_()
     grad(lambda at: wave(at).sum())(point).sum().backward()
 
@@ -157,7 +160,7 @@ def test_func_grad_is_part_of_the_graph(x: Tensor, engine: Engine) -> None:
 
 
 class Cube(torch.autograd.Function):
-    """x³, its derivative scaled by 10, so that one sees whose it is."""
+    """x³, with its derivative scaled by 10 so that its use is visible."""
 
     generate_vmap_rule = True
 
@@ -177,8 +180,8 @@ class Cube(torch.autograd.Function):
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_grad_and_vmap_transform_a_custom_function(x: Tensor, engine: Engine) -> None:
-    """Contract: a custom function with `setup_context` has its own backward under `grad` and, with
-    `generate_vmap_rule`, under `vmap` of it."""
+    """A custom function with `setup_context` uses its own backward under `grad` and, with `generate_vmap_rule`, under
+    `vmap`."""
     torch.testing.assert_close(grad(lambda at: Cube.apply(at).sum())(x), 30 * x**2)
     torch.testing.assert_close(vmap(grad(Cube.apply))(x), 30 * x**2)
     engine.still_works()
@@ -186,8 +189,10 @@ def test_func_grad_and_vmap_transform_a_custom_function(x: Tensor, engine: Engin
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_vmap_randomness_different_and_same(x: Tensor, engine: Engine) -> None:
-    """Contract: `vmap` refuses random numbers unless told whether samples share them: `different` draws for each,
-    `same` for all; gradients see what was drawn."""
+    """`vmap` raises on random operators unless `randomness` is `different` (per sample) or `same` (shared).
+
+    Gradients use the numbers drawn.
+    """
 
     def loss(at: Tensor) -> Tensor:
         return at * torch.rand_like(at)

@@ -1,4 +1,4 @@
-"""Custom functions: what they are given, what they may save, and what they may return."""
+"""Custom functions: their inputs, what they save, and what they return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 def test_save_for_backward_keeps_inputs_results_and_none(engine: Engine, device: torch.device) -> None:
-    """Contract: `save_for_backward` keeps inputs, results, tensors made on the way and None, in their order."""
+    """`save_for_backward` keeps inputs, results, intermediate tensors and None, in order."""
 
     class Power(Function):
         @staticmethod
@@ -43,8 +43,10 @@ def test_save_for_backward_keeps_inputs_results_and_none(engine: Engine, device:
 
 @pytest.mark.covers(ROW)
 def test_needs_input_grad_tells_what_is_wanted(engine: Engine, device: torch.device) -> None:
-    """Contract: `needs_input_grad` is True for the inputs that require a gradient and False for others, numbers and
-    None among them; a gradient returned for one that needs none is ignored."""
+    """`needs_input_grad` is True for inputs that require grad and False for all others, including numbers and None.
+
+    A gradient returned for an input that does not need one is ignored.
+    """
     needed: list[tuple[bool, ...]] = []
 
     class Combine(Function):
@@ -81,8 +83,10 @@ def test_needs_input_grad_tells_what_is_wanted(engine: Engine, device: torch.dev
 def test_set_materialize_grads_decides_the_gradient_of_an_unused_result(
     materialised: bool, engine: Engine, device: torch.device
 ) -> None:
-    """Contract: a result that takes no part in the pass, whichever it is, has the gradient zero, of its shape; after
-    `set_materialize_grads(False)` None."""
+    """The gradient of an unused result is a zero tensor of its shape.
+
+    After `set_materialize_grads(False)` it is None.
+    """
     seen: list[list[list[float] | None]] = []
 
     class Two(Function):
@@ -114,7 +118,7 @@ def test_set_materialize_grads_decides_the_gradient_of_an_unused_result(
 
 @pytest.mark.covers(ROW)
 def test_mark_non_differentiable_result_requires_no_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: a result marked as not differentiable requires no gradient; the others do, and theirs arrives."""
+    """A result marked non-differentiable does not require grad; the other results do, and their gradients arrive."""
 
     class Sorted(Function):
         @staticmethod
@@ -143,8 +147,11 @@ def test_mark_non_differentiable_result_requires_no_grad(engine: Engine, device:
 
 @pytest.mark.covers(ROW)
 def test_mark_dirty_input_has_a_new_history(engine: Engine, device: torch.device) -> None:
-    """Contract: an input marked dirty and returned is the same tensor, with a new history: the gradient goes through
-    the function once. A leaf that requires a gradient is refused."""
+    """An input that is marked dirty and returned is the same tensor with a new history, so the gradient passes through
+    once.
+
+    Marking a leaf that requires grad raises.
+    """
 
     class DoubleInPlace(Function):
         @staticmethod
@@ -173,8 +180,10 @@ def test_mark_dirty_input_has_a_new_history(engine: Engine, device: torch.device
 
 
 def test_function_that_returns_its_input_has_its_own_backward(engine: Engine, device: torch.device) -> None:
-    """Contract: a function that returns its input has its own backward: the result is another tensor object with the
-    values of the input, and the input itself is not changed."""
+    """A function that returns its input unchanged still runs its own backward.
+
+    The result is another tensor object with the same values, and the input is not changed.
+    """
 
     class Reverse(Function):
         @staticmethod
@@ -198,8 +207,10 @@ def test_function_that_returns_its_input_has_its_own_backward(engine: Engine, de
 
 
 def test_setup_context_fills_the_context_apart(engine: Engine, device: torch.device) -> None:
-    """Contract: with `setup_context`, `forward` gets no context and all inputs, defaults included; the context is
-    filled from inputs and result, and backward works by it."""
+    """With `setup_context`, `forward` receives all inputs, defaults included, and no context.
+
+    `setup_context` fills the context from inputs and result, and `backward` uses it.
+    """
 
     class Weighted(Function):
         @staticmethod
@@ -228,8 +239,10 @@ def test_setup_context_fills_the_context_apart(engine: Engine, device: torch.dev
 
 
 def test_function_passes_lists_and_other_objects_through(engine: Engine, device: torch.device) -> None:
-    """Contract: inputs that are no tensors reach `forward` as they are, and tensors within them take no part; results
-    that are no tensors come out as they are."""
+    """Non-tensor inputs reach `forward` unchanged, and tensors inside them are not differentiated.
+
+    Non-tensor results are returned unchanged.
+    """
 
     class Odd(Function):
         @staticmethod
@@ -253,8 +266,7 @@ def test_function_passes_lists_and_other_objects_through(engine: Engine, device:
 
 
 def test_function_within_a_function(engine: Engine, device: torch.device) -> None:
-    """Contract: a function may build a graph of its own in `forward` and go through it in `backward`; other functions
-    around it see nothing of that."""
+    """A function may build a graph in `forward` and traverse it in `backward`, invisibly to enclosing functions."""
 
     class Inner(Function):
         @staticmethod
@@ -278,7 +290,7 @@ def test_function_within_a_function(engine: Engine, device: torch.device) -> Non
 
 
 def test_function_class_made_for_each_call(engine: Engine, device: torch.device) -> None:
-    """Contract: functions are told apart by their class, and not by its name or text: each has its own backward."""
+    """Functions are distinguished by class, not by name or source: each has its own backward."""
 
     def scaling(factor: float) -> type[Function]:
         class Scale(Function):
@@ -303,7 +315,7 @@ def test_function_class_made_for_each_call(engine: Engine, device: torch.device)
 
 
 def test_once_differentiable_gives_first_derivatives(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward marked `once_differentiable` gives first derivatives as ever."""
+    """A backward marked `once_differentiable` gives first derivatives as usual."""
 
     class Once(Function):
         @staticmethod

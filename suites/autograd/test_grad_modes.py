@@ -1,4 +1,4 @@
-"""Where gradients are recorded: `no_grad`, `enable_grad`, `set_grad_enabled`, inference mode, `detach`."""
+"""Grad modes: `no_grad`, `enable_grad`, `set_grad_enabled`, inference mode and `detach`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 def test_no_grad_results_are_constants(engine: Engine, device: torch.device) -> None:
-    """Contract: what is computed under `no_grad` requires no gradient and counts as a constant of what follows."""
+    """Results computed under `no_grad` do not require grad and act as constants in later operations."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
     with torch.no_grad():
@@ -30,8 +30,10 @@ def test_no_grad_results_are_constants(engine: Engine, device: torch.device) -> 
 
 
 def test_no_grad_enable_grad_and_set_grad_enabled_nest_and_end(engine: Engine, device: torch.device) -> None:
-    """Contract: each block and decorated function has its mode, and the one around it is as before afterwards, an
-    error or not; a generator has its own between its steps alone."""
+    """Each block and decorated function has its own mode and restores the enclosing one, also after an exception.
+
+    A generator has its mode only while it runs.
+    """
 
     @torch.no_grad()
     def decorated(x: torch.Tensor) -> torch.Tensor:
@@ -68,8 +70,7 @@ def test_no_grad_enable_grad_and_set_grad_enabled_nest_and_end(engine: Engine, d
 
 @pytest.mark.covers(ROW)
 def test_backward_works_under_no_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: a graph that was recorded can be gone through under `no_grad`, with the same gradients, and `.grad` has
-    no history."""
+    """A recorded graph can be traversed under `no_grad`, with the same gradients, and `.grad` does not require grad."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = (x * x).sum()
 
@@ -83,7 +84,7 @@ def test_backward_works_under_no_grad(engine: Engine, device: torch.device) -> N
 
 @pytest.mark.covers(ROW)
 def test_detach_cuts_the_graph(engine: Engine, device: torch.device) -> None:
-    """Contract: no gradient flows through `detach`; other ways to the same leaf stay."""
+    """No gradient flows through `detach`; other paths to the same leaf are unaffected."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = x * 2
 
@@ -94,7 +95,7 @@ def test_detach_cuts_the_graph(engine: Engine, device: torch.device) -> None:
 
 
 def test_detach_in_place_makes_a_leaf(engine: Engine, device: torch.device) -> None:
-    """Contract: `detach_` makes a leaf of the tensor itself; a view is refused."""
+    """`detach_` turns the tensor itself into a leaf; calling it on a view raises."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = x * 2
     base = x * 3
@@ -114,8 +115,10 @@ def test_detach_in_place_makes_a_leaf(engine: Engine, device: torch.device) -> N
 
 @pytest.mark.covers(ROW)
 def test_inference_mode_tensors_are_not_for_training(engine: Engine, device: torch.device) -> None:
-    """Contract: tensors made in inference mode cannot be saved for a backward pass nor be changed in place outside;
-    a copy of one can."""
+    """Inference tensors cannot be saved for backward or changed in place outside inference mode.
+
+    A clone of one can.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     with torch.inference_mode():
         made = x * 2
@@ -134,9 +137,11 @@ def test_inference_mode_tensors_are_not_for_training(engine: Engine, device: tor
     assert x.grad.tolist() == [3.0, 5.0]
 
 
-def test_inference_mode_counts_no_versions(engine: Engine, device: torch.device) -> None:
-    """Contract: an inference tensor has no version, and asking for one is an error; ordinary tensors changed in
-    inference mode still count, so that a graph that saved them notices."""
+def test_inference_mode_tensors_have_no_version(engine: Engine, device: torch.device) -> None:
+    """An inference tensor has no version counter, and reading it raises.
+
+    In-place changes of normal tensors in inference mode are still counted, so a graph that saved them raises.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     saved = torch.ones(2, device=device)
     y = (x * saved).sum()
@@ -153,8 +158,10 @@ def test_inference_mode_counts_no_versions(engine: Engine, device: torch.device)
 
 
 def test_requires_grad_of_results_follows_the_operands(engine: Engine, device: torch.device) -> None:
-    """Contract: a result requires a gradient if an operand does; comparisons, indices and rounding to integers do
-    not, and functions of them neither."""
+    """A result requires grad if an operand does.
+
+    Comparisons, indices and integer conversions do not, nor do results computed from them.
+    """
     x = torch.tensor([1.5, -2.5], device=device, requires_grad=True)
     constant = torch.ones(2, device=device)
 

@@ -1,4 +1,4 @@
-"""Gradients of gradients."""
+"""Higher-order gradients."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def double(device: torch.device, *values: float) -> torch.Tensor:
 
 @pytest.mark.covers(ROW)
 def test_create_graph_derivatives_of_a_power(engine: Engine, device: torch.device) -> None:
-    """Contract: with `create_graph`, gradients have a history, and their gradients are the next derivative: of the
-    fourth power, up to the fourth."""
+    """With `create_graph`, gradients have a graph, and differentiating a fourth power repeatedly gives four
+    derivatives."""
     x = double(device, 1.0, 2.0, -3.0)
     derivative = x**4
     values = []
@@ -34,7 +34,7 @@ def test_create_graph_derivatives_of_a_power(engine: Engine, device: torch.devic
 
 
 def test_create_graph_is_needed_for_gradients_with_history(engine: Engine, device: torch.device) -> None:
-    """Contract: without `create_graph` gradients are constants, and a gradient of them is an error."""
+    """Without `create_graph`, gradients are constants, and differentiating them raises."""
     x = double(device, 1.0, 2.0)
     (gradient,) = torch.autograd.grad((x**3).sum(), x)
 
@@ -45,7 +45,7 @@ def test_create_graph_is_needed_for_gradients_with_history(engine: Engine, devic
 
 @pytest.mark.covers(ROW)
 def test_create_graph_hessian_is_symmetric_and_right(engine: Engine, device: torch.device) -> None:
-    """Contract: second derivatives by rows are the Hessian: symmetric, and as by hand for x²y + exp(xy)."""
+    """Second derivatives, row by row, form the symmetric Hessian derived by hand for x²y + exp(xy)."""
     p = double(device, 0.5, 2.0)
     value = p[0] ** 2 * p[1] + (p[0] * p[1]).exp()
 
@@ -61,7 +61,7 @@ def test_create_graph_hessian_is_symmetric_and_right(engine: Engine, device: tor
 
 @pytest.mark.covers(ROW)
 def test_create_graph_penalty_on_the_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: a loss made of a gradient can be trained by: parameters get the gradient of loss and penalty."""
+    """A gradient penalty can be trained: parameters get the gradient of loss plus penalty."""
     w = double(device, 2.0, 3.0)
     x = double(device, 1.0, -1.0)
 
@@ -76,9 +76,9 @@ def test_create_graph_penalty_on_the_gradient(engine: Engine, device: torch.devi
 
 
 @pytest.mark.covers(ROW)
-@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")  # once a process
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")  # once per process
 def test_create_graph_product_with_the_hessian(engine: Engine, device: torch.device) -> None:
-    """Contract: gradients accumulated with `backward(create_graph=True)` have a history that can be gone through."""
+    """Gradients accumulated with `backward(create_graph=True)` have a graph that a second pass can traverse."""
     x = double(device, 1.0, 2.0)
 
     (x**3).sum().backward(create_graph=True)
@@ -95,8 +95,7 @@ def test_create_graph_product_with_the_hessian(engine: Engine, device: torch.dev
 
 @pytest.mark.covers(ROW)
 def test_create_graph_through_a_custom_function(engine: Engine, device: torch.device) -> None:
-    """Contract: the backward of a custom function, made of differentiable operations on what was saved, can be
-    differentiated itself."""
+    """The backward of a custom function is differentiable if it uses differentiable operations on its saved tensors."""
     x = double(device, 1.0, 2.0)
 
     (first,) = torch.autograd.grad((square(x) * x).sum(), x, create_graph=True)
@@ -107,21 +106,20 @@ def test_create_graph_through_a_custom_function(engine: Engine, device: torch.de
 
 
 def test_create_graph_includes_hooks(engine: Engine, device: torch.device) -> None:
-    """Contract: what a hook makes of a gradient is part of the second derivative."""
+    """The second derivative includes what a hook did to the gradient."""
     x = double(device, 2.0)
     x.register_hook(lambda gradient: gradient * gradient)
 
     (first,) = torch.autograd.grad((x**2).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
 
-    # The hook makes (2x)² of 2x, and squares 8x on the second way.
+    # The hook turns 2x into (2x)², and squares 8x in the second pass.
     assert first.item() == 16.0
     assert second.item() == 256.0
 
 
 def test_create_graph_through_once_differentiable_is_an_error(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward marked `once_differentiable` gives first derivatives under `create_graph`, and an error that
-    says so for second ones."""
+    """Under `create_graph`, a `once_differentiable` backward gives first derivatives, and second derivatives raise."""
 
     class Once(torch.autograd.Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""In-place operations: what a backward pass makes of them, and which of them it must refuse."""
+"""In-place operations: their gradients, and the cases in which the backward pass raises."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("change", CHANGES)
 def test_in_place_change_of_a_saved_tensor_is_refused(change: str, engine: Engine, device: torch.device) -> None:
-    """Contract: a tensor that a function saved for its backward pass and that was then changed in place, itself or by
-    an alias, is an error that tells the versions expected and found; no gradient is written, and the next pass works.
+    """An in-place change of a saved tensor, directly or through an alias, makes the backward pass raise.
+
+    The message has the expected and found versions; no gradient is written, and the next pass works.
     """
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     saved = x * 2
@@ -46,8 +47,7 @@ def test_in_place_change_of_a_saved_tensor_is_refused(change: str, engine: Engin
 
 
 def test_data_change_is_not_seen_by_version_counters(engine: Engine, device: torch.device) -> None:
-    """Contract: `.data` is an alias outside autograd: a change by it counts as no new version, and the backward pass
-    takes the changed values."""
+    """A change through `.data` does not bump the version, and the backward pass uses the changed values."""
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     saved = x * 2
     result = (saved * saved).sum()
@@ -62,9 +62,11 @@ def test_data_change_is_not_seen_by_version_counters(engine: Engine, device: tor
 
 
 @pytest.mark.covers(ROW)
-def test_in_place_change_of_a_result_that_nobody_saved(engine: Engine, device: torch.device) -> None:
-    """Contract: only what is needed is compared. The result of a product by a number is not, so it may change, and
-    the changes are part of the graph."""
+def test_in_place_change_of_an_unsaved_result(engine: Engine, device: torch.device) -> None:
+    """Only tensors that the backward pass needs are checked.
+
+    The result of a multiplication by a number is not saved, so in-place changes of it are allowed and recorded.
+    """
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
 
     y = x * 3
@@ -86,8 +88,10 @@ SAVERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("function", SAVERS)
 def test_in_place_function_that_saves_its_result(function: str, engine: Engine, device: torch.device) -> None:
-    """Contract: a function in place whose derivative is told by its result has the gradient of the same function out
-    of place, and refuses once the result is changed again."""
+    """An in-place function that saves its result has the same gradient as the out-of-place function.
+
+    A later change of the result makes the backward pass raise.
+    """
     values = torch.tensor([-1.0, 0.5, 2.0], device=device)
     in_place = SAVERS[function]
     out_of_place: Callable[[torch.Tensor], torch.Tensor] = getattr(torch, function)
@@ -105,8 +109,10 @@ def test_in_place_function_that_saves_its_result(function: str, engine: Engine, 
 
 
 def test_in_place_change_of_a_leaf_that_requires_grad_is_refused(engine: Engine, device: torch.device) -> None:
-    """Contract: a leaf that requires a gradient, and a view of it, cannot be changed while gradients are recorded.
-    Under `no_grad` it can, stays a leaf, and later passes see the new values."""
+    """An in-place change of a leaf that requires grad, or of a view of one, raises while grad mode is on.
+
+    Under `no_grad` it is allowed, the tensor stays a leaf, and later passes use the new values.
+    """
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
 
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
@@ -124,9 +130,9 @@ def test_in_place_change_of_a_leaf_that_requires_grad_is_refused(engine: Engine,
 
 
 @pytest.mark.covers(ROW)
-def test_copy_takes_the_gradient_from_what_it_covers(engine: Engine, device: torch.device) -> None:
-    """Contract: `a.copy_(b)` sends the gradient to `b`, converted to its dtype and summed to its shape, and none to
-    what `a` was before."""
+def test_copy_takes_over_the_gradient_of_the_overwritten_tensor(engine: Engine, device: torch.device) -> None:
+    """`a.copy_(b)` sends the gradient to `b`, converted to its dtype and summed to its shape, and none to the previous
+    `a`."""
     old = torch.ones(2, 3, device=device, requires_grad=True)
     new = torch.tensor([1.0, 2.0, 3.0], device=device, dtype=torch.float16, requires_grad=True)
     weights = torch.arange(6.0, device=device).reshape(2, 3)
@@ -153,7 +159,7 @@ OVERWRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("overwrite", OVERWRITES)
 def test_in_place_overwritten_elements_get_no_gradient(overwrite: str, engine: Engine, device: torch.device) -> None:
-    """Contract: elements that were overwritten with a constant get the gradient zero, all others their own."""
+    """Elements overwritten with a constant get gradient zero; the others keep theirs."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device, requires_grad=True)
     mask = torch.tensor([False, True, True, False], device=device)
 
@@ -166,8 +172,10 @@ def test_in_place_overwritten_elements_get_no_gradient(overwrite: str, engine: E
 
 
 def test_index_put_values_get_their_gradients(engine: Engine, device: torch.device) -> None:
-    """Contract: values written by index get the gradients of the places they were written to, and where two were
-    added to one place, both get it."""
+    """Values written by index get the gradients of their target positions.
+
+    If two values are accumulated into one position, both get its gradient.
+    """
     x = torch.zeros(3, device=device, requires_grad=True)
     values = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     indices = torch.tensor([0, 2, 2], device=device)

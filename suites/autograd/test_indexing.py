@@ -1,4 +1,4 @@
-"""Indexing, gathering and scattering: gradients go where the elements came from."""
+"""Indexing, gather and scatter: each gradient goes to the element that was read."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PICKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("pick", PICKS)
 def test_indexing_gradients_go_where_elements_were_picked(pick: str, engine: Engine, device: torch.device) -> None:
-    """Contract: each element gets the sum of the gradients of the places it was picked for, and zero if for none. Told
-    by where numbered elements went."""
+    """Each element gets the sum of the gradients of the positions it was picked for, or zero, checked with numbered
+    elements."""
     x = torch.arange(1.0, 13.0, device=device).reshape(4, 3).requires_grad_()
     picked = PICKS[pick](x)
     start = torch.arange(1.0, 1 + picked.numel(), device=device).reshape(picked.shape)
@@ -54,8 +54,10 @@ def test_indexing_gradients_go_where_elements_were_picked(pick: str, engine: Eng
 
 @pytest.mark.parametrize("reduce", ["add", "replace"])
 def test_scatter_and_its_gradients(reduce: str, engine: Engine, device: torch.device) -> None:
-    """Contract: what was scattered gets the gradient of the place it went to; what was there keeps its own where it
-    was added to, and has none where it was replaced."""
+    """Scattered values get the gradient of their target position.
+
+    The target keeps its gradient where values were added, and gets zero where they replaced it.
+    """
     target = torch.ones(4, device=device, requires_grad=True)
     source = torch.tensor([5.0, 6.0], device=device, requires_grad=True)
     indices = torch.tensor([2, 0], device=device)
@@ -71,8 +73,10 @@ def test_scatter_and_its_gradients(reduce: str, engine: Engine, device: torch.de
 
 
 def test_index_add_and_index_copy(engine: Engine, device: torch.device) -> None:
-    """Contract: rows that were added by index, repeated ones too, each get the gradient of their row; rows that were
-    copied over take it from those below."""
+    """Rows added by index, repeated ones included, get the gradient of their target row.
+
+    Copied rows take the gradient from the rows that they replace.
+    """
     base = torch.ones(3, 2, device=device, requires_grad=True)
     rows = torch.ones(3, 2, device=device, requires_grad=True)
     weights = torch.tensor([[1.0], [10.0], [100.0]], device=device)
@@ -87,8 +91,8 @@ def test_index_add_and_index_copy(engine: Engine, device: torch.device) -> None:
     assert base.grad[:, 0].tolist() == [2.0, 10.0, 200.0]
 
 
-def test_where_sends_each_gradient_one_way(engine: Engine, device: torch.device) -> None:
-    """Contract: `where` sends the gradient of an element to the operand it came from, summed to its shape."""
+def test_where_sends_each_gradient_to_the_selected_operand(engine: Engine, device: torch.device) -> None:
+    """`where` sends the gradient of each element to the operand it was taken from, summed to that operand's shape."""
     condition = torch.tensor([[True, False], [False, False]], device=device)
     x = torch.ones(2, 2, device=device, requires_grad=True)
     number = torch.tensor(7.0, device=device, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Points where a function has no derivative: the gradient that torch's documentation, or its tests, give there."""
+"""Points without a derivative: the gradients that torch's documentation or tests specify there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 INF = math.inf
 
-#: At its bounds `clamp` had the gradient 1 up to torch 2.13; it has the least, 0, since 2.14 (pytorch issue 184572).
+#: The gradient of `clamp` at its bounds was 1 up to torch 2.13 and is the smallest subgradient, 0, since 2.14 (pytorch
+#: issue 184572).
 AT_A_BOUND = 0.0 if torch.__version__ >= (2, 14) else 1.0
 
 KINKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float], list[float]]] = {
@@ -37,8 +38,11 @@ KINKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float], list
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", KINKS)
 def test_gradient_at_a_kink(name: str, engine: Engine, device: torch.device) -> None:
-    """Contract: where there is no derivative the gradient is the one of least size between those of both sides, the
-    limit where there is one, and what is documented elsewhere. (For `clamp`, the least since torch 2.14.)"""
+    """Where no derivative exists, the gradient is the smallest subgradient, the limit if there is one, or as
+    documented.
+
+    For `clamp`, the smallest subgradient applies since torch 2.14.
+    """
     function, values, expected = KINKS[name]
     x = torch.tensor(values, device=device, requires_grad=True)
 
@@ -59,7 +63,7 @@ TIES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float]]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", TIES)
 def test_max_gradient_is_shared_among_equals(name: str, engine: Engine, device: torch.device) -> None:
-    """Contract: the greatest of equals, without an index, shares its gradient evenly among them."""
+    """`max` without an index divides its gradient evenly among equal maxima."""
     function, expected = TIES[name]
     x = torch.tensor([1.0, 3.0, 3.0, 2.0], device=device, requires_grad=True)
 
@@ -71,7 +75,7 @@ def test_max_gradient_is_shared_among_equals(name: str, engine: Engine, device: 
 
 @pytest.mark.parametrize("function", ["max", "min", "median", "mode", "cummax", "sort"])
 def test_max_with_indices_gradient_goes_to_the_index(function: str, engine: Engine, device: torch.device) -> None:
-    """Contract: functions that return indices send the gradient to the elements they name, among equals too."""
+    """Functions that return indices send the gradient to the indexed elements, also among equal values."""
     x = torch.tensor([3.0, 3.0, 1.0, 1.0, 3.0], device=device, requires_grad=True)
     values, indices = getattr(torch, function)(x, dim=0)
     start = torch.arange(1.0, 1 + values.numel(), device=device).reshape(values.shape)
@@ -84,8 +88,10 @@ def test_max_with_indices_gradient_goes_to_the_index(function: str, engine: Engi
 
 
 def test_where_does_not_hide_an_infinite_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: `where` selects values, and zero times an infinite gradient of the branch not taken is NaN: what is to
-    be safe must be chosen before the function, not after it."""
+    """`where` does not mask an infinite gradient of the branch not taken: zero times infinity is NaN.
+
+    Safe values must be selected before the function, not after it.
+    """
     x = torch.tensor([0.0, 4.0], device=device, requires_grad=True)
 
     (after,) = torch.autograd.grad(torch.where(x > 0, x.sqrt(), 0.0).sum(), x)
@@ -97,7 +103,7 @@ def test_where_does_not_hide_an_infinite_gradient(engine: Engine, device: torch.
 
 
 def test_nan_stays_in_its_element_in_backward(engine: Engine, device: torch.device) -> None:
-    """Contract: a NaN or an infinity in one element does not reach the gradients of others."""
+    """NaN or infinity in one element does not affect the gradients of the others."""
     x = torch.tensor([1.0, float("nan"), INF, 2.0], device=device, requires_grad=True)
 
     (x * x).sum().backward()

@@ -1,4 +1,4 @@
-"""Leaves, and `retain_grad` for those that are none."""
+"""Leaves, and `retain_grad` for non-leaf tensors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 def test_retain_grad_keeps_the_gradient_of_a_tensor_within_the_graph(engine: Engine, device: torch.device) -> None:
-    """Contract: after `retain_grad`, a tensor within the graph has its gradient as `.grad`; another one has none, and
-    to ask for it is a warning."""
+    """After `retain_grad`, a non-leaf tensor has its gradient in `.grad`.
+
+    Other non-leaf tensors have None, and reading `.grad` warns.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     kept, other = x * 2, x * 3
     kept.retain_grad()
@@ -32,9 +34,11 @@ def test_retain_grad_keeps_the_gradient_of_a_tensor_within_the_graph(engine: Eng
 
 
 @pytest.mark.covers(ROW)
-def test_retain_grad_keeps_what_hooks_made(engine: Engine, device: torch.device) -> None:
-    """Contract: the gradient retained is the one after all hooks of the tensor, also of those registered after
-    `retain_grad` was called, and is written once however often it was called."""
+def test_retain_grad_keeps_the_gradient_after_hooks(engine: Engine, device: torch.device) -> None:
+    """The retained gradient is the one after all hooks of the tensor, also those registered after `retain_grad`.
+
+    Repeated calls of `retain_grad` have no further effect.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
 
@@ -49,7 +53,7 @@ def test_retain_grad_keeps_what_hooks_made(engine: Engine, device: torch.device)
 
 
 def test_retain_grad_adds_up_over_passes(engine: Engine, device: torch.device) -> None:
-    """Contract: retained gradients add up over passes, as those of leaves do."""
+    """Retained gradients accumulate over passes, as those of leaves do."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
     y.retain_grad()
@@ -64,8 +68,11 @@ def test_retain_grad_adds_up_over_passes(engine: Engine, device: torch.device) -
 
 @pytest.mark.covers(ROW)
 def test_retain_grad_follows_the_tensor_through_changes(engine: Engine, device: torch.device) -> None:
-    """Contract: `retain_grad` is about the tensor and not its node: after a change in place it keeps the gradient of
-    the changed value, though hooks stay with the value before."""
+    """`retain_grad` belongs to the tensor, not its node: after an in-place change it keeps the gradient of the new
+    value.
+
+    Hooks registered before the change stay with the old value.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     hooked: list[list[float]] = []
 
@@ -81,7 +88,7 @@ def test_retain_grad_follows_the_tensor_through_changes(engine: Engine, device: 
 
 
 def test_retain_grad_of_a_base_changed_by_a_view(engine: Engine, device: torch.device) -> None:
-    """Contract: base and view retain the gradients of their values after a change made by the view."""
+    """Base and view retain the gradients of their current values after a change through the view."""
     x = torch.ones(3, device=device, requires_grad=True)
     base = x * 1
     base.retain_grad()
@@ -100,8 +107,8 @@ def test_retain_grad_of_a_base_changed_by_a_view(engine: Engine, device: torch.d
     assert x.grad.tolist() == [1010.0, 2020.0, 3.0]
 
 
-def test_retain_grad_where_there_is_nothing_to_retain(engine: Engine, device: torch.device) -> None:
-    """Contract: on a leaf `retain_grad` changes nothing, on what requires no gradient it is an error."""
+def test_retain_grad_of_leaves_and_constants(engine: Engine, device: torch.device) -> None:
+    """`retain_grad` on a leaf has no effect; on a tensor that does not require grad it raises."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     x.retain_grad()
@@ -114,8 +121,11 @@ def test_retain_grad_where_there_is_nothing_to_retain(engine: Engine, device: to
 
 
 def test_is_leaf_tells_what_is_a_leaf(engine: Engine, device: torch.device) -> None:
-    """Contract: a leaf was made by the user or requires no gradient. Results of what requires one are none; detached,
-    under `no_grad`, or of constants, they are."""
+    """A tensor is a leaf if the user created it or it does not require grad.
+
+    Results of tensors that require grad are not leaves; detached results, results under `no_grad`, and results of
+    constants are.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
     with torch.no_grad():
@@ -134,7 +144,8 @@ def test_is_leaf_tells_what_is_a_leaf(engine: Engine, device: torch.device) -> N
 
 
 def test_requires_grad_is_for_leaves_of_real_and_complex_numbers(engine: Engine, device: torch.device) -> None:
-    """Contract: only numbers with a fraction have gradients, and only a leaf can be told to require none."""
+    """`requires_grad_` accepts only floating-point and complex tensors, and only leaves can be set not to require
+    grad."""
     for dtype in (torch.int64, torch.bool, torch.uint8):
         with pytest.raises(RuntimeError, match="floating point"):
             torch.ones(2, dtype=dtype, device=device, requires_grad=True)
@@ -148,8 +159,10 @@ def test_requires_grad_is_for_leaves_of_real_and_complex_numbers(engine: Engine,
 
 
 def test_grad_that_is_assigned_must_fit_its_tensor(engine: Engine, device: torch.device) -> None:
-    """Contract: `.grad` can be assigned a tensor of the same shape, dtype and device, or None, and nothing else; the
-    next pass adds to it."""
+    """`.grad` accepts None or a tensor of the same shape, dtype and device, and raises for anything else.
+
+    The next pass accumulates into it.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
 
     with pytest.raises(RuntimeError, match="size"):
@@ -172,8 +185,10 @@ def test_grad_that_is_assigned_must_fit_its_tensor(engine: Engine, device: torch
 
 
 def test_deepcopy_and_clone_of_leaves_and_others(engine: Engine, device: torch.device) -> None:
-    """Contract: a leaf is copied with its gradient and without ties to the original; what has a history cannot be
-    copied that way; `clone` can, and its gradient flows back."""
+    """`deepcopy` copies a leaf with its gradient, independent of the original, and raises for a non-leaf tensor.
+
+    `clone` works for both, and its gradient flows back.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     (x * 3).sum().backward()
 
@@ -191,8 +206,10 @@ def test_deepcopy_and_clone_of_leaves_and_others(engine: Engine, device: torch.d
 
 
 def test_requires_grad_false_parameter_gets_no_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: a parameter that requires no gradient gets none, the others do, and a later change of the flag counts
-    for graphs made afterwards."""
+    """A parameter with `requires_grad=False` gets no gradient; the others do.
+
+    A later change of the flag applies to graphs recorded afterwards.
+    """
     layer = torch.nn.Linear(2, 2, device=device)
     layer.weight.requires_grad_(False)
     x = torch.ones(1, 2, device=device)

@@ -1,4 +1,4 @@
-"""Backward hooks of modules: what they get, what they may change, and their order."""
+"""Backward hooks of modules: their arguments, what they may replace, and their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 class Scale(nn.Module):
-    """Times a parameter that is 3."""
+    """Multiplication by a parameter with the value 3."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -35,8 +35,11 @@ def listed(gradients: Gradients | torch.Tensor) -> list[list[float] | None]:
 
 @pytest.mark.covers(ROW)
 def test_register_full_backward_hook_sees_gradients_of_inputs_and_outputs(engine: Engine, device: torch.device) -> None:
-    """Contract: a full backward hook gets the gradients of the module's inputs and of its outputs, and replaces the
-    former with what it returns; parameters get theirs as ever."""
+    """A full backward hook receives the gradients of the module's inputs and outputs, and its result replaces the
+    former.
+
+    Parameters get their gradients as usual.
+    """
     module = Scale(device)
     seen: list[Any] = []
 
@@ -57,9 +60,11 @@ def test_register_full_backward_hook_sees_gradients_of_inputs_and_outputs(engine
 
 
 @pytest.mark.covers(ROW)
-def test_register_full_backward_pre_hook_replaces_what_comes_in(engine: Engine, device: torch.device) -> None:
-    """Contract: a full backward pre-hook gets the gradients of the outputs before the module's own backward, and
-    replaces them with what it returns, for inputs and parameters."""
+def test_register_full_backward_pre_hook_replaces_output_gradients(engine: Engine, device: torch.device) -> None:
+    """A full backward pre-hook receives the gradients of the outputs before the module's own backward.
+
+    Its result replaces them for inputs and parameters.
+    """
     module = Scale(device)
     module.register_full_backward_pre_hook(lambda _, of_outputs: (of_outputs[0] * 5,))
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -75,8 +80,10 @@ def test_register_full_backward_pre_hook_replaces_what_comes_in(engine: Engine, 
 def test_register_full_backward_hook_runs_from_the_last_module_to_the_first(
     engine: Engine, device: torch.device
 ) -> None:
-    """Contract: the backward pass enters a module before those in front of it: pre-hook and hook of the last, then of
-    the one before; around a container, its pre-hook first and its hook last."""
+    """The backward pass runs the hooks of modules from last to first, each pre-hook before its hook.
+
+    A container's pre-hook runs first and its hook last.
+    """
     first, last = Scale(device), Scale(device)
     both = nn.Sequential(first, last)
     order: list[str] = []
@@ -91,8 +98,10 @@ def test_register_full_backward_hook_runs_from_the_last_module_to_the_first(
 
 
 def test_register_full_backward_hook_where_no_input_requires_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: where no input of a module requires a gradient, its backward hook is called all the same, with None
-    for each, and a warning tells when it is called."""
+    """A full backward hook is called, with None per input, even if no input of the module requires grad.
+
+    A warning reports this.
+    """
     module = Scale(device)
     seen: list[Any] = []
     module.register_full_backward_hook(lambda _, made, given: seen.append((listed(made), listed(given))))
@@ -106,7 +115,7 @@ def test_register_full_backward_hook_where_no_input_requires_grad(engine: Engine
 
 
 def test_register_full_backward_hook_removed_is_not_called(engine: Engine, device: torch.device) -> None:
-    """Contract: after `remove` a module's hook is called no more, and those beside it are."""
+    """After `remove`, a module's hook is no longer called, and its other hooks still are."""
     module = Scale(device)
     calls: list[str] = []
     removed = module.register_full_backward_hook(lambda _, made, given: calls.append("removed"))
@@ -120,9 +129,9 @@ def test_register_full_backward_hook_removed_is_not_called(engine: Engine, devic
     assert calls == ["removed", "stays", "stays"]
 
 
-@waived(Known("hooks of all modules are called for the modules of captured graphs too", COMPILED_MODULES, UserWarning))
+@waived(Known("global module hooks are also called for the modules of captured graphs", COMPILED_MODULES, UserWarning))
 def test_register_module_full_backward_hook_is_called_for_all_modules(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward hook of all modules is called for each module of a pass, before the module's own."""
+    """A global module backward hook is called for each module in the pass, before the module's own hook."""
     first, last = Scale(device), Scale(device)
     calls: list[str] = []
     first.register_full_backward_hook(lambda module, made, given: calls.append("own"))
@@ -139,8 +148,10 @@ def test_register_module_full_backward_hook_is_called_for_all_modules(engine: En
 
 
 def test_register_full_backward_hook_forbids_in_place_change_of_results(engine: Engine, device: torch.device) -> None:
-    """Contract: with a full backward hook, inputs and outputs of a module are views that cannot be changed in place;
-    out of place all is as ever."""
+    """With a full backward hook, inputs and outputs of the module are views, and changing them in place raises.
+
+    Out-of-place operations work as usual.
+    """
     module = Scale(device)
     module.register_full_backward_hook(lambda _, made, given: None)
     x = torch.ones(2, device=device, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Checkpoints within each other, and passes within them: what is run again, how often, and when it is let go."""
+"""Nested checkpoints, and backward passes inside checkpoints: what is recomputed, how often, and when it is freed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .engines import LIST, Engine, Known, waived
 Function = Callable[[Tensor], Tensor]
 
 NO_HISTORY = Known(
-    "a captured pass with create_graph=True goes through a checkpoint as if its gradient were a constant",
+    "a captured pass with create_graph=True treats the gradient of a checkpoint as a constant",
     LIST,
     RuntimeError,
 )
 
 
 class Counted:
-    """Functions that count how often each is run."""
+    """Functions that count their runs."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class Counted:
 
 
 def kept(function: Function) -> Function:
-    """The function behind a checkpoint that keeps its graph."""
+    """The function behind a non-reentrant checkpoint."""
 
     def behind(given: Tensor) -> Tensor:
         result: Tensor = checkpoint(function, given, use_reentrant=False)
@@ -55,9 +55,11 @@ def x(device: torch.device) -> Tensor:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_nested_checkpoint_is_run_again_for_each_around_it(depth: int, x: Tensor, engine: Engine) -> None:
-    """Contract: of checkpoints within each other the n-th from outside is run n + 1 times in all: once in the forward
-    pass, and once for itself and each that is around it; the gradient is that without any."""
+def test_nested_checkpoint_is_recomputed_per_enclosing_checkpoint(depth: int, x: Tensor, engine: Engine) -> None:
+    """A function inside n nested checkpoints runs n + 1 times: once forward, and once per enclosing checkpoint.
+
+    The gradient is the one without checkpoints.
+    """
     counted = Counted()
     plain: Function = torch.sin
     behind: Function = torch.sin
@@ -81,8 +83,10 @@ def test_nested_checkpoint_is_run_again_for_each_around_it(depth: int, x: Tensor
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_nested_checkpoints_two_within_one(x: Tensor, engine: Engine) -> None:
-    """Contract: of two checkpoints side by side within a third each is run again for itself and for the third, unless
-    nothing but its result is needed of it, and the second reaches the first's gradient through its own."""
+    """Of two checkpoints chained inside a third, the first is recomputed for itself and for the third.
+
+    The second may be recomputed only once, since nothing beyond its result is needed.
+    """
     counted = Counted()
     first, second = kept(counted.of("first", lambda at: at.sin().exp())), kept(counted.of("second", lambda at: at**3))
     both = kept(counted.of("both", lambda at: second(first(at))))
@@ -100,8 +104,10 @@ def test_nested_checkpoints_two_within_one(x: Tensor, engine: Engine) -> None:
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("early_stop", [True, False], ids=["stops", "goes_on"])
 def test_nested_checkpoint_early_stop(early_stop: bool, x: Tensor, engine: Engine) -> None:
-    """Contract: in a checkpoint within another the part after the last tensor that is needed is run again only where
-    stopping early is off; the gradient is the same."""
+    """In a nested checkpoint, the part after the last needed tensor is recomputed only without early stop.
+
+    The gradient is the same.
+    """
     counted = Counted()
     tail = counted.of("tail", lambda at: at + 1)
     inner = kept(lambda at: tail(at.sin()))
@@ -112,7 +118,7 @@ def test_nested_checkpoint_early_stop(early_stop: bool, x: Tensor, engine: Engin
     assert counted.runs["tail"] == 1
     result.sum().backward()
 
-    # Once for the outer one, which must know what the inner one saves, and once for the inner one itself.
+    # Once for the outer checkpoint, which needs to know what the inner one saves, and once for the inner one.
     assert counted.runs["tail"] == (1 if early_stop else 3)
     assert x.grad is not None
     torch.testing.assert_close(x.grad, (x.exp().cos() * x.exp()).detach())
@@ -121,8 +127,8 @@ def test_nested_checkpoint_early_stop(early_stop: bool, x: Tensor, engine: Engin
 @pytest.mark.covers(WRAPPED_SUITES)
 @waived(NO_HISTORY)
 def test_nested_checkpoint_with_autograd_grad_within(x: Tensor, engine: Engine) -> None:
-    """Contract: a function behind a checkpoint may itself take a gradient with a graph: the gradient through it is the
-    second derivative."""
+    """A function behind a checkpoint may compute a gradient with a graph; its own gradient is then the second
+    derivative."""
 
     def slope(at: Tensor) -> Tensor:
         (found,) = torch.autograd.grad(at.sin().exp().sum(), at, create_graph=True)
@@ -138,7 +144,7 @@ def test_nested_checkpoint_with_autograd_grad_within(x: Tensor, engine: Engine) 
 @pytest.mark.covers(WRAPPED_SUITES)
 @waived(NO_HISTORY)
 def test_nested_checkpoints_second_derivative(x: Tensor, engine: Engine) -> None:
-    """Contract: checkpoints that keep their graphs can be differentiated twice, nested ones too."""
+    """Non-reentrant checkpoints can be differentiated twice, also when nested."""
     behind = kept(lambda at: kept(torch.sin)(at).exp())
 
     (once,) = torch.autograd.grad(behind(x).sum(), x, create_graph=True)
@@ -151,7 +157,7 @@ def test_nested_checkpoints_second_derivative(x: Tensor, engine: Engine) -> None
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_nested_checkpoints_draw_the_same_random_numbers(engine: Engine, device: torch.device) -> None:
-    """Contract: each run of an inner checkpoint draws what its first run drew, whichever level asks for it."""
+    """Every recomputation of an inner checkpoint draws the random numbers of its first run, at every level."""
     masks: list[Tensor] = []
 
     def masked(at: Tensor) -> Tensor:
@@ -178,8 +184,8 @@ def test_nested_checkpoints_draw_the_same_random_numbers(engine: Engine, device:
     "internal error (seen with 2.11 and 2.12, https://github.com/pytorch/pytorch/blob/main/torch/utils/checkpoint.py)",
 )
 def test_nested_checkpoint_error_leaves_the_next_pass_alone(x: Tensor, engine: Engine) -> None:
-    """Contract: where the inner function raises when it is run again, its error comes out of the backward pass, and the
-    next pass is right."""
+    """An exception from the recomputation of an inner checkpoint propagates from `backward`, and the next pass
+    works."""
     counted = Counted()
 
     def raising(at: Tensor) -> Tensor:
@@ -193,8 +199,8 @@ def test_nested_checkpoint_error_leaves_the_next_pass_alone(x: Tensor, engine: E
         result.sum().backward()
     engine.still_works()
 
-    # On CUDA a thread of the engine lets go of the pass a moment later, at the latest before it runs another one. What
-    # goes wrong then belongs to this case.
+    # On CUDA, an engine thread frees the pass a moment later, at the latest before its next pass. Failures in that
+    # belong to this case.
     x.detach().requires_grad_().sin().sum().backward()
     del result
     gc.collect()

@@ -1,4 +1,4 @@
-"""Hooks on the nodes of the graph, and the order of all kinds of hooks."""
+"""Hooks on graph nodes, and the order of all kinds of hooks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def node(tensor: torch.Tensor) -> Any:
-    """The node that computes the gradients of what the tensor came from."""
+    """The node that computes the gradients of the tensor's operands."""
     assert tensor.grad_fn is not None
     return tensor.grad_fn
 
 
 @pytest.mark.covers(ROW)
-def test_node_register_prehook_changes_what_a_node_gets(engine: Engine, device: torch.device) -> None:
-    """Contract: a pre-hook of a node gets the gradients of the node's results as a tuple, and what it returns is what
-    the node computes with."""
+def test_node_register_prehook_replaces_the_incoming_gradients(engine: Engine, device: torch.device) -> None:
+    """A node's pre-hook receives the gradients of the node's results as a tuple, and its result is passed to the
+    node."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[list[float]] = []
 
@@ -39,8 +39,8 @@ def test_node_register_prehook_changes_what_a_node_gets(engine: Engine, device: 
 
 
 @pytest.mark.covers(ROW)
-def test_node_register_hook_changes_what_a_node_made(engine: Engine, device: torch.device) -> None:
-    """Contract: a hook of a node gets what it made and what it was given, and what it returns flows on instead."""
+def test_node_register_hook_replaces_the_computed_gradients(engine: Engine, device: torch.device) -> None:
+    """A node's hook receives the gradients that the node computed and those it was given, and its result propagates."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[tuple[list[float], list[float]]] = []
 
@@ -58,8 +58,10 @@ def test_node_register_hook_changes_what_a_node_made(engine: Engine, device: tor
 
 
 def test_node_register_prehook_and_register_hook_run_in_order(engine: Engine, device: torch.device) -> None:
-    """Contract: pre-hooks and hooks of one node run in the order they were registered, each with what the one before
-    it made; a removed one does not."""
+    """Pre-hooks and hooks of a node run in registration order, each on the result of the previous one.
+
+    Removed hooks do not run.
+    """
     x = torch.ones(1, device=device, requires_grad=True)
     calls: list[tuple[str, float]] = []
 
@@ -92,8 +94,10 @@ def test_node_register_prehook_and_register_hook_run_in_order(engine: Engine, de
 
 
 def test_accumulategrad_node_has_hooks(engine: Engine, device: torch.device) -> None:
-    """Contract: the node that writes a leaf's `.grad` is reached by `get_gradient_edge`; its pre-hook changes what is
-    accumulated, and its hook runs when `.grad` is there."""
+    """`get_gradient_edge` reaches the AccumulateGrad node of a leaf.
+
+    Its pre-hook changes what is accumulated, and its hook runs after `.grad` is written.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     written: list[list[float] | None] = []
     accumulate: Any = torch.autograd.graph.get_gradient_edge(x).node
@@ -110,9 +114,11 @@ def test_accumulategrad_node_has_hooks(engine: Engine, device: torch.device) -> 
 
 @pytest.mark.covers(ROW)
 def test_hooks_of_tensor_and_node_run_in_order(engine: Engine, device: torch.device) -> None:
-    """Contract: around one node, hooks of the tensor come first, then pre-hooks of the node, then the node itself,
-    then its hooks. For a leaf: hooks of the tensor, accumulation, post-accumulate hooks. Whatever the order of
-    registration. Nodes nearer to the result come first."""
+    """For one node, tensor hooks run first, then node pre-hooks, the node, and node hooks, whatever the registration
+    order.
+
+    For a leaf: tensor hooks, accumulation, post-accumulate hooks. Nodes nearer to the result run first.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     order: list[str] = []
 
@@ -148,8 +154,10 @@ def test_hooks_of_tensor_and_node_run_in_order(engine: Engine, device: torch.dev
 
 
 def test_next_functions_lead_from_the_result_to_the_leaves(engine: Engine, device: torch.device) -> None:
-    """Contract: `next_functions` are the edges of the graph: each operand's node in the order of operands, None for
-    what requires no gradient, and for a leaf the node that accumulates into it."""
+    """`next_functions` lists the node of each operand in order, and None for operands that do not require grad.
+
+    For a leaf, the node is its AccumulateGrad node.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     constant = torch.ones(2, device=device)
 
@@ -167,8 +175,7 @@ def test_next_functions_lead_from_the_result_to_the_leaves(engine: Engine, devic
 
 @pytest.mark.covers(ROW)
 def test_get_gradient_edge_is_an_input_of_autograd_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: `autograd.grad` takes an edge of the graph for an input, and gives the gradient that arrives there:
-    the same as for the tensor."""
+    """`autograd.grad` accepts a gradient edge as an input and returns the same gradient as for the tensor."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = x * 2
     edge = torch.autograd.graph.get_gradient_edge(y)

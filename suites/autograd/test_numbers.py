@@ -1,4 +1,4 @@
-"""Gradients against numbers: the derivative by differences, for first and second order."""
+"""Numerical checks: first- and second-order gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .functions import apply
 ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
-UNDEFINED = Known("gradients that are undefined, which the check gives too, meet others in an add", LIST, TypeError)
+UNDEFINED = Known("undefined gradients, which gradcheck also passes, are added to defined ones", LIST, TypeError)
 
 
 def made(*shape: int) -> torch.Tensor:
-    """Numbers of that shape, the same ones each time, none near zero or one another."""
+    """Deterministic values of a shape, with none near zero or near another."""
     count = int(torch.tensor(shape).prod())
     values = torch.linspace(0.3, 1.7, count, dtype=torch.float64)
     return (values[torch.arange(count) * 7 % count] if count % 7 else values).reshape(shape).clone().requires_grad_()
@@ -43,7 +43,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], .
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradcheck_gradients_are_those_by_differences(name: str, engine: Engine) -> None:
-    """Contract: gradients are the derivative by differences, entry by entry of the Jacobian, in double precision."""
+    """Gradients match finite differences, entry by entry of the Jacobian, in double precision."""
     function, shapes = FUNCTIONS[name]
 
     assert gradcheck(function, tuple(made(*shape) for shape in shapes))
@@ -51,7 +51,7 @@ def test_gradcheck_gradients_are_those_by_differences(name: str, engine: Engine)
 
 @pytest.mark.parametrize("name", ["matmul", "softmax", "division_by_broadcast"])
 def test_gradcheck_gradients_of_strided_inputs(name: str, engine: Engine) -> None:
-    """Contract: inputs that are transposed views have the gradients by differences too."""
+    """Gradients of transposed inputs match finite differences too."""
     function, shapes = FUNCTIONS[name]
     inputs = [
         made(*reversed(shape)).detach().permute(*reversed(range(len(shape)))).requires_grad_() for shape in shapes
@@ -64,7 +64,7 @@ def test_gradcheck_gradients_of_strided_inputs(name: str, engine: Engine) -> Non
 @pytest.mark.covers(ROW)
 @each("name", ["matmul", "layer_norm", "gelu"], {"matmul": UNDEFINED})
 def test_gradgradcheck_second_derivatives_are_those_by_differences(name: str, engine: Engine) -> None:
-    """Contract: gradients of gradients are the differences of gradients."""
+    """Second-order gradients match finite differences of gradients."""
     function, shapes = FUNCTIONS[name]
 
     assert gradgradcheck(function, tuple(made(*shape) for shape in shapes))
@@ -72,15 +72,17 @@ def test_gradgradcheck_second_derivatives_are_those_by_differences(name: str, en
 
 @waived(UNDEFINED)
 def test_gradcheck_complex_gradients_are_those_by_differences(engine: Engine) -> None:
-    """Contract: complex gradients, by the conjugate convention, are the derivative by differences along both axes."""
+    """Complex gradients, in the conjugate convention, match finite differences along both axes."""
     z = torch.tensor([0.5 + 1.0j, -1.0 + 0.25j], dtype=torch.complex128, requires_grad=True)
 
     assert gradcheck(lambda given: (given * given.conj() + given.exp()) * 1j, (z,))
 
 
 def test_gradcheck_finds_a_wrong_gradient(engine: Engine) -> None:
-    """Contract: a function whose backward is wrong in one entry fails the check, with the Jacobians told; returned as
-    False where no error is wanted."""
+    """A backward that is wrong in one entry makes `gradcheck` raise with both Jacobians.
+
+    With `raise_exception=False` it returns False.
+    """
 
     class OffByOne(Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""Backward passes within backward passes, and what is called when one ends."""
+"""Reentrant backward passes, and callbacks at the end of a pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def nesting(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> type[Function]:
-    """A function that keeps its input as a leaf of its own, and whose backward is `work(leaf, gradient)`."""
+    """A function that keeps its input as a separate leaf and whose backward is `work(leaf, gradient)`."""
 
     class Nesting(Function):
         @staticmethod
@@ -34,7 +34,7 @@ def nesting(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> type[
 
 @pytest.mark.covers(ROW)
 def test_reentrant_backward_gives_both_gradients(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward may run a pass of its own: its gradients are right, and those of the outer pass too."""
+    """A backward may run a pass of its own; the gradients of both passes are correct."""
 
     def of_square(leaf: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
@@ -51,8 +51,10 @@ def test_reentrant_backward_gives_both_gradients(engine: Engine, device: torch.d
 
 @pytest.mark.covers(ROW)
 def test_is_grad_enabled_in_a_backward_only_with_create_graph(engine: Engine, device: torch.device) -> None:
-    """Contract: a backward runs without recording, unless the pass was to build a graph; what it switches on itself
-    is off again outside."""
+    """A backward runs with grad mode off unless `create_graph` is set.
+
+    Grad mode that it enables itself does not leak out.
+    """
     seen: list[bool] = []
 
     def look(leaf: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -79,7 +81,7 @@ class OwnError(Exception):
 
 @pytest.mark.covers(ROW)
 def test_reentrant_backward_error_ends_both_passes(engine: Engine, device: torch.device) -> None:
-    """Contract: an error in a pass within a pass comes out of the outer one as it is."""
+    """An exception in an inner pass propagates unchanged from the outer one."""
 
     def refuse(leaf: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         raise OwnError("in the inner pass")
@@ -101,7 +103,7 @@ DEPTH = 20
 
 
 def test_reentrant_backward_many_deep(engine: Engine, device: torch.device) -> None:
-    """Contract: passes can be within each other many deep, each one's gradients being those of its own graph."""
+    """Passes nest to large depths, each with the gradients of its own graph."""
 
     class Deep(Function):
         @staticmethod
@@ -128,8 +130,10 @@ def test_reentrant_backward_many_deep(engine: Engine, device: torch.device) -> N
 
 @as_one_graph
 def test_queue_callback_runs_when_the_pass_has_ended(engine: Engine, device: torch.device) -> None:
-    """Contract: a callback queued during a pass runs once, when all gradients of the pass were written, before
-    `backward` returns; the next pass knows nothing of it."""
+    """A queued callback runs once, after the pass has written all gradients and before `backward` returns.
+
+    The next pass does not run it.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
     seen: list[torch.Tensor | None] = []
@@ -147,7 +151,7 @@ def test_queue_callback_runs_when_the_pass_has_ended(engine: Engine, device: tor
 
 
 def test_queue_callback_outside_of_a_pass_is_an_error(engine: Engine, device: torch.device) -> None:
-    """Contract: outside of a backward pass nothing can be queued, which is an error."""
+    """Queueing a callback outside of a backward pass raises."""
     with pytest.raises(RuntimeError, match="Final callbacks can only be installed during backward pass"):
         private.queue_callback(lambda: None)
     engine.still_works()

@@ -1,4 +1,4 @@
-"""Hooks that pack what is saved for a backward pass, and unpack it there."""
+"""Saved-tensor hooks, which pack tensors saved for a backward pass and unpack them there."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 def test_saved_tensors_hooks_decide_what_the_pass_computes_with(engine: Engine, device: torch.device) -> None:
-    """Contract: each tensor saved within the block is packed at once and unpacked in the backward pass, and the
-    gradients are computed with what the latter returned."""
+    """Each tensor saved within the block is packed immediately and unpacked in the backward pass.
+
+    The gradients are computed with the unpacked tensors.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     calls: list[str] = []
 
@@ -50,7 +52,7 @@ def test_saved_tensors_hooks_decide_what_the_pass_computes_with(engine: Engine, 
 
 @pytest.mark.covers(ROW)
 def test_saved_tensors_hooks_pack_what_custom_functions_save(engine: Engine, device: torch.device) -> None:
-    """Contract: what a custom function saves goes through the hooks too."""
+    """Tensors that a custom function saves go through the hooks too."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
     with saved_tensors_hooks(lambda tensor: tensor.detach() * 10, lambda packed: packed):
@@ -62,8 +64,8 @@ def test_saved_tensors_hooks_pack_what_custom_functions_save(engine: Engine, dev
 
 
 @pytest.mark.covers(ROW)
-def test_saved_tensors_hooks_innermost_count(engine: Engine, device: torch.device) -> None:
-    """Contract: of nested blocks the innermost alone packs; after it the one around it does again."""
+def test_saved_tensors_hooks_apply_innermost_only(engine: Engine, device: torch.device) -> None:
+    """Only the innermost of nested blocks packs; after its end, the enclosing one does again."""
     x = torch.ones(2, device=device, requires_grad=True)
     packed: list[str] = []
 
@@ -86,8 +88,7 @@ def test_saved_tensors_hooks_innermost_count(engine: Engine, device: torch.devic
 
 
 def test_saved_tensors_hooks_pack_only_what_is_saved(engine: Engine, device: torch.device) -> None:
-    """Contract: where no gradient is recorded nothing is saved, so nothing is packed; nor for functions that save
-    nothing."""
+    """Nothing is packed where grad mode is off, or for functions that save nothing."""
     x = torch.ones(2, device=device, requires_grad=True)
     packed: list[torch.Tensor] = []
 
@@ -107,7 +108,7 @@ def test_saved_tensors_hooks_pack_only_what_is_saved(engine: Engine, device: tor
 
 @pytest.mark.covers(ROW)
 def test_saved_tensors_hooks_can_keep_tensors_in_files(engine: Engine, device: torch.device, tmp_path: Path) -> None:
-    """Contract: whatever packing returns is kept, a path say: what was saved can be elsewhere until the pass."""
+    """A pack hook may return any object, such as a path, so that saved tensors can be kept in files until the pass."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
     def pack(tensor: torch.Tensor) -> Path:
@@ -131,8 +132,10 @@ def test_saved_tensors_hooks_can_keep_tensors_in_files(engine: Engine, device: t
 
 @pytest.mark.covers(ROW)
 def test_save_on_cpu_changes_no_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: with `save_on_cpu` what is saved waits in the host's memory, and takes none of a device; gradients and
-    their device are as without."""
+    """`save_on_cpu` keeps saved tensors in host memory and none on the device.
+
+    Gradients and their device are unchanged.
+    """
     torch.manual_seed(3)
     x = torch.randn(3, 3, device=device, requires_grad=True)
     w = torch.randn(3, 3, device=device, requires_grad=True)
@@ -157,8 +160,10 @@ def test_save_on_cpu_changes_no_gradient(engine: Engine, device: torch.device) -
 
 
 def test_disable_saved_tensors_hooks_forbids_them(engine: Engine, device: torch.device) -> None:
-    """Contract: where saved-tensor hooks are disabled, to enter a block of them is an error with the text given; around
-    and afterwards they work."""
+    """Within `disable_saved_tensors_hooks`, entering a block of hooks raises with the given message.
+
+    Outside it, hooks work.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
     hooks = saved_tensors_hooks(lambda tensor: tensor.detach() * 10, lambda tensor: tensor)
 
@@ -175,8 +180,7 @@ def test_disable_saved_tensors_hooks_forbids_them(engine: Engine, device: torch.
 
 
 def test_saved_tensors_hooks_must_not_change_what_is_saved(engine: Engine, device: torch.device) -> None:
-    """Contract: a pack hook that changes its tensor in place is an error; so is an unpack hook that returns what is no
-    tensor."""
+    """A pack hook that changes its tensor in place raises, and so does an unpack hook that returns a non-tensor."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     with (
@@ -195,12 +199,12 @@ def test_saved_tensors_hooks_must_not_change_what_is_saved(engine: Engine, devic
 
 
 class OwnError(Exception):
-    """Raised while something is unpacked."""
+    """Raised during unpacking."""
 
 
 @pytest.mark.covers(ROW)
 def test_saved_tensors_hooks_error_while_unpacking_ends_the_pass(engine: Engine, device: torch.device) -> None:
-    """Contract: what unpacking raises comes out of the pass as it is."""
+    """An exception from an unpack hook propagates unchanged from the pass."""
 
     def refuse(packed: torch.Tensor) -> torch.Tensor:
         raise OwnError("gone")
@@ -216,8 +220,7 @@ def test_saved_tensors_hooks_error_while_unpacking_ends_the_pass(engine: Engine,
 
 
 def test_register_hooks_on_one_saved_tensor(engine: Engine, device: torch.device) -> None:
-    """Contract: hooks can be registered on one saved tensor of a node, once; the pass computes with what they
-    return."""
+    """Hooks can be registered once on a saved tensor of a node, and the pass uses what they return."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = x.pow(2)
     saved: Any = private.raw_saved(y.grad_fn, "self")
@@ -232,9 +235,11 @@ def test_register_hooks_on_one_saved_tensor(engine: Engine, device: torch.device
 
 
 def test_allow_mutation_on_saved_tensors_keeps_the_values_that_were_saved(engine: Engine, device: torch.device) -> None:
-    """Contract: a tensor changed in place after it was saved makes a backward pass an error; within
-    `allow_mutation_on_saved_tensors` the pass computes with the values before the change, and the tensor keeps the new
-    ones."""
+    """An in-place change of a saved tensor makes the backward pass raise.
+
+    Within `allow_mutation_on_saved_tensors`, the pass uses the values before the change, and the tensor keeps the new
+    ones.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
     def changed() -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,8 +15,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_grad_has_the_dtype_of_its_leaf(dtype: torch.dtype, engine: Engine, device: torch.device) -> None:
-    """Contract: a gradient has dtype, shape and device of its leaf, also where the result was computed in another
-    dtype."""
+    """A gradient has the dtype, shape and device of its leaf, even if the result was computed in another dtype."""
     x = torch.tensor([1.0, 2.0], dtype=dtype, device=device, requires_grad=True)
     other = torch.tensor([3.0, 4.0], dtype=torch.float64, device=device, requires_grad=True)
 
@@ -46,8 +45,8 @@ BROADCASTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("shapes", BROADCASTS)
 def test_broadcast_gradients_are_summed(shapes: str, engine: Engine, device: torch.device) -> None:
-    """Contract: an operand that was broadcast has a gradient of its own shape: the sum over where it was used, told
-    here by expanding by hand."""
+    """A broadcast operand gets a gradient of its own shape, summed over its uses, compared with an explicit
+    expansion."""
     mine, others = BROADCASTS[shapes]
     x = torch.arange(1.0, 1 + torch.Size(mine).numel(), device=device).reshape(mine).requires_grad_()
     y = torch.arange(2.0, 2 + torch.Size(others).numel(), device=device).reshape(others).requires_grad_()
@@ -75,8 +74,7 @@ EXPANSIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("expansion", EXPANSIONS)
 def test_expand_and_repeat_gradients_are_summed(expansion: str, engine: Engine, device: torch.device) -> None:
-    """Contract: an element that was copied gets the sum of the gradients of its copies, told here by where they went:
-    numbered elements go the same way."""
+    """A copied element gets the sum of the gradients of its copies, checked with numbered elements."""
     x = torch.arange(6.0, device=device).reshape(2, 3).requires_grad_()
     copies = EXPANSIONS[expansion](x)
     start = torch.arange(1.0, 1 + copies.numel(), device=device).reshape(copies.shape)
@@ -91,8 +89,9 @@ def test_expand_and_repeat_gradients_are_summed(expansion: str, engine: Engine, 
     assert x.grad.flatten().tolist() == expected.tolist()
 
 
-def test_backward_start_with_other_strides(engine: Engine, device: torch.device) -> None:
-    """Contract: starting gradients that are transposed, strided or expanded views count by their values alone."""
+def test_backward_initial_gradient_with_other_strides(engine: Engine, device: torch.device) -> None:
+    """Transposed, strided and expanded initial gradients give the same result as contiguous ones with the same
+    values."""
     x = torch.arange(6.0, device=device).reshape(2, 3).requires_grad_()
     values = torch.arange(10.0, 16.0, device=device).reshape(2, 3)
     strided = torch.zeros(2, 6, device=device)[:, ::2].copy_(values)
@@ -109,7 +108,7 @@ def test_backward_start_with_other_strides(engine: Engine, device: torch.device)
 
 
 def test_backward_of_tensors_of_no_elements(engine: Engine, device: torch.device) -> None:
-    """Contract: tensors of no elements have gradients of no elements, and others are not disturbed by them."""
+    """Empty tensors have empty gradients and do not affect others."""
     empty = torch.zeros(0, 3, device=device, requires_grad=True)
     x = torch.ones(2, 3, device=device, requires_grad=True)
 
@@ -123,7 +122,7 @@ def test_backward_of_tensors_of_no_elements(engine: Engine, device: torch.device
 
 @pytest.mark.covers(ROW)
 def test_backward_of_a_cpu_number_with_a_device_tensor(engine: Engine, device: torch.device) -> None:
-    """Contract: a tensor of one number on the host can meet tensors of any device, and its gradient is on the host."""
+    """A scalar on the CPU can be combined with tensors on any device, and its gradient is on the CPU."""
     number = torch.tensor(3.0, requires_grad=True)
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
@@ -137,7 +136,7 @@ def test_backward_of_a_cpu_number_with_a_device_tensor(engine: Engine, device: t
 
 
 def test_to_passes_gradients_across_devices_and_dtypes(engine: Engine, device: torch.device) -> None:
-    """Contract: `to` passes gradients back to device and dtype of where it came from, with the rounding of the way."""
+    """`to` converts gradients back to the source's device and dtype, with the rounding of the conversion."""
     x = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
     third = torch.tensor(1.0 / 3.0, dtype=torch.float32, device=device)
 

@@ -1,4 +1,4 @@
-"""Sparse gradients: made by embeddings and sparse products, and accumulated with their like and with dense ones."""
+"""Sparse gradients from embeddings and sparse products, and their accumulation with sparse and dense gradients."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .engines import LIST, Engine, Known, each, waived
 
 ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
-# Said once a process, by releases before 2.13 whether or not invariants are asked for.
+# Issued once per process by releases before 2.13, whether or not invariants are checked.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 
-SPARSE = Known("the inputs of a pass with a sparse tensor among them are lost", LIST, (IndexError, RuntimeError))
+SPARSE = Known("a captured pass loses its inputs if one of them is sparse", LIST, (IndexError, RuntimeError))
 
 INDICES = [1, 3, 1]
 
 
 def embedding(device: torch.device) -> torch.nn.Embedding:
-    """Five rows of two, whose gradients are sparse."""
+    """A sparse embedding of five rows with two elements each."""
     return torch.nn.Embedding(5, 2, sparse=True, device=device)
 
 
@@ -33,8 +33,10 @@ EXPECTED = [[0.0, 0.0], [6.0, 8.0], [0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
 
 @pytest.mark.covers(ROW)
 def test_sparse_gradient_of_embedding(engine: Engine, device: torch.device) -> None:
-    """Contract: the gradient of a sparse embedding is sparse, has entries for the rows used alone, and as a dense
-    tensor is the gradient of the dense embedding."""
+    """The gradient of a sparse embedding is sparse and has entries only for the rows used.
+
+    Converted to dense, it is the gradient of the dense embedding.
+    """
     layer = embedding(device)
     dense = torch.nn.Embedding(5, 2, device=device)
 
@@ -53,7 +55,7 @@ def test_sparse_gradient_of_embedding(engine: Engine, device: torch.device) -> N
 @pytest.mark.covers(ROW)
 @waived(SPARSE)
 def test_sparse_gradients_add_up(engine: Engine, device: torch.device) -> None:
-    """Contract: a second sparse gradient is added to the first, and the sum is sparse."""
+    """A second sparse gradient is added to the first, and the sum is sparse."""
     layer = embedding(device)
 
     loss(layer).backward()
@@ -67,7 +69,7 @@ def test_sparse_gradients_add_up(engine: Engine, device: torch.device) -> None:
 @pytest.mark.covers(ROW)
 @each("first", ["dense", "sparse"], {"sparse": SPARSE})
 def test_sparse_and_dense_gradients_give_a_dense_sum(first: str, engine: Engine, device: torch.device) -> None:
-    """Contract: a sparse and a dense gradient of one leaf give a dense sum, whichever was there first."""
+    """A sparse and a dense gradient of one leaf accumulate to a dense sum, in either order."""
     layer = embedding(device)
 
     def dense() -> torch.Tensor:
@@ -82,7 +84,7 @@ def test_sparse_and_dense_gradients_give_a_dense_sum(first: str, engine: Engine,
 
 
 def test_sparse_and_dense_gradients_in_one_pass_give_a_dense_sum(engine: Engine, device: torch.device) -> None:
-    """Contract: within one pass too, a sparse and a dense gradient of one leaf give a dense sum."""
+    """A sparse and a dense gradient of one leaf within one pass give a dense sum."""
     layer = embedding(device)
 
     (loss(layer) + layer.weight.sum() * 100).backward()
@@ -95,8 +97,8 @@ def test_sparse_and_dense_gradients_in_one_pass_give_a_dense_sum(engine: Engine,
 @pytest.mark.covers(ROW)
 @waived(SPARSE)
 def test_sparse_mm_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: a sparse matrix times a dense one has the gradients of the dense product: for the dense operand, and
-    for the sparse one where it has entries."""
+    """`sparse.mm` has the gradients of the dense product: full for the dense operand, and at its entries for the sparse
+    one."""
     places = torch.tensor([[0, 1, 1], [2, 0, 2]], device=device)
     values = torch.tensor([1.0, 2.0, 3.0], device=device)
     sparse = torch.sparse_coo_tensor(places, values, (2, 3), check_invariants=False).coalesce().requires_grad_()
@@ -118,7 +120,7 @@ def test_sparse_mm_gradient(engine: Engine, device: torch.device) -> None:
 
 @waived(SPARSE)
 def test_to_sparse_and_to_dense_pass_gradients_on(engine: Engine, device: torch.device) -> None:
-    """Contract: `to_sparse` and `to_dense` pass gradients on, and a sparse tensor made of entries to those."""
+    """Gradients pass through `to_sparse` and `to_dense`, and from a sparse tensor to the values it was built from."""
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0]], device=device, requires_grad=True)
     entries = torch.tensor([5.0, 7.0], device=device, requires_grad=True)
     places = torch.tensor([[0, 1], [1, 0]], device=device)

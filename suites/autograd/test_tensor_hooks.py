@@ -1,4 +1,4 @@
-"""Hooks on tensors: what they see, what they may change, and when they run."""
+"""Tensor hooks: their argument, what they may replace, and when they run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def gradient_of(leaf: torch.Tensor) -> list[float]:
-    """The `.grad` of a leaf that must have one."""
+    """The `.grad` of a leaf, which must not be None."""
     assert leaf.grad is not None
     values: list[float] = leaf.grad.tolist()
     return values
 
 
 @pytest.mark.covers(ROW)
-def test_register_hook_runs_in_order_each_with_what_the_last_made(engine: Engine, device: torch.device) -> None:
-    """Contract: the hooks of a tensor run in the order they were registered; one that returns a tensor replaces the
-    gradient for those after it, one that returns None keeps it."""
+def test_register_hook_chains_in_registration_order(engine: Engine, device: torch.device) -> None:
+    """The hooks of a tensor run in registration order.
+
+    A returned tensor replaces the gradient for the following hooks; None keeps it.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[list[float]] = []
 
@@ -42,8 +44,7 @@ def test_register_hook_runs_in_order_each_with_what_the_last_made(engine: Engine
 
 @pytest.mark.covers(ROW)
 def test_register_hook_within_the_graph_sees_the_whole_gradient_once(engine: Engine, device: torch.device) -> None:
-    """Contract: a hook on a tensor that is used several times is called once a pass, with the sum; what it returns is
-    what flows on."""
+    """A hook on a tensor with several uses is called once per pass with the sum, and its result propagates."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[list[float]] = []
 
@@ -61,7 +62,7 @@ def test_register_hook_within_the_graph_sees_the_whole_gradient_once(engine: Eng
 
 
 def test_register_hook_removed_is_not_called(engine: Engine, device: torch.device) -> None:
-    """Contract: `remove` of a hook's handle takes it away, also between two passes over one graph, and no other."""
+    """`remove` on a hook's handle removes only that hook, also between two passes over one graph."""
     x = torch.ones(2, device=device, requires_grad=True)
     calls: list[str] = []
     handles = [x.register_hook(lambda gradient, name=name: calls.append(name)) for name in ("a", "b", "c")]
@@ -75,8 +76,7 @@ def test_register_hook_removed_is_not_called(engine: Engine, device: torch.devic
 
 
 def test_register_hook_has_to_return_a_tensor_like_the_gradient(engine: Engine, device: torch.device) -> None:
-    """Contract: a hook that returns what is no tensor is an error that tells what it was, and the gradient is not
-    written."""
+    """A hook that returns a non-tensor raises with the type, and the gradient is not written."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     x.register_hook(lambda gradient: "no tensor")  # type: ignore[arg-type, return-value]
@@ -88,7 +88,7 @@ def test_register_hook_has_to_return_a_tensor_like_the_gradient(engine: Engine, 
 
 
 def test_register_hook_error_ends_the_pass_and_is_raised(engine: Engine, device: torch.device) -> None:
-    """Contract: what a hook raises comes out of `backward` with its type and text; gradients below it are not
+    """An exception from a hook propagates from `backward` with its type and message, and no further gradients are
     written."""
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -108,8 +108,8 @@ def test_register_hook_error_ends_the_pass_and_is_raised(engine: Engine, device:
 
 
 def test_register_hook_needs_a_tensor_that_requires_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: a hook on a tensor that requires no gradient is refused when it is registered, and so is a
-    post-accumulate hook on what is no leaf."""
+    """Registering a hook on a tensor that does not require grad raises, as does a post-accumulate hook on a
+    non-leaf."""
     x = torch.ones(2, device=device)
     y = torch.ones(2, device=device, requires_grad=True) * 2
 
@@ -122,8 +122,10 @@ def test_register_hook_needs_a_tensor_that_requires_grad(engine: Engine, device:
 
 @pytest.mark.covers(ROW)
 def test_register_hook_belongs_to_the_tensor_before_an_in_place_change(engine: Engine, device: torch.device) -> None:
-    """Contract: a hook registered before a tensor was changed in place sees the gradient of the value before the
-    change, one registered afterwards that of the value after it."""
+    """A hook registered before an in-place change receives the gradient of the old value.
+
+    A hook registered after it receives that of the new value.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     before: list[list[float]] = []
     after: list[list[float]] = []
@@ -139,8 +141,10 @@ def test_register_hook_belongs_to_the_tensor_before_an_in_place_change(engine: E
 
 @pytest.mark.covers(ROW)
 def test_autograd_grad_calls_the_hooks_of_its_inputs(engine: Engine, device: torch.device) -> None:
-    """Contract: `autograd.grad` calls the tensor hooks of the inputs it was given, returns what they make of the
-    gradients, and calls none that are after the graph ends for it: no post-accumulate hook, no `.grad`."""
+    """`autograd.grad` calls the tensor hooks of its inputs and returns the gradients that they produce.
+
+    It runs no post-accumulate hooks and writes no `.grad`.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     accumulated: list[torch.Tensor] = []
     x.register_hook(lambda gradient: gradient * 7)
@@ -155,8 +159,10 @@ def test_autograd_grad_calls_the_hooks_of_its_inputs(engine: Engine, device: tor
 
 @pytest.mark.covers(ROW)
 def test_register_post_accumulate_grad_hook_sees_the_gradient_written(engine: Engine, device: torch.device) -> None:
-    """Contract: a post-accumulate hook gets the leaf after its `.grad` was written, after all other hooks of the leaf,
-    and may use the gradient up: an optimiser within the backward pass."""
+    """A post-accumulate hook receives the leaf after `.grad` is written and after all other hooks of the leaf.
+
+    It may consume the gradient, for example to run an optimizer step within the backward pass.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[list[float]] = []
 
@@ -178,8 +184,10 @@ def test_register_post_accumulate_grad_hook_sees_the_gradient_written(engine: En
 
 
 def test_register_post_accumulate_grad_hook_sees_the_sum_of_passes(engine: Engine, device: torch.device) -> None:
-    """Contract: with a gradient there already, a post-accumulate hook sees old and new together, and the hooks of one
-    leaf run in the order they were registered."""
+    """A post-accumulate hook sees the accumulated gradient, including that of earlier passes.
+
+    The hooks of one leaf run in registration order.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     x.grad = torch.tensor([100.0, 200.0], device=device)
     seen: list[tuple[str, list[float]]] = []
@@ -197,8 +205,11 @@ MULTI = ("all", "any")
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("mode", MULTI)
 def test_register_multi_grad_hook_is_called_once_a_pass(mode: str, engine: Engine, device: torch.device) -> None:
-    """Contract: a hook on several tensors is called once for each pass: in mode `all` when every gradient is there,
-    with all of them and None for what takes no part; in mode `any` with the first that comes."""
+    """A multi-grad hook is called once per pass.
+
+    In mode `all` it gets all gradients when they are complete, with None for unused tensors; in mode `any`, the first
+    one.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = torch.tensor([3.0, 4.0], device=device, requires_grad=True)
     unused = torch.ones(2, device=device, requires_grad=True)
@@ -227,7 +238,7 @@ def test_register_multi_grad_hook_is_called_once_a_pass(mode: str, engine: Engin
 
 
 def test_register_hook_outside_of_backward_inputs_is_not_called(engine: Engine, device: torch.device) -> None:
-    """Contract: with `inputs=`, only what lies between them and the result is computed: hooks elsewhere do not run."""
+    """With `inputs=`, only the graph between them and the result runs, so hooks elsewhere are not called."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = torch.ones(2, device=device, requires_grad=True)
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""Backward passes from several threads."""
+"""Backward passes in several threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 THREADS = 4
 
 ONE_AT_A_TIME = Known(
-    "one pass is captured at a time, and a second one then is refused, not kept waiting",
+    "only one pass is captured at a time, and a concurrent one raises instead of waiting",
     "https://github.com/pytorch/pytorch/pull/103822",
     NotImplementedError,
     always=False,
@@ -26,7 +26,7 @@ ONE_AT_A_TIME = Known(
 
 
 def in_threads(work: Callable[[int], None]) -> None:
-    """Call `work` with 0, 1, … in threads at once; raise what the first of them raised, when all have ended."""
+    """Call `work` with 0, 1, … in concurrent threads; after all have ended, raise the first exception."""
     errors: list[BaseException] = []
     together = threading.Barrier(THREADS)
 
@@ -34,7 +34,7 @@ def in_threads(work: Callable[[int], None]) -> None:
         try:
             together.wait(60)
             work(number)
-        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
@@ -49,7 +49,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 @pytest.mark.covers(ROW)
 @waived(ONE_AT_A_TIME)
 def test_backward_in_threads_over_graphs_of_their_own(engine: Engine, device: torch.device) -> None:
-    """Contract: threads go through graphs of their own at once; each finds its own gradients."""
+    """Threads run backward passes over separate graphs concurrently, and each gets its own gradients."""
     found: list[list[float] | None] = [None] * THREADS
 
     def work(number: int) -> None:
@@ -64,8 +64,10 @@ def test_backward_in_threads_over_graphs_of_their_own(engine: Engine, device: to
 
 
 def test_backward_in_a_thread_over_a_graph_made_elsewhere(engine: Engine, device: torch.device) -> None:
-    """Contract: a graph made in one thread can be gone through in another, whatever the grad mode of either: modes
-    belong to threads, and a new one records."""
+    """A graph recorded in one thread can be traversed in another, whatever the grad mode of either.
+
+    Grad modes are per thread, and a new thread starts with recording enabled.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     modes: list[bool] = []
     graphs: list[torch.Tensor] = []
@@ -86,8 +88,7 @@ def test_backward_in_a_thread_over_a_graph_made_elsewhere(engine: Engine, device
 
 @waived(ONE_AT_A_TIME)
 def test_autograd_grad_of_one_graph_in_several_threads(engine: Engine, device: torch.device) -> None:
-    """Contract: threads can ask for gradients of one graph at once, by `autograd.grad` and with the graph retained:
-    all find the same."""
+    """Concurrent `autograd.grad` calls on one retained graph all return the same gradients."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = (x.exp() * x).sum()
     found: list[torch.Tensor | None] = [None] * THREADS
@@ -111,7 +112,7 @@ class OwnError(Exception):
 @pytest.mark.covers(ROW)
 @waived(ONE_AT_A_TIME)
 def test_backward_error_stays_in_its_thread(engine: Engine, device: torch.device) -> None:
-    """Contract: an error in the pass of one thread is raised there, and the passes of others end well."""
+    """An exception in one thread's pass is raised in that thread, and the other passes complete."""
     good: list[int] = []
 
     class Refuse(Function):
@@ -139,8 +140,8 @@ def test_backward_error_stays_in_its_thread(engine: Engine, device: torch.device
 
 
 @waived(ONE_AT_A_TIME)
-def test_backward_hooks_run_in_the_thread_that_asked(engine: Engine) -> None:
-    """Contract: on the CPU a pass runs in the thread that called `backward`: its hooks are called there."""
+def test_backward_hooks_run_in_the_calling_thread(engine: Engine) -> None:
+    """On the CPU, a pass runs in the thread that called `backward`, and so do its hooks."""
     called: dict[int, int] = {}
 
     def work(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Views: gradients through them, and what becomes of graph and views when one of them is changed in place."""
+"""Views: gradients through them, and the effect of in-place changes on the graph and on other views."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_view_gradient_lies_where_the_view_was_taken(view: str, engine: Engine, device: torch.device) -> None:
-    """Contract: the gradient of a view is put where the view was taken from, and all else is zero. Told without
-    autograd: the same view of zeros, written to."""
+    """The gradient of a view is zero outside the region that the view covers.
+
+    The expected value comes without autograd, by writing to the same view of zeros.
+    """
     x = torch.arange(12.0, device=device).reshape(3, 4).requires_grad_()
     taken = VIEWS[view](x)
     gradient = torch.arange(1.0, taken.numel() + 1, device=device).reshape(taken.shape)
@@ -44,8 +46,10 @@ def test_view_gradient_lies_where_the_view_was_taken(view: str, engine: Engine, 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("view", VIEWS)
 def test_view_changed_in_place_changes_its_base(view: str, engine: Engine, device: torch.device) -> None:
-    """Contract: to change a view in place is to change the base: the base's gradient goes through the change where
-    the view lies, and past it elsewhere, and the factor gets its own."""
+    """An in-place change of a view changes the base.
+
+    The base's gradient passes through the change where the view lies, and the factor gets its own gradient.
+    """
     x = torch.arange(12.0, device=device).reshape(3, 4).requires_grad_()
     factor = torch.tensor(3.0, device=device, requires_grad=True)
 
@@ -62,7 +66,7 @@ def test_view_changed_in_place_changes_its_base(view: str, engine: Engine, devic
 
 
 def test_view_taken_before_its_base_changed(engine: Engine, device: torch.device) -> None:
-    """Contract: a view that was taken before the base was changed in place has the history of the changed base."""
+    """A view taken before an in-place change of its base has the history of the changed base."""
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     base = x * 1
     view = base[:2]
@@ -76,9 +80,8 @@ def test_view_taken_before_its_base_changed(engine: Engine, device: torch.device
     assert x.grad.tolist() == [5.0, 5.0, 0.0]
 
 
-def test_view_of_a_constant_learns_a_history(engine: Engine, device: torch.device) -> None:
-    """Contract: a buffer that required no gradient requires one, and so do its other views, once something that does
-    is written into a view of it."""
+def test_view_written_with_grad_makes_its_base_require_grad(engine: Engine, device: torch.device) -> None:
+    """Writing a tensor that requires grad into a view makes the base and its other views require grad."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     buffer = torch.zeros(4, device=device)
     other = buffer.view(2, 2)
@@ -93,7 +96,7 @@ def test_view_of_a_constant_learns_a_history(engine: Engine, device: torch.devic
 
 
 def test_views_of_views_changed_at_several_levels(engine: Engine, device: torch.device) -> None:
-    """Contract: several changes by views of views, each seen by all aliases, are applied in the order they were
+    """Changes through views of views, visible to all aliases, are differentiated in the order in which they were
     made."""
     x = torch.ones(2, 3, device=device, requires_grad=True)
     base = x * 1
@@ -118,8 +121,10 @@ MULTIPLE: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
 
 @pytest.mark.parametrize("function", MULTIPLE)
 def test_unbind_and_split_views_are_not_changed_in_place(function: str, engine: Engine, device: torch.device) -> None:
-    """Contract: a view that came with others from one function cannot be changed in place while gradients are
-    recorded; the base still can be, and the gradients of all of them meet in it."""
+    """One of several views from one function cannot be changed in place while grad mode is on.
+
+    The base can, and the gradients of all views accumulate in it.
+    """
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
     base = x * 1
 
@@ -142,8 +147,10 @@ def test_unbind_and_split_views_are_not_changed_in_place(function: str, engine: 
 
 
 def test_view_taken_under_no_grad_is_not_changed_with_grad(engine: Engine, device: torch.device) -> None:
-    """Contract: a view that was taken under `no_grad` of a tensor with a history cannot be changed once gradients are
-    recorded again: which history it should get is unclear."""
+    """A view taken under `no_grad` of a tensor with a history raises if changed in place with grad mode on.
+
+    Its history would be ambiguous.
+    """
     x = torch.ones(3, device=device, requires_grad=True)
     base = x * 2
     with torch.no_grad():
@@ -157,8 +164,7 @@ def test_view_taken_under_no_grad_is_not_changed_with_grad(engine: Engine, devic
 
 
 def test_detach_shares_values_and_no_history(engine: Engine, device: torch.device) -> None:
-    """Contract: `detach` gives an alias that requires no gradient; a change by it is seen in the values and is no
-    part of the graph."""
+    """`detach` returns an alias that does not require grad; changes through it affect the values but not the graph."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = x * 2
 
@@ -173,7 +179,7 @@ def test_detach_shares_values_and_no_history(engine: Engine, device: torch.devic
 
 
 def test_as_strided_overlapping_views_add_up(engine: Engine, device: torch.device) -> None:
-    """Contract: an element that a view shows several times gets the sum of its gradients."""
+    """An element that appears several times in an `as_strided` view gets the sum of its gradients."""
     x = torch.arange(4.0, device=device).requires_grad_()
 
     windows = x.as_strided((3, 2), (1, 1))

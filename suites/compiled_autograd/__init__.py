@@ -1,1 +1,1 @@
-"""Backward passes captured and compiled."""
+"""Captured and compiled backward passes."""

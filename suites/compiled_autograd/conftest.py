@@ -1,4 +1,4 @@
-"""All cases of this suite capture backward passes, of which torch keeps something."""
+"""All cases of this suite capture backward passes, so torch keeps memory after each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Mark each case. Only a process that imports the cases calls this hook, and so imports torch."""
+    """Add the `keeps` marker to each case. Only processes that import the cases, and so torch, call this hook."""
     made = yield
     for item in made if isinstance(made, list) else ():
         from suites.compiled import KEEPS, KEPT

@@ -1,5 +1,5 @@
-// Autograd functions of every kind that compiled autograd treats otherwise: traceable and not, with values of every
-// type saved. Their gradients tell what they were given, so that a value that is lost or stale shows in a number.
+// Autograd functions of each kind that compiled autograd distinguishes: traceable or not, with saved values of every
+// type. Their gradients depend on the saved values, so that a lost or stale value changes the result.
 
 #include <ATen/Tensor.h>
 #include <ATen/TensorOperators.h>
@@ -15,7 +15,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
-// x; the gradient is doubled.
+// Identity; doubles the gradient.
 struct Twice : public Function<Twice> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext*, const Tensor& x) {
@@ -26,7 +26,7 @@ struct Twice : public Function<Twice> {
   }
 };
 
-// As above, but another function.
+// The same, as another function.
 struct TwiceToo : public Function<TwiceToo> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext*, const Tensor& x) {
@@ -37,7 +37,7 @@ struct TwiceToo : public Function<TwiceToo> {
   }
 };
 
-// x; the gradient is taken three times if it sums up to something positive, else four times: no tracer can tell.
+// Identity; multiplies the gradient by 3 if its sum is positive, else by 4, which a tracer cannot decide.
 struct NotTraceable : public Function<NotTraceable> {
   static constexpr bool is_traceable = false;
   static Tensor forward(AutogradContext*, const Tensor& x) {
@@ -48,7 +48,7 @@ struct NotTraceable : public Function<NotTraceable> {
   }
 };
 
-// x; the gradient is x + y, the sum of a third tensor, and numbers from values of other types.
+// Identity; the gradient is x + y plus the sum of a third tensor and numbers from values of other types.
 struct SavedOfEveryKind : public Function<SavedOfEveryKind> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, const Tensor& fixed) {
@@ -79,7 +79,7 @@ struct SavedOfEveryKind : public Function<SavedOfEveryKind> {
   }
 };
 
-// x; the gradient is x and the sum of a view of x that was saved beside it.
+// Identity; the gradient is x plus the sum of a view of x, which is saved in addition.
 struct SavedView : public Function<SavedView> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext* ctx, const Tensor& x) {
@@ -93,7 +93,7 @@ struct SavedView : public Function<SavedView> {
   }
 };
 
-// x; the gradient is taken `number` times.
+// Identity; multiplies the gradient by `number`.
 struct SavedInteger : public Function<SavedInteger> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext* ctx, const Tensor& x, int64_t number) {
@@ -116,8 +116,8 @@ struct SavedFloat : public Function<SavedFloat> {
   }
 };
 
-// x and y; what is saved depends on `kind`: 0 two tensors and a number, 1 one value more, 2 as 0, but gradients that
-// do not come are not made up of zeros. The gradient of x is x + y + number, and 100 more for each extra.
+// Identity of x and y; saves values according to `kind`: 0 two tensors and a number, 1 an additional value, 2 as 0 but
+// without materialized gradients. The gradient of x is x + y + number, plus 100 or 1000 for kinds 1 and 2.
 struct DataDependent : public Function<DataDependent> {
   static constexpr bool is_traceable = true;
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& y, int64_t kind) {
@@ -145,7 +145,7 @@ struct DataDependent : public Function<DataDependent> {
   }
 };
 
-// x; the gradient is taken two times three: a number in a tensor on the host, and one beside it.
+// Identity; multiplies the gradient by 2 and 3: a scalar CPU tensor, and a number saved in addition.
 struct HostScalar : public Function<HostScalar> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext* ctx, const Tensor& x) {

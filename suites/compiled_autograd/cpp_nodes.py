@@ -1,4 +1,4 @@
-"""Autograd functions in C++, built once for a release of torch and shared by all processes of a run."""
+"""Autograd functions in C++, built once per torch release and shared by all processes of a run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ OPERATORS = (
 
 @functools.cache
 def load() -> Any:
-    """An object with the operators, which are registered for as long as the process lives. Builds them if need be.
+    """An object with the operators, which stay registered for the life of the process. Builds them if necessary.
 
-    The build is kept below `TORCH_EXTENSIONS_DIR`, or where torch keeps its own by default, in a folder for this
-    release of torch and Python. Of processes that come at the same time one builds and the others wait: torch has a
-    lock file for that too, but one that a process which is killed leaves behind.
+    The build is in a folder for this release of torch and Python, below `TORCH_EXTENSIONS_DIR` or torch's default. Of
+    concurrent processes, one builds and the others wait. torch's own lock file is not sufficient, because a process
+    that is killed leaves it behind.
     """
     from torch.utils import cpp_extension
 

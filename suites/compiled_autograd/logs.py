@@ -1,4 +1,4 @@
-"""What compiled autograd writes to its logs, caught and put back."""
+"""Messages from compiled autograd's logs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Keeps(logging.Handler):
 
 @contextmanager
 def heard(artifact: str) -> Iterator[list[str]]:
-    """The messages of one of the compiler's logs, `compiled_autograd` or `compiled_autograd_verbose`, as they come.
+    """The messages of one of the compiler's logs, `compiled_autograd` or `compiled_autograd_verbose`.
 
-    The log is switched on in the block, and everything about loggers is as before at its end.
+    The log is on within the block, and all loggers are restored at its end.
     """
     messages: list[str] = []
     with private.log_switched_on(artifact) as logger:

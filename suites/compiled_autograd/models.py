@@ -1,4 +1,4 @@
-"""Small models for backward passes, and what a pass left in them."""
+"""Small models for backward passes, and their gradients."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from torch import nn
 
 
 def network(device: torch.device) -> nn.Sequential:
-    """Two linear layers, each with a ReLU behind it, of four numbers in and out."""
+    """Two linear layers of size four, each followed by a ReLU."""
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()).to(device)
 
 
 def smooth(device: torch.device) -> nn.Sequential:
-    """A linear layer with a sigmoid behind it, so that no gradient is 0 by chance."""
+    """A linear layer followed by a sigmoid, so that no gradient is 0 by chance."""
     return nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()).to(device)
 
 
 def rows(number: int, device: torch.device) -> torch.Tensor:
-    """So many rows of four numbers: drawn on the host, so that every device gets the same."""
+    """Random rows of four numbers, drawn on the host so that every device gets the same ones."""
     return torch.randn(number, 4).to(device)
 
 
 def gradients(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The gradients of its parameters, all of which must have one."""
+    """The gradients of all parameters, each of which must have one."""
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name} has no gradient"
         yield parameter.grad
 
 
 def train(model: nn.Module, x: torch.Tensor) -> Iterator[torch.Tensor]:
-    """One backward pass of the sum of what the model makes of x: yields the gradients."""
+    """Run a backward pass of the sum of `model(x)` and yield the gradients."""
     model(x).sum().backward()
     yield from gradients(model)

@@ -1,4 +1,4 @@
-"""Anomaly mode: NaN in the gradients of a captured pass is told of, at its end."""
+"""Anomaly mode in a captured pass: NaN gradients are reported at its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GivesNan(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        """In the second of three numbers: one is enough."""
+        """NaN in the second of three elements: one is enough."""
         result = gradients[0].clone()
         result[1] = float("nan")
         return result
@@ -34,8 +34,10 @@ def leaf(device: torch.device) -> torch.Tensor:
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_already_nan")
 def test_anomaly_mode_refuses_a_grad_that_was_nan_before(device: torch.device) -> None:
-    """Contract: with anomaly mode a pass does not start into a gradient that is NaN already, since it could not tell
-    its own from that."""
+    """Under anomaly mode, a pass raises if a gradient is already NaN when it starts.
+
+    It could not tell an existing NaN from one of its own.
+    """
     x = leaf(device)
     x.grad = before = torch.tensor([1.0, float("nan"), 3.0], device=device)
 
@@ -51,8 +53,7 @@ def test_anomaly_mode_refuses_a_grad_that_was_nan_before(device: torch.device) -
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_backward")
 def test_anomaly_mode_names_parameters_of_an_accumulated_nan(device: torch.device) -> None:
-    """Contract: with anomaly mode, a pass that accumulates NaN raises, and names the parameters that have it: the one
-    or the other of two, or both."""
+    """Under anomaly mode, a pass that accumulates NaN raises and names the parameters with NaN: either one, or both."""
     named = []
     for nan_in_first, nan_in_second in ((True, False), (False, True), (True, True)):
         x, y = leaf(device), leaf(device)
@@ -73,7 +74,7 @@ def test_anomaly_mode_names_parameters_of_an_accumulated_nan(device: torch.devic
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_grad")
 def test_anomaly_mode_refuses_a_nan_returned_by_autograd_grad(device: torch.device) -> None:
-    """Contract: so does `autograd.grad` that would return NaN, in whichever of its results."""
+    """Under anomaly mode, `autograd.grad` raises if any of its results has NaN."""
     for order in (slice(None), slice(None, None, -1)):
         x, y = leaf(device), leaf(device)
         with (
@@ -85,8 +86,7 @@ def test_anomaly_mode_refuses_a_nan_returned_by_autograd_grad(device: torch.devi
 
 
 def test_anomaly_mode_off_lets_nan_accumulate(device: torch.device) -> None:
-    """Contract: without the mode NaN is accumulated without a word, and with it a pass without NaN is as ever (the
-    controls)."""
+    """Controls: without anomaly mode, NaN is accumulated; under it, a pass without NaN works as usual."""
     x = leaf(device)
     with compiled_backward(backend="eager"):
         GivesNan.apply(x).sum().backward()

@@ -1,4 +1,4 @@
-"""A captured backward pass: it has the engine's gradients, and one like it is not captured again."""
+"""Captured backward passes: gradients equal to the engine's, and no second capture for an equivalent pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ INDUCTOR = Within(1e-5, 1e-6, "inductor fuses and reorders the sums")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_basic")
 def test_compiled_autograd_has_the_gradients_of_the_engine(device: torch.device, backend: str) -> None:
-    """Contract: the gradients of a model after a compiled backward pass are those of the engine, exactly where the
-    same operations run; one pass is one capture and one graph compiled."""
+    """A compiled backward pass gives the engine's gradients, bitwise where the same operations run.
+
+    One pass is one capture and one compiled graph.
+    """
 
     def work() -> Iterator[torch.Tensor]:
         yield from train(network(device), rows(2, device))
@@ -31,7 +33,7 @@ def test_compiled_autograd_has_the_gradients_of_the_engine(device: torch.device,
 
 
 def test_compiled_autograd_has_the_known_derivatives(device: torch.device) -> None:
-    """Contract: d/dx of x² is 2x, of sin x is cos x, of 1/x is -1/x², also where no engine's pass has been seen."""
+    """Derivatives match the formulas: 2x for x², cos x for sin x, -1/x² for 1/x, without an engine pass to compare."""
     x = torch.tensor([1.0, 2.0, 4.0], device=device, requires_grad=True)
 
     with compiled_backward() as recording:
@@ -44,8 +46,7 @@ def test_compiled_autograd_has_the_known_derivatives(device: torch.device) -> No
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_cache_hit")
 def test_compiled_autograd_captures_a_pass_like_one_before_once(device: torch.device) -> None:
-    """Contract: three passes over three models of one shape are captured once and compiled once, and each has its own
-    model's gradients."""
+    """Three passes over three models of one shape are captured and compiled once, each with its own gradients."""
 
     def work() -> Iterator[torch.Tensor]:
         for _ in range(3):
@@ -55,7 +56,7 @@ def test_compiled_autograd_captures_a_pass_like_one_before_once(device: torch.de
 
 
 def test_compiled_autograd_captures_a_pass_over_other_functions(device: torch.device) -> None:
-    """Contract: a pass through other functions is another graph: captured, and the first is still known after it."""
+    """A pass through other functions is a separate capture, and the first one stays cached."""
 
     def work() -> Iterator[torch.Tensor]:
         for make in (network, smooth, network, smooth):
@@ -125,17 +126,16 @@ WORKLOADS = [_convolutions, _embedding, _attention, _views, _complex, _indices]
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=[each.__name__.strip("_") for each in WORKLOADS])
 def test_compiled_autograd_passes_of_many_kinds_have_the_engines_gradients(device: torch.device, workload: Any) -> None:
-    """Contract: convolutions, normalisation, embeddings, attention, views changed in place, complex numbers and
-    indices have the engine's gradients, in one capture."""
-    within = EXACTLY if device.type == "cpu" else Within(1e-5, 1e-6, "kernels of a GPU may add in any order")
+    """Convolutions, normalization, attention, in-place views, complex numbers and indexing match the engine in one
+    capture."""
+    within = EXACTLY if device.type == "cpu" else Within(1e-5, 1e-6, "GPU kernels may add in any order")
 
     assert compare(lambda: workload(device), backend="eager", within=within).captures == 1
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_implicit_add")
 def test_compiled_autograd_adds_gradients_that_meet(device: torch.device) -> None:
-    """Contract: a tensor that was used several times gets the sum of what comes back along all its uses; by
-    `backward` and by `autograd.grad`."""
+    """A tensor with several uses gets the sum of its gradients, by `backward` and by `autograd.grad`."""
 
     def work() -> Iterator[object]:
         y = torch.randn(4).to(device).requires_grad_()
@@ -150,7 +150,7 @@ def test_compiled_autograd_adds_gradients_that_meet(device: torch.device) -> Non
 
 
 def test_compiled_backward_of_several_roots_with_given_gradients(device: torch.device) -> None:
-    """Contract: `backward` of several tensors at once, with the gradients given, is one pass."""
+    """`backward` of several tensors with given gradients is one captured pass."""
 
     def work() -> Iterator[object]:
         x = torch.randn(3, 2).to(device).requires_grad_()
@@ -164,8 +164,7 @@ def test_compiled_backward_of_several_roots_with_given_gradients(device: torch.d
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_accumulate_grad_accuracy")
 def test_compiled_autograd_inductor_gradients_of_layers_share_no_memory(device: torch.device) -> None:
-    """Contract: inductor, which reuses buffers, gives each layer a gradient of its own, that a change to another
-    layer's does not reach."""
+    """With inductor, which reuses buffers, the gradients of different layers do not share memory."""
 
     def work() -> Iterator[torch.Tensor]:
         model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 2, bias=False)).to(device)
@@ -182,7 +181,7 @@ def test_compiled_autograd_inductor_gradients_of_layers_share_no_memory(device: 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_higher_order_gradients")
 def test_create_graph_in_a_captured_pass_gives_gradients_of_gradients(device: torch.device) -> None:
-    """Contract: with `create_graph` a captured pass can be differentiated: x⁴ and its first three derivatives."""
+    """With `create_graph`, a captured pass can be differentiated, here for x⁴ and its first three derivatives."""
 
     def work() -> Iterator[object]:
         x = torch.tensor([2.0, -3.0], device=device, requires_grad=True)
@@ -196,8 +195,10 @@ def test_create_graph_in_a_captured_pass_gives_gradients_of_gradients(device: to
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_dont_dce_side_effects")
 def test_compiled_backward_keeps_side_effects_of_a_function(device: torch.device) -> None:
-    """Contract: a captured pass keeps what user code does to the world, though nothing in the graph uses it: here a
-    draw from the random numbers, that the next draw shows."""
+    """A captured pass keeps the side effects of user code that nothing in the graph uses.
+
+    Here the backward draws a random number, which changes the next draw.
+    """
 
     class Draws(torch.autograd.Function):
         @staticmethod

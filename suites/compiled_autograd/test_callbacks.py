@@ -1,4 +1,4 @@
-"""Callbacks that a backward asks the engine for: they run at the end of the pass, also of a captured one."""
+"""Callbacks queued by a backward, which run at the end of the pass, also of a captured one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
 
 def asking(diary: list[str], *, breaks: bool = False) -> Any:
-    """A function whose backward asks for a callback that writes to the diary, and breaks the graph if told."""
+    """A function whose backward queues a callback that writes to the diary, and optionally breaks the graph."""
 
     class Asks(torch.autograd.Function):
         @staticmethod
@@ -34,8 +34,7 @@ def asking(diary: list[str], *, breaks: bool = False) -> Any:
 
 
 def test_queue_callback_runs_once_at_the_end(device: torch.device) -> None:
-    """Contract: a callback asked for in a backward runs once a pass, after every function of it, in a captured pass as
-    in the engine's."""
+    """A queued callback runs once per pass, after all functions, in a captured pass as in the engine's."""
     diary: list[str] = []
 
     def work() -> Iterator[object]:
@@ -52,8 +51,10 @@ def test_queue_callback_runs_once_at_the_end(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_callback_graph_break_throws_error")
 def test_queue_callback_beside_a_graph_break_is_refused(device: torch.device) -> None:
-    """Contract: a callback asked for in a pass that breaks the graph cannot be kept for its end: that is an error that
-    says what is needed, and the callback does not run early."""
+    """Queueing a callback in a pass with a graph break raises and names `fullgraph=True`.
+
+    The callback does not run early.
+    """
     diary: list[str] = []
     x = torch.ones(3, device=device, requires_grad=True)
 

@@ -1,4 +1,4 @@
-"""Where compiled autograd is on: blocks within blocks, blocks left by an exception, stances, resets, processes."""
+"""Where compiled autograd is enabled: nested blocks, exceptions, stances, resets and processes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .models import network, rows
 
 
 def a_pass(device: torch.device) -> int:
-    """One backward pass; how many were captured of it."""
+    """Run one backward pass and return the number of captures."""
     before = captured()
     network(device)(rows(2, device)).sum().backward()
     return captured() - before
 
 
 def test_compiled_autograd_enable_captures_within_the_block_alone(device: torch.device) -> None:
-    """Contract: before and after the block the engine runs backward passes itself; in it they are captured."""
+    """Passes are captured within the block only; before and after it, the engine runs them."""
     assert a_pass(device) == 0
     with compiled_backward(backend="eager"):
         assert a_pass(device) == 1
@@ -32,7 +32,7 @@ def test_compiled_autograd_enable_captures_within_the_block_alone(device: torch.
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_nested_context_manager")
 def test_compiled_autograd_enable_nests(device: torch.device) -> None:
-    """Contract: of nested blocks the innermost one's compiler gets the graph; at its end the outer one's is back."""
+    """Of nested blocks, the innermost one's compiler gets the graph; the outer one's is restored afterwards."""
     seen: list[str] = []
 
     def compiler(name: str) -> private.Compiler:
@@ -57,8 +57,8 @@ def test_compiled_autograd_enable_nests(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_compile_api_disable")
-def test_compiled_autograd_disable_wins(device: torch.device) -> None:
-    """Contract: within a block that disables, the engine runs the passes; after it they are captured again."""
+def test_compiled_autograd_disable_within_enable(device: torch.device) -> None:
+    """Within a disabling block, the engine runs the passes; after it they are captured again."""
     with compiled_backward(backend="eager"):
         with private.disable():
             assert not private.enabled()
@@ -67,8 +67,8 @@ def test_compiled_autograd_disable_wins(device: torch.device) -> None:
 
 
 def test_compiled_autograd_enable_ends_by_an_exception(device: torch.device) -> None:
-    """Contract: a block that is left by an exception, and a pass that fails, leave compiled autograd off and threads
-    of the engine as they were."""
+    """A block left by an exception, or a failed pass, leaves compiled autograd off and the engine's threading
+    restored."""
     threads = torch.autograd.is_multithreading_enabled()
     with pytest.raises(LookupError), compiled_backward(backend="eager"):
         raise LookupError
@@ -85,7 +85,7 @@ def _refuses(graph: torch.fx.GraphModule, examples: object) -> private.Compiled:
 
 
 def test_compiled_autograd_pass_that_failed_can_be_run_again(device: torch.device) -> None:
-    """Contract: where the hook of one pass raises, its exception arrives, and the next pass has right gradients."""
+    """If a hook raises in one pass, its exception propagates, and the next pass has correct gradients."""
 
     def fails(_: torch.Tensor) -> torch.Tensor:
         raise ArithmeticError("by request")
@@ -103,9 +103,8 @@ def test_compiled_autograd_pass_that_failed_can_be_run_again(device: torch.devic
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_reset")
-def test_compiler_reset_turns_compiled_autograd_off_and_forgets(device: torch.device) -> None:
-    """Contract: `torch.compiler.reset` turns compiled autograd off and forgets what was captured: the same pass is
-    captured anew in the next block."""
+def test_compiler_reset_disables_compiled_autograd_and_clears_its_cache(device: torch.device) -> None:
+    """`torch.compiler.reset` disables compiled autograd and clears its cache, so the same pass is captured again."""
 
     def compile_graph(graph: torch.fx.GraphModule) -> private.Compiled:
         return torch.compile(graph, backend="eager")
@@ -125,7 +124,7 @@ def test_compiler_reset_turns_compiled_autograd_off_and_forgets(device: torch.de
 
 
 def test_set_stance_force_eager_forces_the_engine(device: torch.device) -> None:
-    """Contract: under the stance `force_eager` a block captures nothing, and after the stance it does."""
+    """Under the stance `force_eager` a block captures nothing, and captures again after it."""
     with torch.compiler.set_stance("force_eager"), compiled_backward(backend="eager") as recording:
         assert a_pass(device) == 0
     assert recording.captures == 0
@@ -157,10 +156,10 @@ print("end")
     reason="torch 2.11 to 2.15 keep the result of `end_capture` for good, with it the compiler and the compiled pass"
     " (_compiled_autograd_impl in torch/csrc/dynamo/python_compiled_autograd.cpp, https://github.com/pytorch/pytorch)",
 )
-def test_compiler_reset_gives_back_what_a_captured_pass_refers_to(device: torch.device) -> None:
-    """Contract: after `torch.compiler.reset` nothing keeps a captured pass, nor a tensor that its compiler refers to.
+def test_compiler_reset_frees_what_a_captured_pass_refers_to(device: torch.device) -> None:
+    """After `torch.compiler.reset`, nothing keeps a captured pass or a tensor that its compiler refers to.
 
-    Otherwise each capture leaks all that it was traced with: memory of the device, too.
+    Otherwise each capture leaks everything it was traced with, including device memory.
     """
     tensor = torch.ones(2, device=device)
     kept = weakref.ref(tensor)
@@ -179,9 +178,11 @@ def test_compiler_reset_gives_back_what_a_captured_pass_refers_to(device: torch.
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_dynamo_flaky_segfault")
 @pytest.mark.timeout(400)
-def test_compiler_reset_between_passes_ends_the_process_well() -> None:
-    """Contract: capture, reset and capture again work in a fresh process, which then ends with status 0 and not by a
-    signal: a wrong reset used to show only then."""
+def test_compiler_reset_between_passes_exits_with_status_0() -> None:
+    """Capture, reset and another capture work in a fresh process, which ends with status 0 and without a signal.
+
+    An incorrect reset used to fail only at exit.
+    """
     ended = children.run(TWO_PASSES_AND_A_RESET, limit=300)
 
     assert ended.lines() == ["(1000, 300)"] * 3 + ["end"]
@@ -210,6 +211,5 @@ MODULES_AFTER_IMPORT = "import sys\nimport torch{more}\nprint('torch.utils.hipif
     ],
 )
 def test_import_of_torch_and_cpp_extension_brings_no_hipify(more: str) -> None:
-    """Contract: to import torch, or its extension builder, does not import the translator of CUDA sources to HIP, which
-    costs time and is wanted by few."""
+    """Importing torch or its extension builder does not import hipify, which takes time and is rarely needed."""
     assert children.run(MODULES_AFTER_IMPORT.format(more=more)).lines() == ["False"]

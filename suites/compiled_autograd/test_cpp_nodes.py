@@ -1,4 +1,4 @@
-"""Custom autograd functions in C++ in a captured pass: traceable and not, and values of every kind that they save."""
+"""Custom autograd functions in C++ in a captured pass: traceable or not, with saved values of every kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import cpp_nodes
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 SIZES = (10, 100, 10, 20, 10)
 
-#: The first of these to run on a machine builds the functions, which takes 20 s on two cores, and more beside others.
+#: The first case to run on a machine builds the functions, which takes 20 s on two idle cores, and longer under load.
 pytestmark = [pytest.mark.requires(cpp_extensions=True), pytest.mark.timeout(600)]
 
 
@@ -27,9 +27,11 @@ def nodes() -> Any:
 @pytest.mark.covers(
     f"{ROW}test_autograd_cpp_node", f"{ROW}test_autograd_cpp_node_basic", f"{ROW}test_autograd_cpp_node_id"
 )
-def test_cpp_functions_are_told_apart_and_known_again(device: torch.device, nodes: Any) -> None:
-    """Contract: a traceable function in C++ is captured once however often it comes, another one of the same text
-    apart, and both are known again."""
+def test_cpp_functions_are_distinguished_and_cached(device: torch.device, nodes: Any) -> None:
+    """A traceable C++ function is captured once for all its uses, and separately from another one with equal code.
+
+    Both stay cached.
+    """
 
     def work(*operators: Any) -> Iterator[object]:
         for operator in operators:
@@ -46,8 +48,7 @@ def test_cpp_functions_are_told_apart_and_known_again(device: torch.device, node
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_non_traceable")
 def test_cpp_function_that_is_not_traceable_runs_as_it_is(device: torch.device, nodes: Any) -> None:
-    """Contract: a function that does not say it is traceable is called in each pass with that pass's values, outside
-    of the compiled graph: it decides by them each time."""
+    """A function that is not traceable runs outside of the compiled graph in each pass, with that pass's values."""
 
     def work() -> Iterator[object]:
         for sign in (1.0, -1.0, 1.0):
@@ -61,9 +62,12 @@ def test_cpp_function_that_is_not_traceable_runs_as_it_is(device: torch.device, 
 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved", f"{ROW}test_autograd_cpp_node_saved_basic")
-def test_cpp_function_saved_values_of_every_kind_come_back(device: torch.device, nodes: Any) -> None:
-    """Contract: tensors, whether saved as such or beside them, booleans, numbers, texts, lists and dictionaries that a
-    function saved are there in the captured pass, at every size; its tensors are those of this pass."""
+def test_cpp_function_saved_values_of_every_kind_are_restored(device: torch.device, nodes: Any) -> None:
+    """Saved tensors, booleans, numbers, strings, lists and dictionaries are available in the captured pass, at every
+    size.
+
+    The tensors are those of the current pass.
+    """
 
     def work() -> Iterator[object]:
         for number, size in enumerate(SIZES):
@@ -82,8 +86,8 @@ def test_cpp_function_saved_values_of_every_kind_come_back(device: torch.device,
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved_dynamic")
 def test_cpp_function_saved_view_has_the_size_of_this_pass(device: torch.device, nodes: Any) -> None:
-    """Contract: a tensor among the saved values whose number of elements follows the input's is right at every size,
-    and a size that was there before costs no capture."""
+    """A saved view, whose size follows the input's, is correct at every size, and a known size is not captured
+    again."""
 
     def work() -> Iterator[object]:
         for size in SIZES:
@@ -115,11 +119,13 @@ def test_cpp_function_saved_view_has_the_size_of_this_pass(device: torch.device,
         ),
     ],
 )
-def test_cpp_function_saved_number_is_this_passs(
+def test_cpp_function_saved_number_is_that_of_the_current_pass(
     device: torch.device, nodes: Any, operator: str, numbers: tuple[float, ...]
 ) -> None:
-    """Contract: a number that a function saved is no constant of the compiled pass: each pass multiplies by its own,
-    and not each number costs a capture."""
+    """A number that a function saved is not a constant of the compiled pass: each pass uses its own.
+
+    Not every number needs a capture.
+    """
 
     def work() -> Iterator[object]:
         for number in numbers:
@@ -135,9 +141,11 @@ def test_cpp_function_saved_number_is_this_passs(
 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_data_dependent")
-def test_cpp_function_that_saves_now_this_and_now_that(device: torch.device, nodes: Any) -> None:
-    """Contract: a function that saves one value more, or wants gradients that do not come left out, makes another
-    pass, captured apart; the first is known when it comes again."""
+def test_cpp_function_that_saves_varying_values(device: torch.device, nodes: Any) -> None:
+    """A function that saves an additional value, or disables materialized gradients, is captured separately.
+
+    The first form stays cached.
+    """
 
     def work() -> Iterator[object]:
         for kind in (0, 1, 2, 0, 1, 2):
@@ -153,7 +161,7 @@ def test_cpp_function_that_saves_now_this_and_now_that(device: torch.device, nod
 
 
 def test_cpp_function_saved_number_on_the_cpu(device: torch.device, nodes: Any) -> None:
-    """Contract: a number in a tensor on the host that a function saved is right wherever the input is."""
+    """A scalar CPU tensor that a function saved is correct for inputs on any device."""
 
     def work() -> Iterator[object]:
         x = torch.ones(2, 2, device=device, requires_grad=True)

@@ -1,7 +1,7 @@
-"""CUDA graphs over captured passes: what keeps a pass from being recorded, and what does not.
+"""CUDA graphs of captured passes: what prevents a pass from being recorded, and what does not.
 
-A pass has tensors on the host that the program never made: numbers that a function saved, the size that a mean divides
-by. Moved to the device, they do not keep it from being recorded, unless code of the user's may look at them.
+A pass has CPU tensors that the program did not create: saved numbers, or the size that a mean divides by. Moved to the
+device, they do not prevent recording, unless user code may read them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ on_cuda = pytest.mark.requires(device="cuda", triton=True)
 
 
 class Since:
-    """How many passes were captured, and how many graphs CUDA graphs skipped, since this was made."""
+    """The number of captured passes, and of graphs that CUDA graphs skipped, since its creation."""
 
     def __init__(self) -> None:
         self._captures, self._skips, self._inputs = captured(), self._skipped(), self._copied()
@@ -38,7 +38,7 @@ class Since:
         return private.counter("inductor", "cudagraph_recorded_non_static_inputs")
 
     def copied_inputs(self) -> int:
-        """How many inputs of recordings are copied for each replay: more than none only where something is recorded."""
+        """The number of inputs that recordings copy for each replay: above zero only if something is recorded."""
         return self._copied() - self._inputs
 
     def captures(self) -> int:
@@ -49,14 +49,16 @@ class Since:
 
 
 def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """That they differ by less than a hundredth of what there is: other kernels of attention sum in another order, and
-    in half precision."""
+    """Check that the tensors differ by less than a hundredth of the norm.
+
+    Other attention kernels sum in another order and in half precision.
+    """
     assert (found - wanted).norm() < 0.01 * wanted.norm()
 
 
 @contextmanager
 def recorded(**settings: object) -> Iterator[Since]:
-    """A block in which passes are captured, compiled by inductor, and run as CUDA graphs where that is possible."""
+    """A block in which passes are captured, compiled by inductor, and run as CUDA graphs where possible."""
     since = Since()
     with private.inductor_config({"triton.cudagraphs": True, **settings}), compiled_backward(backend="inductor"):
         yield since
@@ -65,8 +67,7 @@ def recorded(**settings: object) -> Iterator[Since]:
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_graph")
 def test_cudagraphs_skip_a_pass_on_the_cpu_once() -> None:
-    """Contract: a pass with nothing on a GPU cannot be recorded: inductor skips it, counts it once, and computes the
-    engine's gradients."""
+    """A pass without GPU work is skipped and counted once by inductor, and has the engine's gradients."""
     torch.manual_seed(1)
     model, x = torch.nn.Linear(10, 10, dtype=torch.float16), torch.randn(10, 10, dtype=torch.float16)
     model(x).float().mean().backward()
@@ -85,8 +86,8 @@ def test_cudagraphs_skip_a_pass_on_the_cpu_once() -> None:
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_division")
 @pytest.mark.timeout(600)
 def test_cudagraphs_record_a_pass_with_a_mean(device: torch.device) -> None:
-    """Contract: the number that a mean divides by, a tensor on the host, does not keep the pass from being recorded;
-    replayed, with other inputs, it has the engine's gradients."""
+    """The CPU scalar that a mean divides by does not prevent recording; replays with other inputs have correct
+    gradients."""
     model = torch.nn.Linear(10, 10, dtype=torch.float16).to(device)
     with recorded() as since:
         for _ in range(3):
@@ -106,9 +107,11 @@ def test_cudagraphs_record_a_pass_with_a_mean(device: torch.device) -> None:
 @pytest.mark.covers("test_cudagraph_trees::CudaGraphTreeTests::test_compiled_autograd_static_input_params")
 @pytest.mark.timeout(600)
 def test_cudagraphs_do_not_copy_parameters_of_a_recorded_pass(device: torch.device) -> None:
-    """Contract: a captured pass that is recorded reads parameters where they lie: of its three inputs (the gradient of
-    the loss, what the forward saved, the parameter) two are copied for a replay. It has the engine's gradients after
-    the parameter was changed in place."""
+    """A recorded pass reads parameters in place.
+
+    Of its three inputs (the loss gradient, the saved tensor, the parameter), two are copied per replay. After an
+    in-place change of the parameter, the gradients still match the engine's.
+    """
     model = torch.nn.Linear(10, 10, bias=False).to(device)
     with compiling_backward() as captures:
         since = Since()
@@ -129,8 +132,7 @@ def test_cudagraphs_do_not_copy_parameters_of_a_recorded_pass(device: torch.devi
 @pytest.mark.covers(f"{ROW}test_cudagraphs_sdpa")
 @pytest.mark.timeout(600)
 def test_scaled_dot_product_attention_pass_is_recorded(device: torch.device) -> None:
-    """Contract: scaled dot-product attention, which saves seed and offset of its random numbers, has a pass that is
-    recorded, with the engine's gradients."""
+    """The pass of scaled dot-product attention, which saves its random seed and offset, is recorded and correct."""
     query, key, value = (torch.randn(4, 8, 128, 64).to(device, torch.float16) for _ in range(3))
     query.requires_grad_()
 
@@ -139,7 +141,7 @@ def test_scaled_dot_product_attention_pass_is_recorded(device: torch.device) -> 
         return mixed.square().sum()
 
     with recorded() as since:
-        for _ in range(3):  # warmed up, recorded, replayed
+        for _ in range(3):  # warm-up, recording, replay
             with private.disable():
                 (expected,) = torch.autograd.grad(loss(), query)
             query.grad = None
@@ -157,9 +159,11 @@ def test_scaled_dot_product_attention_pass_is_recorded(device: torch.device) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_cudagraphs_skip_a_pass_with_a_cpu_tensor_saved_in_python(partitioned: bool, device: torch.device) -> None:
-    """Contract: a tensor on the host that a custom function in Python saved stays there, since its backward may look at
-    it: that pass is skipped, once, and right. Where inductor partitions graphs, the part that the host takes no part in
-    is recorded, and nothing is skipped."""
+    """A CPU tensor saved by a Python function stays on the CPU, because its backward may read it.
+
+    The pass is skipped once and correct. With graph partition, the part without CPU work is recorded, and nothing is
+    skipped.
+    """
 
     class Scales(torch.autograd.Function):
         @staticmethod
@@ -188,8 +192,10 @@ def test_cudagraphs_skip_a_pass_with_a_cpu_tensor_saved_in_python(partitioned: b
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_cpp_custom_op")
 @pytest.mark.timeout(600)
 def test_cudagraphs_and_a_cpu_tensor_saved_in_cpp(device: torch.device) -> None:
-    """Contract: a number on the host that a custom function in C++ saved gives right gradients, whether or not the
-    pass can be recorded: at most one graph is skipped. (Releases differ: torch 2.4 moved the number to the device.)"""
+    """A CPU scalar saved by a C++ function gives correct gradients, with at most one skipped graph.
+
+    Releases differ: torch 2.4 moved the scalar to the device.
+    """
     nodes = cpp_nodes.load()
     x = torch.randn(2, 2).to(device).requires_grad_()
     with recorded() as since:
@@ -201,12 +207,11 @@ def test_cudagraphs_and_a_cpu_tensor_saved_in_cpp(device: torch.device) -> None:
 
 
 @on_cuda
-@pytest.mark.requires(silicon=True)  # flexible attention is a template in Triton, whatever else inductor generates
+@pytest.mark.requires(silicon=True)  # flexible attention is a Triton template, whatever else inductor generates
 @pytest.mark.timeout(600)
 @pytest.mark.covers(f"{ROW}test_flex_attention")
 def test_flex_attention_pass_has_the_gradients_of_attention(device: torch.device) -> None:
-    """Contract: flexible attention, compiled with a mask, has a captured pass with the gradients of attention with that
-    mask."""
+    """Compiled flexible attention with a mask has a captured pass with the gradients of masked attention."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.manual_seed(2)

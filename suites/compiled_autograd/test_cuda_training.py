@@ -1,4 +1,4 @@
-"""Whole training on a GPU under compiled autograd: what once failed there and nowhere else."""
+"""Training on a GPU under compiled autograd: regressions that occurred only there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gated(x: torch.Tensor, gate: torch.Tensor, bias: torch.Tensor) -> torch.Tens
 
 
 class Gate(nn.Module):
-    """Two projections, one of which opens and closes the other, in a function that is compiled by itself."""
+    """Two projections, one of which gates the other, in a separately compiled function."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Gate(nn.Module):
 
 
 class TwoWays(nn.Module):
-    """Gates along rows and along columns, recomputed in the backward pass by a re-entrant checkpoint."""
+    """Gates along rows and columns, recomputed in the backward pass by a reentrant checkpoint."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -57,8 +57,10 @@ class TwoWays(nn.Module):
 
 @pytest.mark.covers(f"{ROW}test_issue106555")
 def test_checkpoint_model_with_a_compiled_part_trains(device: torch.device) -> None:
-    """Contract: a model whose parts are compiled and recomputed trains for ten steps under compiled autograd with the
-    engine's gradients (https://github.com/pytorch/pytorch/issues/106555: it crashed)."""
+    """A model with compiled and recomputed parts trains for ten steps with the engine's gradients.
+
+    It crashed once (https://github.com/pytorch/pytorch/issues/106555).
+    """
     model = TwoWays(64).to(device)
 
     def work() -> Iterator[object]:
@@ -74,8 +76,7 @@ def test_checkpoint_model_with_a_compiled_part_trains(device: torch.device) -> N
 
 @pytest.mark.covers(f"{ROW}test_logging_tensor_flaky")
 def test_inductor_triton_kernel_and_then_another_graph(device: torch.device) -> None:
-    """Contract: after a pass that inductor compiled to a kernel of Triton's, other graphs of the process are compiled
-    as if it had not been."""
+    """A pass that inductor compiled to a Triton kernel does not affect the compilation of other graphs."""
     half = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
     with compiled_backward(backend="inductor") as recording:
         (half * half).sum().backward()
@@ -99,7 +100,7 @@ def test_inductor_triton_kernel_and_then_another_graph(device: torch.device) -> 
     " by another (not reported yet)",
 )
 def test_inductor_factor_that_is_a_number(device: torch.device) -> None:
-    """Contract: a pass that inductor compiled for a device reads the number by which a tensor was multiplied."""
+    """A pass that inductor compiled reads the number that a tensor was multiplied by."""
     x = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
     with compiled_backward(backend="inductor") as recording:
         (x * 2).sum().backward()

@@ -1,6 +1,6 @@
-"""Models over several processes: which of torch's two ways to reduce gradients works in a captured pass, and shards.
+"""Models over several processes: captured passes with each of torch's two DDP reducers, and with sharded weights.
 
-Each in a process of its own: a process group starts threads and sets environment and state for good.
+Each case runs in child processes, because a process group starts threads and changes process state permanently.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from suites.compiled import WRAPPED_SUITES
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-#: What each script begins and ends with: two processes that form a group. They end without taking the interpreter down:
-#: torch 2.13 aborts there now and then (a thread that nobody joined), after both have said what they found, and how a
-#: process with a group ends is not what these cases are about.
-#: What takes seconds to import is imported before the fork, once for both. None of it starts a thread of Python.
+#: The start and end of each script: two processes that form a group. They exit without interpreter shutdown, during
+#: which torch 2.13 sometimes aborts (because of a thread that was not joined) after both have reported; the exit of a
+#: process with a group is not under test here. Slow modules are imported once, before the fork; none of them starts a
+#: Python thread.
 BEGIN = """
 import os
 import torch
@@ -39,7 +39,7 @@ if other:
 os._exit(0)
 """
 
-#: Each process has rows of its own; the gradients of the group are the mean of what each would have alone.
+#: Each process has its own rows; the gradients of the group are the mean of the gradients of each.
 REDUCED = """
 from torch.nn.parallel import DistributedDataParallel
 
@@ -85,7 +85,7 @@ for compiled in (False, True):
 
 
 def ended(store: Path, script: str) -> list[str]:
-    """A line of each of the two processes."""
+    """The output of both processes, one line each."""
     lines = children.run(BEGIN.format(store=str(store)) + script + END, limit=250).lines()
     assert len(lines) == 2, lines
     return lines
@@ -93,8 +93,7 @@ def ended(store: Path, script: str) -> list[str]:
 
 @pytest.mark.covers(f"{ROW}test_ddp_cpp_reducer_error")
 def test_ddp_cpp_reducer_is_refused(tmp_path: Path) -> None:
-    """Contract: the reducer in C++, whose hooks the compiler cannot see, is refused with an error that names it, and
-    does not reduce something silently."""
+    """The C++ reducer, whose hooks the compiler cannot trace, raises with its name instead of reducing incorrectly."""
     for line in ended(tmp_path / "store", REDUCED.format(reducer=True)):
         assert "compiled autograd" in line.lower().replace("_", " ")
         assert "c++ ddp reducer" in line.lower()
@@ -103,8 +102,7 @@ def test_ddp_cpp_reducer_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.covers(f"{ROW}test_ddp_python_reducer")
 def test_ddp_python_reducer_reduces_within_the_pass(tmp_path: Path) -> None:
-    """Contract: with the reducer in Python a data-parallel model's pass is captured, and both processes have the mean
-    of the gradients of each one's rows."""
+    """With the Python reducer, a DDP model's pass is captured, and both processes have the mean of the gradients."""
     for line in ended(tmp_path / "store", REDUCED.format(reducer="python_reducer")):
         what, captures = line.split()[:2]
         assert what == "same", line
@@ -113,6 +111,8 @@ def test_ddp_python_reducer_reduces_within_the_pass(tmp_path: Path) -> None:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_dtensor_gradient_of_a_sharded_weight(tmp_path: Path) -> None:
-    """Contract: the pass of a product with a weight whose rows lie in two processes is captured once in each, whether
-    or not its forward was compiled, and each has the rows of the gradient that belong to its rows of the weight."""
+    """A product with a row-sharded weight is captured once per process, with or without a compiled forward.
+
+    Each process has the gradient of its own rows.
+    """
     assert ended(tmp_path / "store", SHARDED) == ["right (3, 4) 1;" * 2] * 2

@@ -1,4 +1,4 @@
-"""Custom functions that the compiler cannot take in whole: graph breaks in backward, forward, or both."""
+"""Custom functions that the compiler cannot trace completely: graph breaks in backward, forward, or both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = [10, 100, 10, 15, 20, 25]
 
 
 def sine(*, forward_breaks: bool, backward_breaks: bool) -> Any:
-    """A class for the sine, with a graph break where told."""
+    """A class for the sine, with optional graph breaks."""
 
     class Sine(torch.autograd.Function):
         @staticmethod
@@ -45,8 +45,7 @@ def sines(function: Any, device: torch.device) -> Iterator[object]:
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_bw_graph_break")
 def test_graph_break_in_a_backward(device: torch.device) -> None:
-    """Contract: a graph break in a backward splits what is compiled, not what is captured: one pass, or two for its
-    sizes, more pieces than passes, the engine's gradients."""
+    """A graph break in a backward splits the compiled graph, not the capture, and the gradients match the engine's."""
     function = sine(forward_breaks=False, backward_breaks=True)
 
     counts = compare(lambda: sines(function.apply, device), backend="eager", dynamic=True, fullgraph=False)
@@ -56,8 +55,10 @@ def test_graph_break_in_a_backward(device: torch.device) -> None:
 
 
 def test_fullgraph_with_a_graph_break_in_a_backward_is_an_error(device: torch.device) -> None:
-    """Contract: under `fullgraph=True` a graph break in a backward is an error that names it, and no gradient (and the
-    control of the case above: that break is one)."""
+    """Under `fullgraph=True`, a graph break in a backward raises with its name, and no gradient is written.
+
+    This is also the control of the case above.
+    """
     function = sine(forward_breaks=False, backward_breaks=True)
 
     x = torch.arange(4.0, device=device).requires_grad_()
@@ -68,7 +69,7 @@ def test_fullgraph_with_a_graph_break_in_a_backward_is_an_error(device: torch.de
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_compiled_fw_graph_break")
 def test_graph_break_in_a_compiled_forward(device: torch.device) -> None:
-    """Contract: where a compiled forward is broken by the function, the pass is captured whole all the same."""
+    """If the function breaks the graph of a compiled forward, the pass is still captured as a whole."""
     function = sine(forward_breaks=True, backward_breaks=False)
 
     def work() -> Iterator[object]:
@@ -82,7 +83,7 @@ def test_graph_break_in_a_compiled_forward(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_compiled_fw_bw_graph_break")
 def test_graph_break_in_forward_and_backward(device: torch.device) -> None:
-    """Contract: with breaks on both ways there are more pieces than passes, and the engine's gradients."""
+    """With graph breaks in forward and backward, there are more compiled graphs than passes, with correct gradients."""
     function = sine(forward_breaks=True, backward_breaks=True)
 
     def work() -> Iterator[object]:
@@ -96,8 +97,7 @@ def test_graph_break_in_forward_and_backward(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_graph_break_custom_op")
 def test_graph_break_for_an_operator_without_a_fake(device: torch.device) -> None:
-    """Contract: a backward that calls an operator which says nothing of the shape of its result cannot be traced
-    through; it is broken out of the graph, and the gradients are right."""
+    """An operator without a fake implementation breaks the graph of a backward, and the gradients are correct."""
     with torch.library._scoped_library("conformance_breaks", "DEF") as library:
         library.define("opaque(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
         library.impl("opaque", lambda x: x * 5 - 1, device.type.upper())
@@ -121,7 +121,7 @@ def test_graph_break_for_an_operator_without_a_fake(device: torch.device) -> Non
 
 
 def test_graph_break_for_item_in_a_backward(device: torch.device) -> None:
-    """Contract: a backward that decides by a tensor's value takes each pass's branch, and not that of the first."""
+    """A backward that branches on a tensor's value takes the branch of the current pass, not of the first one."""
 
     class Branches(torch.autograd.Function):
         @staticmethod

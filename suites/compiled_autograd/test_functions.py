@@ -1,4 +1,4 @@
-"""Custom autograd functions in a captured pass: what they save, what they give back, which of them are one."""
+"""Custom autograd functions in a captured pass: what they save, what they return, and how they are distinguished."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suites.compiled import Counts, compare, compiled_backward
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-#: A size, others, and the first again.
+#: One size, others, and the first again.
 SIZES = [10, 100, 10, 15, 20, 25]
 
 
@@ -86,7 +86,7 @@ class TwoGradients(torch.autograd.Function):
 
 
 class TakesPlainValues(torch.autograd.Function):
-    """A number among its inputs gets what the backward returns for it: nothing may come of it."""
+    """The gradient that the backward returns for a number among the inputs must be ignored."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor, number: int, z: torch.Tensor, text: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,9 +142,10 @@ KINDS = {
     "kind", [pytest.param(kind, marks=pytest.mark.covers(f"{ROW}test_custom_fn_{kind}")) for kind in KINDS]
 )
 def test_save_for_backward_is_right_at_every_size(device: torch.device, kind: str) -> None:
-    """Contract: a custom function that saves one tensor, two, one twice, or an attribute, uses the shape of what it
-    saved, gives several gradients or takes what is no tensor: the engine's gradients at six sizes, two of them the
-    same, in at most two captures."""
+    """Custom functions that save tensors or attributes, or take non-tensors, match the engine at six sizes.
+
+    Two of the sizes are equal, and at most two passes are captured.
+    """
     run, fullgraph = KINDS[kind]
 
     def work() -> Iterator[object]:
@@ -161,8 +162,10 @@ def test_save_for_backward_is_right_at_every_size(device: torch.device, kind: st
 @pytest.mark.covers(f"{ROW}test_custom_fn_output_metadata")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64], ids=str)
 def test_function_gradient_has_the_dtype_of_its_leaf(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: through a custom function and a view of a half, double or complex leaf, the gradient has the leaf's
-    dtype, device, layout and shape, and the captured graph converts nothing on the way."""
+    """Through a custom function and a view, the gradient has the dtype, device, layout and shape of its leaf.
+
+    The captured graph contains no conversion.
+    """
 
     class Same(torch.autograd.Function):
         @staticmethod
@@ -187,9 +190,8 @@ def test_function_gradient_has_the_dtype_of_its_leaf(device: torch.device, dtype
 
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_with_same_graph")
-def test_function_classes_of_the_same_text_are_two(device: torch.device) -> None:
-    """Contract: a pass is known by the very functions in it: two classes of the same name and text are captured apart,
-    each once."""
+def test_function_classes_of_the_same_code_are_distinguished(device: torch.device) -> None:
+    """Two classes with the same name and code are captured separately, once each."""
 
     class First(torch.autograd.Function):
         @staticmethod
@@ -222,8 +224,7 @@ def test_function_classes_of_the_same_text_are_two(device: torch.device) -> None
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_dynamically_defined_class")
 def test_function_class_made_for_each_call_is_captured_each_time(device: torch.device) -> None:
-    """Contract: a class that is made anew for each call, its factor in a closure, is captured each time: none gets the
-    factor of another."""
+    """A class created for each call, with its factor in a closure, is captured each time with the correct factor."""
 
     def scaling(factor: int) -> Any:
         class Scales(torch.autograd.Function):
@@ -249,7 +250,7 @@ def test_function_class_made_for_each_call_is_captured_each_time(device: torch.d
 
 
 def test_function_backward_that_returns_none_gives_no_gradient(device: torch.device) -> None:
-    """Contract: None for an input is no gradient: it stays None, and what is before it gets none."""
+    """A None gradient stays None, and earlier functions get no gradient."""
 
     class Drops(torch.autograd.Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""The `.grad` that a pass finds and leaves: made, added to, the same object or another; graphs that are kept."""
+"""`.grad` before and after a captured pass: created, accumulated, in place or replaced; retained graphs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from .models import gradients, network, rows
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 UNSUPPORTED = pytest.mark.xfail(
-    raises=(IndexError, RuntimeError),  # torch 2.11 and 2.12 make the one an internal error of the compiler
-    reason="the compiler cannot take in a tensor whose gradient is sparse: it asks for its strides "
+    raises=(IndexError, RuntimeError),  # in torch 2.11 and 2.12, one of them is an internal compiler error
+    reason="the compiler cannot trace a tensor whose gradient is sparse, because it reads its strides "
     "(https://github.com/pytorch/pytorch/issues/154161)",
 )
 
 
 @pytest.mark.covers(f"{ROW}test_accumulate_without_zero")
 def test_grad_accumulates_over_captured_passes(device: torch.device) -> None:
-    """Contract: passes without `zero_grad` between them add up. Whether there is a gradient already makes two passes
-    different: two captures, however many passes follow."""
+    """Passes without `zero_grad` accumulate.
+
+    A pass with an existing gradient differs from one without, so any number of passes needs two captures.
+    """
 
     def work() -> Iterator[object]:
         model = network(device)
@@ -40,8 +42,8 @@ def test_grad_accumulates_over_captured_passes(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_inplace_grad_update")
-def test_grad_that_is_there_is_added_to_in_place(device: torch.device) -> None:
-    """Contract: a `.grad` that the program put there is the same object after the pass, and has the sum."""
+def test_grad_that_exists_is_accumulated_in_place(device: torch.device) -> None:
+    """A `.grad` that the program assigned is the same object after the pass and has the sum."""
 
     def work() -> Iterator[object]:
         model = network(device)
@@ -57,8 +59,8 @@ def test_grad_that_is_there_is_added_to_in_place(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_keep_graph_simple")
-def test_retain_graph_lets_a_captured_pass_be_repeated(device: torch.device) -> None:
-    """Contract: with `retain_graph` a pass can be repeated, is captured once, and has 2x each time."""
+def test_retain_graph_allows_a_repeated_captured_pass(device: torch.device) -> None:
+    """With `retain_graph`, a pass can be repeated, is captured once, and has 2x each time."""
 
     def work() -> Iterator[object]:
         x = torch.tensor([2.0, 5.0], device=device, requires_grad=True)
@@ -74,8 +76,8 @@ def test_retain_graph_lets_a_captured_pass_be_repeated(device: torch.device) -> 
 
 
 @pytest.mark.covers(f"{ROW}test_keep_graph_usage_after_compiled")
-def test_retain_graph_serves_engine_and_compiler_in_turns(device: torch.device) -> None:
-    """Contract: a captured pass with `retain_graph` leaves the graph as whole as the engine's own does."""
+def test_retain_graph_with_alternating_engine_and_captured_passes(device: torch.device) -> None:
+    """A captured pass with `retain_graph` leaves the graph usable for the engine and for further captured passes."""
 
     def work() -> Iterator[object]:
         x = torch.tensor([2.0], device=device, requires_grad=True)
@@ -94,7 +96,7 @@ def test_retain_graph_serves_engine_and_compiler_in_turns(device: torch.device) 
 
 
 def test_retain_graph_left_out_makes_a_second_pass_an_error(device: torch.device) -> None:
-    """Contract: a second pass over a graph that was not kept is the engine's error, and not wrong gradients."""
+    """A second pass over a graph that was not retained raises the engine's error."""
 
     def work() -> Iterator[object]:
         x = torch.tensor([2.0], device=device, requires_grad=True)
@@ -109,7 +111,7 @@ def test_retain_graph_left_out_makes_a_second_pass_an_error(device: torch.device
 
 
 class Passes(torch.autograd.Function):
-    """Nothing, with a backward that gives whatever gradient it was made with."""
+    """The identity, with a backward that returns the gradient given at construction."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -123,7 +125,7 @@ class Passes(torch.autograd.Function):
 
 
 def strided(device: torch.device) -> torch.Tensor:
-    """Six numbers in rows of two, stored by columns."""
+    """Six numbers in rows of two, stored in column-major order."""
     return torch.arange(6.0, device=device).reshape(2, 3).t()
 
 
@@ -135,7 +137,7 @@ def pass_with(x: torch.Tensor, gradient: torch.Tensor, *, create_graph: bool = F
     Passes.apply(x, gradient).backward(create_graph=create_graph)
 
 
-#: What there is, what comes, whether a graph is made of the pass, and which row tells of it.
+#: The existing gradient, the new one, whether `create_graph` is set, and the inventory row.
 MEETINGS = [
     (None, "dense", False, "1_1"),
     (None, "sparse", False, "1_2"),
@@ -167,12 +169,13 @@ CASES = [
 
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True:UserWarning")
 @pytest.mark.parametrize(("there", "comes", "graph", "compiled"), CASES)
-def test_grad_that_is_there_meets_one_that_comes(
+def test_grad_accumulation_layouts(
     device: torch.device, there: str | None, comes: str, graph: bool, compiled: bool
 ) -> None:
-    """Contract: for every meeting of a gradient that is there (none, dense, sparse) and one that comes (dense, sparse,
-    strided otherwise, used elsewhere too), the sum, its layout, its strides, whether it is the old object, and whether
-    it shares memory with what came, are as the engine has them; in the graph as it was captured, and compiled."""
+    """An existing gradient and a new one, each dense, sparse or differently strided, accumulate as in the engine.
+
+    The sum, its layout, strides, identity and memory sharing are compared, in the captured graph and compiled.
+    """
 
     def work() -> Iterator[object]:
         x = torch.ones(3, 2, device=device, requires_grad=True)

@@ -1,6 +1,6 @@
-"""The order in which a captured pass runs hooks and accumulates gradients: that of the engine.
+"""The order of hooks and accumulation in a captured pass, which is that of the engine.
 
-What happens is written down by the hooks themselves, and what was written down is compared.
+The hooks write a diary, and the diaries are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
 
 class Diary:
-    """What happened, in order."""
+    """Events, in order."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
@@ -35,12 +35,12 @@ class Diary:
 
 
 def three(device: torch.device) -> nn.Sequential:
-    """Three linear layers; their parameters have names by layer."""
+    """Three linear layers, whose parameters are named by layer."""
     return nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).to(device)
 
 
 def compare_diaries(work: Callable[[Diary], Iterator[object]]) -> list[str]:
-    """Compare the work and what it wrote down; returns the latter."""
+    """Compare the results and the diary of `work` under both engines, and return the diary."""
     last = Diary()
 
     def run() -> Iterator[object]:
@@ -55,9 +55,11 @@ def compare_diaries(work: Callable[[Diary], Iterator[object]]) -> list[str]:
 
 @pytest.mark.covers(f"{ROW}test_reorder_acc_grad")
 @pytest.mark.parametrize("forward", ["by_the_engine", "compiled"])
-def test_accumulategrad_runs_as_soon_as_the_gradient_is_there(device: torch.device, forward: str) -> None:
-    """Contract: in the captured graph each layer's gradients are accumulated before the layer before it is gone
-    through, and not all at the end, also where the forward was compiled: else all would be alive at once."""
+def test_accumulategrad_runs_before_the_previous_layer(device: torch.device, forward: str) -> None:
+    """The captured graph accumulates each layer's gradients before it processes the previous layer.
+
+    With all accumulations at the end, all gradients would be alive at once.
+    """
     model, x = three(device), rows(2, device).requires_grad_()
     run = model if forward == "by_the_engine" else torch.compile(model, backend="aot_eager", fullgraph=True)
     with compiled_backward(backend="eager") as recording:
@@ -66,12 +68,12 @@ def test_accumulategrad_runs_as_soon_as_the_gradient_is_there(device: torch.devi
     (graph,) = recording.graphs
     order = "".join(map(kind, graph.graph.nodes))
     assert order.count("A") == len(list(gradients(model))) + 1
-    # Products and accumulations, two of each of the last two layers, and those of the first and of the input.
+    # Products and accumulations, two of each for the last two layers, plus those of the first layer and of the input.
     assert re.fullmatch("P+AAP+AAP[AP]*A", order), order
 
 
 def kind(node: torch.fx.Node) -> str:
-    """A for an accumulation, P for the products of a layer, nothing for all else."""
+    """A for an accumulation, P for the products of a layer, and an empty string otherwise."""
     if private.is_accumulation(node):
         return "A"
     product = node.op == "call_function" and "mm" in node.name and "getitem" not in str(node.target)
@@ -80,8 +82,7 @@ def kind(node: torch.fx.Node) -> str:
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook1")
 def test_register_post_accumulate_grad_hook_runs_layer_by_layer(device: torch.device) -> None:
-    """Contract: hooks that run after accumulation run from the last layer to the first, each when the layers before it
-    have no gradient yet."""
+    """Post-accumulate hooks run from the last layer to the first, each before the previous layers have gradients."""
 
     def work(diary: Diary) -> Iterator[object]:
         model = three(device)
@@ -110,7 +111,7 @@ def test_register_post_accumulate_grad_hook_runs_layer_by_layer(device: torch.de
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook2")
 def test_node_register_prehook_and_register_hook_alternate(device: torch.device) -> None:
-    """Contract: hooks before and after the functions of a chain alternate, from the last function to the first."""
+    """Pre-hooks and hooks of a chain of functions alternate, from the last function to the first."""
 
     def work(diary: Diary) -> Iterator[object]:
         x = torch.randn(4).to(device).requires_grad_()
@@ -130,8 +131,8 @@ def test_node_register_prehook_and_register_hook_alternate(device: torch.device)
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook3")
 def test_accumulategrad_register_prehook_and_register_hook_order(device: torch.device) -> None:
-    """Contract: hooks on the node that accumulates run right before and right after that: before, there is no gradient,
-    and behind it is there."""
+    """Hooks of AccumulateGrad nodes run directly before and after it: before, `.grad` is None, and afterwards it is
+    set."""
 
     def work(diary: Diary) -> Iterator[object]:
         def note(what: str, parameter: torch.Tensor) -> Callable[..., None]:
@@ -156,9 +157,10 @@ def test_accumulategrad_register_prehook_and_register_hook_order(device: torch.d
 
 @pytest.mark.covers(f"{ROW}test_reorder_all_bwd_hooks")
 def test_hooks_of_tensors_nodes_and_accumulation_in_order(device: torch.device) -> None:
-    """Contract: on one leaf and the function that it goes through, hooks of tensors, of functions and of accumulation
-    have the engine's order: the tensor's before the node's, the node's before accumulation, and that before the
-    last. The hook on an accumulated gradient belongs to accumulation."""
+    """On one leaf and its function, hooks of tensors, nodes and accumulation run in the engine's order.
+
+    Tensor hooks precede node hooks, which precede accumulation and its own hooks.
+    """
 
     def work(diary: Diary) -> Iterator[object]:
         x = torch.randn(4).to(device).requires_grad_()
@@ -195,9 +197,8 @@ def test_hooks_of_tensors_nodes_and_accumulation_in_order(device: torch.device) 
         "accumulated",
     ],
 )
-def test_hooks_at_one_place_run_as_they_were_registered(device: torch.device, kind: str) -> None:
-    """Contract: of several hooks of a kind at one place the first registered runs first, and each sees what the one
-    before it returned."""
+def test_hooks_of_one_kind_run_in_registration_order(device: torch.device, kind: str) -> None:
+    """Several hooks of one kind run in registration order, each on the result of the previous one."""
 
     def work(diary: Diary) -> Iterator[object]:
         x = torch.randn(4).to(device).requires_grad_()
@@ -237,9 +238,11 @@ def test_hooks_at_one_place_run_as_they_were_registered(device: torch.device, ki
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning")
 @pytest.mark.covers(f"{ROW}test_backward_hook_relative_ordering_partial")
 def test_register_full_backward_hook_where_not_all_inputs_require_grad(device: torch.device) -> None:
-    """Contract: backward hooks of modules run also where an input, or a parameter, needs no gradient: a module's hook
-    before the pass runs before that behind it, an outer module's before an inner one's. Which of two branches is gone
-    through first is not promised, and today not the same."""
+    """Module backward hooks also run if an input or a parameter does not require grad.
+
+    A module's pre-hook runs before its hook, and an outer module's pre-hook before an inner one's. The order of two
+    branches is unspecified, and differs today.
+    """
 
     class Adds(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Hooks in a captured pass: they run, what they return counts, and a hook is part of what a pass is known by."""
+"""Hooks in a captured pass: they run, their results are used, and they are part of the cache key."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def sine_of_inputs(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[A
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.covers(f"{ROW}test_tensor_grad_hook1")
 def test_register_hook_on_a_leaf_changes_its_gradient(device: torch.device, backend: str) -> None:
-    """Contract: what a hook on a parameter returns is its gradient; a hook that is a function costs no more captures
-    on a second model."""
+    """The result of a hook on a parameter is its gradient; a second model with the same hook function needs no
+    capture."""
 
     def work() -> Iterator[object]:
         for _ in range(3):
@@ -60,7 +60,7 @@ def test_register_hook_on_a_leaf_changes_its_gradient(device: torch.device, back
 def test_node_register_prehook_and_register_hook_change_what_goes_through(
     device: torch.device, method: str, hook: Any
 ) -> None:
-    """Contract: a hook that runs before a function changes what it is given, one that runs after it what it gives."""
+    """A node's pre-hook replaces the gradients that the node receives, and its hook those that it returns."""
 
     def work() -> Iterator[object]:
         for _ in range(3):
@@ -74,8 +74,7 @@ def test_node_register_prehook_and_register_hook_change_what_goes_through(
 
 
 def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> None:
-    """Contract: a hook on a tensor between layers changes all that is before it; removed, it changes nothing, and the
-    pass is another one."""
+    """A hook on an intermediate tensor affects all earlier gradients; after its removal, the pass is another one."""
 
     def work() -> Iterator[object]:
         model = smooth(device)
@@ -92,8 +91,10 @@ def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> No
 
 
 def test_register_post_accumulate_grad_hook_finds_the_gradient(device: torch.device) -> None:
-    """Contract: a hook that runs after a gradient was accumulated finds it in `.grad`, with what was there before, and
-    may take it away: that is how an optimiser steps in the pass."""
+    """A post-accumulate hook finds the accumulated gradient in `.grad` and may remove it.
+
+    This is how an optimizer steps within the pass.
+    """
 
     def step(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
@@ -118,7 +119,7 @@ def test_register_post_accumulate_grad_hook_finds_the_gradient(device: torch.dev
 
 
 def test_register_full_backward_hook_and_pre_hook_of_modules(device: torch.device) -> None:
-    """Contract: backward hooks of a module, before and after its pass, change what goes in and out."""
+    """Full backward hooks and pre-hooks of a module replace its gradients."""
 
     def work() -> Iterator[object]:
         model = smooth(device)
@@ -146,15 +147,14 @@ def by_closure(factor: float) -> Hook:
 DEFAULTS_UNSEEN = pytest.mark.xfail(
     torch.__version__ < (2, 12),
     raises=AssertionError,
-    reason="up to torch 2.11 Dynamo takes functions that differ in their defaults alone for one "
+    reason="up to torch 2.11 Dynamo does not distinguish functions that differ only in their defaults "
     "(https://github.com/pytorch/pytorch/issues/178365)",
 )
 
 
 @pytest.mark.parametrize("scaling", [pytest.param(by_default, marks=DEFAULTS_UNSEEN), by_closure])
-def test_register_hook_of_two_lambdas_are_two_hooks(scaling: Callable[[float], Hook], device: torch.device) -> None:
-    """Contract: hooks of one text are told apart by the values in their defaults, or in their closures: each pass gets
-    its own."""
+def test_register_hook_distinguishes_two_lambdas(scaling: Callable[[float], Hook], device: torch.device) -> None:
+    """Hooks with the same code are distinguished by the values in their defaults or closures."""
 
     def work() -> Iterator[object]:
         for factor in (2.0, 5.0, 2.0):
@@ -167,7 +167,7 @@ def test_register_hook_of_two_lambdas_are_two_hooks(scaling: Callable[[float], H
 
 
 def test_register_hook_that_returns_none_changes_nothing(device: torch.device) -> None:
-    """Contract: a hook that only looks is called once a pass, with the gradient, and changes nothing."""
+    """A hook that returns None is called once per pass with the gradient and changes nothing."""
     seen: list[float] = []
 
     def look(gradient: torch.Tensor) -> None:
@@ -188,8 +188,11 @@ def test_register_hook_that_returns_none_changes_nothing(device: torch.device) -
 @pytest.mark.covers(f"{ROW}test_checkpointing_simple")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["not_reentrant", "reentrant"])
 def test_checkpoint_is_computed_again_in_a_captured_pass(device: torch.device, reentrant: bool) -> None:
-    """Contract: a checkpointed part is computed again in the captured pass, with the same random numbers, and has the
-    engine's gradients. (A re-entrant checkpoint runs a pass within the pass: the engine's own.)"""
+    """A checkpoint is recomputed in the captured pass with the same random numbers, and the gradients match the
+    engine's.
+
+    A reentrant checkpoint runs an engine pass within the pass.
+    """
 
     def work() -> Iterator[object]:
         model = nn.Sequential(smooth(device), nn.Dropout(0.5), smooth(device))
@@ -213,8 +216,7 @@ def test_checkpoint_is_computed_again_in_a_captured_pass(device: torch.device, r
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_sac")
 def test_checkpoint_selective_keeps_chosen_operators(device: torch.device) -> None:
-    """Contract: with a checkpoint that keeps the results of chosen operators and computes the rest again, the captured
-    pass has the engine's gradients."""
+    """With selective checkpointing, the captured pass has the engine's gradients."""
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
     def policy(_: Any, op: Any, *__: Any, **___: Any) -> CheckpointPolicy:

@@ -1,4 +1,4 @@
-"""What a captured pass is given: one list, which it empties, so that activations go when they have been used."""
+"""The inputs of a captured pass: one list, which the pass empties so that activations are freed after their use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMESPACE = "conformance_inputs"
 def looking_operator(
     look: Callable[[], None], device: torch.device
 ) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """An operator that copies its argument, and calls `look` when it runs: the compiler knows nothing of that."""
+    """An operator that copies its argument and calls `look` when it runs, invisibly to the compiler."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
         look()
@@ -35,9 +35,11 @@ def looking_operator(
 
 
 @pytest.mark.covers(f"{ROW}test_dynamo_boxed")
-def test_compiler_is_given_the_tensors_of_a_pass_in_one_list(device: torch.device) -> None:
-    """Contract: what compiles a pass gets a graph with one placeholder for a list of all tensors, whose sizes come
-    beside it (as numbers, or as shapes of tensors that have no element); that of a forward has one for each tensor."""
+def test_compiler_gets_the_tensors_of_a_pass_in_one_list(device: torch.device) -> None:
+    """The compiler of a pass gets a graph with one placeholder for a list of all tensors.
+
+    Sizes come separately, as numbers or as shapes of empty tensors. A forward has one placeholder per tensor.
+    """
     kinds: list[list[str]] = []
 
     def kind(value: object) -> str:
@@ -62,8 +64,7 @@ def test_compiler_is_given_the_tensors_of_a_pass_in_one_list(device: torch.devic
 
 @pytest.mark.covers(f"{ROW}test_inputs_aliasing_bytecode_attr_mutations")
 def test_inputs_list_is_empty_after_a_compiled_pass(device: torch.device) -> None:
-    """Contract: a pass that was compiled empties the list it is given, and still puts the gradient where it belongs,
-    on a leaf that was in that list alone."""
+    """A compiled pass empties its input list and still writes the gradient of a leaf that only the list refers to."""
     lengths: list[tuple[int, int]] = []
 
     def compile_graph(graph: torch.fx.GraphModule) -> private.Compiled:
@@ -94,7 +95,7 @@ def test_inputs_list_is_empty_after_a_compiled_pass(device: torch.device) -> Non
 
 
 class Wrapped(torch.Tensor):
-    """A tensor of a subclass that the compiler knows nothing of: it does what its inner tensor does."""
+    """A tensor subclass unknown to the compiler, which delegates to its inner tensor."""
 
     inner: torch.Tensor
 
@@ -116,8 +117,10 @@ class Wrapped(torch.Tensor):
     f"{ROW}test_logging_tensor_flaky",
 )
 def test_inputs_list_with_a_tensor_subclass_is_emptied_too(device: torch.device) -> None:
-    """Contract: a graph that may empty its list does so, and is right, when the list holds a tensor of a subclass that
-    breaks the graph; also after other graphs were compiled in the process."""
+    """A graph that may empty its list does so, correctly, if the list has a tensor subclass that breaks the graph.
+
+    This also holds after other graphs were compiled in the process.
+    """
 
     def forward(inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return ((inputs[0] + 1 + inputs[1]).cpu(),)
@@ -142,10 +145,12 @@ def test_inputs_list_with_a_tensor_subclass_is_emptied_too(device: torch.device)
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.covers(f"{ROW}test_free_activation_memory")
-def test_activation_is_freed_as_soon_as_it_was_used(device: torch.device, backend: str) -> None:
-    """Contract: what a forward saved is freed in a captured pass once the function that saved it was gone through, and
-    not at the end: an operator that runs later in the pass finds the memory gone; one that runs before finds it there,
-    and so does the later one where the graph is kept (both the controls)."""
+def test_activation_is_freed_after_its_use(device: torch.device, backend: str) -> None:
+    """In a captured pass, a saved activation is freed once its function has run, not at the end of the pass.
+
+    A later operator finds the memory freed. As controls, an earlier operator finds it allocated, and so does the later
+    one if the graph is retained.
+    """
     gone: list[bool] = []
     watch: list[private.Watch] = []
 
@@ -184,8 +189,10 @@ def test_activation_is_freed_as_soon_as_it_was_used(device: torch.device, backen
 @pytest.mark.requires(device="cuda", triton=True)
 @pytest.mark.covers(f"{ROW}test_free_activation_memory")
 def test_memory_allocated_goes_down_within_a_captured_pass(device: torch.device) -> None:
-    """Contract: with inductor on a GPU, an operator that runs late in a pass finds less memory allocated by as much as
-    the activations that were used before it; with the graph kept it does not."""
+    """With inductor on a GPU, less memory is allocated late in a pass, by the size of the activations already used.
+
+    With a retained graph, it stays allocated.
+    """
     size = 1 << 20
     readings: list[int] = []
 
@@ -201,7 +208,7 @@ def test_memory_allocated_goes_down_within_a_captured_pass(device: torch.device)
                 return look(gradients[0])
 
         def peak_behind(*, keep: bool) -> int:
-            """How much more is allocated when the operator runs than when the pass is over."""
+            """The additional memory allocated when the operator runs, relative to the end of the pass."""
             leaf = torch.ones(1, device=device, requires_grad=True)
             loss = Looks.apply(leaf).expand(size).exp().sin().exp().sum()
             loss.backward(retain_graph=keep)
@@ -223,8 +230,10 @@ def test_memory_allocated_goes_down_within_a_captured_pass(device: torch.device)
 @pytest.mark.requires(device="cuda", triton=True)
 @pytest.mark.covers(f"{ROW}test_free_activation_memory_subclass")
 def test_memory_allocated_goes_down_with_tensor_subclass_activations(device: torch.device) -> None:
-    """Contract: where a list that a graph may empty holds a tensor of a subclass (a nested one), the list is emptied,
-    and the plain tensor in it is gone by the time a later operator runs."""
+    """A graph may empty a list with a nested tensor, a tensor subclass.
+
+    The plain tensor in the list is freed before a later operator runs.
+    """
     size = 100_000
     readings: list[int] = []
     with looking_operator(lambda: readings.append(torch.cuda.memory_allocated(device)), torch.device("cpu")) as look:

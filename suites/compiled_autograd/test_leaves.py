@@ -1,4 +1,4 @@
-"""What a pass is asked for: gradients returned or accumulated, of all leaves or of some, and nothing beyond them."""
+"""The gradients that a pass computes: returned or accumulated, for all or some leaves, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suites.compiled import Counts, compare
 
 
 class Unreachable(torch.autograd.Function):
-    """Nothing, with a backward that must not run."""
+    """The identity, with a backward that must not run."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
@@ -20,7 +20,7 @@ class Unreachable(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        raise AssertionError("no gradient was asked for beyond this")
+        raise AssertionError("no requested gradient needs this function")
 
 
 def leaf(device: torch.device, size: int = 4) -> torch.Tensor:
@@ -34,8 +34,10 @@ def unreachable(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_output_nodes_all_leaves")
 def test_autograd_grad_returns_and_does_not_accumulate(device: torch.device) -> None:
-    """Contract: `autograd.grad` of all leaves returns their gradients, in the order asked for, and leaves `.grad`
-    alone; one capture serves three passes."""
+    """`autograd.grad` of all leaves returns their gradients in the requested order and writes no `.grad`.
+
+    One capture serves three passes.
+    """
 
     def work(*, turned: bool) -> Iterator[object]:
         y, z = leaf(device), leaf(device)
@@ -51,7 +53,7 @@ def test_autograd_grad_returns_and_does_not_accumulate(device: torch.device) -> 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_output_nodes_some_leaves")
 def test_autograd_grad_of_some_leaves_runs_no_other_function(device: torch.device) -> None:
-    """Contract: `autograd.grad` of some leaves neither captures nor runs functions that lead to others alone."""
+    """`autograd.grad` of some leaves neither captures nor runs functions that only lead to other leaves."""
 
     def work() -> Iterator[object]:
         y, z = leaf(device), leaf(device)
@@ -65,7 +67,7 @@ def test_autograd_grad_of_some_leaves_runs_no_other_function(device: torch.devic
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_all_leaves")
 def test_backward_accumulates_into_all_leaves(device: torch.device) -> None:
-    """Contract: `backward` returns nothing and accumulates into every leaf's `.grad`."""
+    """`backward` returns nothing and accumulates into the `.grad` of every leaf."""
 
     def work() -> Iterator[object]:
         y, z = leaf(device), leaf(device)
@@ -81,8 +83,7 @@ def test_backward_accumulates_into_all_leaves(device: torch.device) -> None:
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_some_leaves")
 def test_backward_inputs_touches_no_other_leaf(device: torch.device) -> None:
-    """Contract: `backward(inputs=…)` accumulates into those leaves alone, and runs no function that leads to others
-    alone."""
+    """`backward(inputs=…)` accumulates into these leaves only, and runs no function that only leads to others."""
 
     def work() -> Iterator[object]:
         y, z, a = leaf(device), leaf(device), leaf(device)
@@ -100,8 +101,7 @@ def test_backward_inputs_touches_no_other_leaf(device: torch.device) -> None:
     "test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_different_leaves_will_recompile"
 )
 def test_backward_inputs_of_other_leaves_is_another_pass(device: torch.device) -> None:
-    """Contract: the same functions, differentiated for other leaves, are captured apart: what is asked for belongs to
-    what a pass is known by. Asked for again, each is known."""
+    """The same functions differentiated for other leaves are a separate capture, and both stay cached."""
 
     def work() -> Iterator[object]:
         x, y, z = leaf(device), leaf(device), leaf(device)
@@ -114,8 +114,8 @@ def test_backward_inputs_of_other_leaves_is_another_pass(device: torch.device) -
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning")
-def test_autograd_grad_and_retain_grad_of_something_in_the_middle(device: torch.device) -> None:
-    """Contract: `autograd.grad` of a tensor that is no leaf returns its gradient; `retain_grad` keeps it as well."""
+def test_autograd_grad_and_retain_grad_of_a_nonleaf(device: torch.device) -> None:
+    """`autograd.grad` of a non-leaf tensor returns its gradient, and `retain_grad` keeps it."""
 
     def work() -> Iterator[object]:
         x = leaf(device)
@@ -129,9 +129,8 @@ def test_autograd_grad_and_retain_grad_of_something_in_the_middle(device: torch.
     assert compare(work, backend="eager", fullgraph=False).captures == 2
 
 
-def test_allow_unused_and_materialize_grads_for_a_leaf_without_part(device: torch.device) -> None:
-    """Contract: a leaf that the result does not depend on is an error, or None with `allow_unused`, or zeros with
-    `materialize_grads`, as with the engine."""
+def test_allow_unused_and_materialize_grads_for_an_unused_leaf(device: torch.device) -> None:
+    """An unused leaf raises, is None with `allow_unused`, or zeros with `materialize_grads`, as with the engine."""
 
     def work() -> Iterator[object]:
         x, y = leaf(device), leaf(device, 2)

@@ -1,4 +1,4 @@
-"""What compiled autograd tells of itself: graphs, the functions they came from, and why a pass was captured anew."""
+"""The logs of compiled autograd: graphs, the functions they came from, and the reasons of captures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRAPH = "Compiled autograd graph"
 
 
 def origins(messages: list[str]) -> list[tuple[str, int]]:
-    """The functions that the graphs in these messages tell they came from, with the numbers of their calls."""
+    """The functions that the graphs in these messages name as their origins, with their call numbers."""
     found = []
     for message in messages:
         if GRAPH in message:
@@ -28,14 +28,14 @@ def origins(messages: list[str]) -> list[tuple[str, int]]:
 
 
 def misses(messages: list[str]) -> list[str]:
-    """The reasons why passes were captured."""
+    """The reasons of captures."""
     return [message for message in messages if message.startswith("Cache miss due to")]
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_graph")
 def test_torch_logs_verbose_names_every_function(device: torch.device) -> None:
-    """Contract: the graph in the verbose log says of its parts which function of the forward they came from, with the
-    number of a call: every kind that the model has, with as many numbers as it is there times."""
+    """The graph in the verbose log names the forward function and call number of every node, for all kinds in the
+    model."""
 
     def work() -> Iterator[object]:
         yield from train(network(device), rows(2, device))
@@ -51,7 +51,7 @@ def test_torch_logs_verbose_names_every_function(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_logs")
 def test_torch_logs_has_each_graph_once(device: torch.device) -> None:
-    """Contract: the plain log has one graph for each capture, and says nothing of a pass that was known."""
+    """The plain log has one graph per capture, and nothing for a cached pass."""
 
     def work() -> Iterator[object]:
         for _ in range(3):
@@ -68,9 +68,8 @@ def test_torch_logs_has_each_graph_once(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_cpp")
-def test_torch_logs_verbose_tells_why_a_pass_was_captured(device: torch.device) -> None:
-    """Contract: the first pass was captured for the function that is new at its root, another for the function in it
-    that is new, and a known one for nothing."""
+def test_torch_logs_verbose_has_the_reason_of_a_capture(device: torch.device) -> None:
+    """The verbose log names the new function that caused each capture, and has no entry for a cached pass."""
 
     def work() -> Iterator[object]:
         for dimensions in (1, 2, 1):
@@ -89,9 +88,11 @@ def test_torch_logs_verbose_tells_why_a_pass_was_captured(device: torch.device) 
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_dynamic_shapes", f"{ROW}test_verbose_logs_cpp")
-def test_torch_logs_verbose_tells_which_sizes_changed(device: torch.device) -> None:
-    """Contract: where passes are captured for their sizes, the second was captured for the sizes that changed, which
-    the log counts and names; the third, of yet another size, was not captured."""
+def test_torch_logs_verbose_names_changed_sizes(device: torch.device) -> None:
+    """For captures caused by sizes, the verbose log counts and names the changed sizes.
+
+    The third pass, with yet another size, is not captured.
+    """
     captures: list[int] = []
 
     def compile_graph(graph: torch.fx.GraphModule) -> private.Compiled:
@@ -119,9 +120,11 @@ def test_torch_logs_verbose_tells_which_sizes_changed(device: torch.device) -> N
 
 
 @pytest.mark.covers(f"{ROW}test_snapshot_verbose_logs_flag", f"{ROW}test_verbose_logs_snapshot")
-def test_torch_logs_verbose_is_decided_when_the_block_begins(device: torch.device) -> None:
-    """Contract: switched on within a block, the verbose log does not tell of reasons until the next block: whether they
-    are told is asked once, when compiled autograd is turned on."""
+def test_torch_logs_verbose_is_read_when_the_block_begins(device: torch.device) -> None:
+    """The verbose log, if switched on within a block, has no reasons until the next block.
+
+    Compiled autograd reads the setting when it is enabled.
+    """
     with compiled_backward(backend="eager") as recording, heard("compiled_autograd_verbose") as late:
         list(train(network(device), rows(2, device)))
     with heard("compiled_autograd_verbose") as early, compiled_backward(backend="eager"):
@@ -134,8 +137,7 @@ def test_torch_logs_verbose_is_decided_when_the_block_begins(device: torch.devic
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_aot_id", f"{ROW}test_verbose_logs_aot_dispatcher_nodes")
 def test_torch_logs_verbose_names_a_forward_compiled_before(device: torch.device) -> None:
-    """Contract: of a forward that was compiled, the graph has the compiled backward's operations, under names that
-    begin with its id, and its function by that id."""
+    """For a compiled forward, the log shows the compiled backward's operations with names that begin with its id."""
 
     def work() -> Iterator[object]:
         model = network(device)
@@ -156,9 +158,10 @@ def test_torch_logs_verbose_names_a_forward_compiled_before(device: torch.device
 @pytest.mark.requires(torch=">=2.13")  # 2.11 cannot compile such a hook: "referenced nonexistent value"
 @pytest.mark.covers(f"{ROW}test_verbose_logs_aot_dispatcher_nodes_hop")
 def test_torch_logs_verbose_has_hooks_of_a_compiled_forward(device: torch.device) -> None:
-    """Contract: a hook that a compiled forward registered on a tensor in its middle, with a value of the forward in its
-    closure, is an operator of higher order in the compiled backward; it is in the captured pass, under the id of that
-    forward, and counts."""
+    """A tensor hook registered in a compiled forward is a higher-order operator in the captured pass.
+
+    It closes over a value of the forward, has the id of the forward, and affects the gradient.
+    """
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
@@ -181,8 +184,7 @@ def test_torch_logs_verbose_has_hooks_of_a_compiled_forward(device: torch.device
 
 @pytest.mark.covers(f"{ROW}test_logs_aot_bwd_reuse")
 def test_torch_logs_verbose_has_a_compiled_forward_used_twice_twice(device: torch.device) -> None:
-    """Contract: a compiled forward that one loss uses twice is in the pass twice: under one id, its operations with
-    names of their own, the engine's gradients."""
+    """A compiled forward that is used twice is in the pass twice, under one id and with distinct names."""
 
     def work() -> Iterator[object]:
         x, y = (torch.randn(4).to(device).requires_grad_() for _ in range(2))
@@ -201,9 +203,11 @@ def test_torch_logs_verbose_has_a_compiled_forward_used_twice_twice(device: torc
     assert len(set(made)) == len(made)
 
 
-def test_torch_logs_off_tells_nothing(device: torch.device) -> None:
-    """Contract: in the block of another log nothing of the verbose one comes, and after a block nothing at all: loggers
-    are as they were (and the control of this file)."""
+def test_torch_logs_off_logs_nothing(device: torch.device) -> None:
+    """Control: the verbose log produces nothing while another log is on, and no log after its block.
+
+    The loggers are restored.
+    """
     with heard("compiled_autograd") as plain, compiled_backward(backend="eager"):
         list(train(network(device), rows(2, device)))
     told = len(plain)

@@ -1,4 +1,4 @@
-"""Modes, subclasses and operators of higher order: what else can be in a captured pass."""
+"""Modes, tensor subclasses and higher-order operators in a captured pass."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ class Scales(torch.autograd.Function):
 
 @pytest.mark.covers(f"{ROW}test_torch_function_mode")
 def test_torchfunctionmode_sees_the_call_of_backward(device: torch.device) -> None:
-    """Contract: a mode over torch's functions sees the call of `backward` that is captured, and changes nothing of it.
-    What a custom backward calls it need not see: that was traced before, and runs compiled."""
+    """A TorchFunctionMode sees the call of `backward` that is captured, and does not affect it.
+
+    It need not see what a custom backward calls, because the compiled pass was traced before.
+    """
     called: list[str] = []
 
     class Notes(BaseTorchFunctionMode):
@@ -54,7 +56,7 @@ def test_torchfunctionmode_sees_the_call_of_backward(device: torch.device) -> No
 
 @pytest.mark.covers(f"{ROW}test_torch_dispatch_mode")
 def test_torchdispatchmode_sees_a_captured_pass(device: torch.device) -> None:
-    """Contract: a mode over operators sees what a captured pass computes."""
+    """A TorchDispatchMode sees the operators of a captured pass."""
     called: list[str] = []
 
     class Notes(TorchDispatchMode):
@@ -75,7 +77,7 @@ def test_torchdispatchmode_sees_a_captured_pass(device: torch.device) -> None:
 
 
 class Pair(torch.Tensor):
-    """Two tensors of one shape, that go through every operator side by side."""
+    """Two tensors of one shape, to which every operator is applied in parallel."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -114,8 +116,7 @@ class Pair(torch.Tensor):
 
 @pytest.mark.covers(f"{ROW}test_tensor_subclass_basic")
 def test_tensor_subclass_gradients(device: torch.device) -> None:
-    """Contract: a forward over a tensor subclass, compiled, has its backward captured: the gradient is of the subclass,
-    and each of its parts has the engine's."""
+    """A compiled forward over a tensor subclass has its backward captured, with a gradient of that subclass."""
 
     def work() -> Iterator[object]:
         a, b = torch.randn(3).to(device), torch.randn(3).to(device)
@@ -151,8 +152,7 @@ OPERATORS = {"cond": _cond, "nested_region": _nested_region, "map": _map}
 @pytest.mark.parametrize("kind", OPERATORS)
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutogradOpInfo::test_hops_in_bwd")
 def test_cond_map_and_compiled_region_in_a_backward(device: torch.device, kind: str) -> None:
-    """Contract: a custom backward may call operators that take functions (a branch, a region compiled once, a map over
-    rows): the captured pass is one graph, and right."""
+    """A custom backward may call `cond`, `map` and a compiled region; the captured pass is one correct graph."""
     operator = OPERATORS[kind]()
 
     class Calls(torch.autograd.Function):
@@ -175,12 +175,11 @@ def test_cond_map_and_compiled_region_in_a_backward(device: torch.device, kind: 
 
 @pytest.mark.xfail(
     raises=RuntimeError,
-    reason="a branch in a compiled forward cannot be captured with its pass: the compiler will not look into the "
+    reason="a branch in a compiled forward cannot be captured with its pass: the compiler does not trace the "
     "function that the branch was made (https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0008.html)",
 )
 def test_cond_in_a_compiled_forward(device: torch.device) -> None:
-    """Contract: a forward that was compiled with a branch on a tensor's value in it has its pass captured, with the
-    branch that was taken."""
+    """A forward compiled with a data-dependent branch has its pass captured, with the branch that was taken."""
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x,))

@@ -1,4 +1,4 @@
-"""Hooks that pack and unpack what a forward saves, under a captured pass: order, laziness, memory elsewhere."""
+"""Saved-tensor hooks under a captured pass: order, laziness, and saved tensors in other memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
 @pytest.mark.covers(f"{ROW}test_saved_tensor_unpack_hook_ordering")
 def test_saved_tensors_hooks_unpack_when_needed(device: torch.device) -> None:
-    """Contract: what was packed is unpacked from the last function to the first, each once, and not before the function
-    behind it was gone through."""
+    """Saved tensors are unpacked once each, from the last function to the first.
+
+    None is unpacked before the following function's gradient was computed.
+    """
     diary: list[str] = []
 
     def work() -> Iterator[object]:
@@ -55,8 +57,7 @@ def test_saved_tensors_hooks_unpack_when_needed(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_disk_offloading")
 def test_saved_tensors_hooks_to_disk(device: torch.device, tmp_path: Path) -> None:
-    """Contract: with hooks that write what is saved to files and read it back, the captured pass has the engine's
-    gradients, and reads every file that was written."""
+    """With hooks that save to files, the captured pass has the engine's gradients and reads every file."""
     read: list[str] = []
 
     def work() -> Iterator[object]:
@@ -92,8 +93,7 @@ def test_saved_tensors_hooks_to_disk(device: torch.device, tmp_path: Path) -> No
 @pytest.mark.covers(f"{ROW}test_cpu_offloading")
 @pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
 def test_save_on_cpu_brings_saved_tensors_back_to_the_device(device: torch.device, pinned: bool) -> None:
-    """Contract: under `save_on_cpu` the captured pass brings what was saved back to the device, and has the engine's
-    gradients."""
+    """Under `save_on_cpu`, the captured pass moves saved tensors back to the device and has the engine's gradients."""
 
     def work() -> Iterator[object]:
         model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4)).to(device)
@@ -107,8 +107,8 @@ def test_save_on_cpu_brings_saved_tensors_back_to_the_device(device: torch.devic
 
 
 def test_saved_tensors_hooks_that_pack_to_bfloat16(device: torch.device) -> None:
-    """Contract: what unpacking gives is what the pass computes with: saved as bfloat16, gradients are those of the
-    engine with the same hooks, and not those without."""
+    """The pass computes with the unpacked values: packed as bfloat16, they give the engine's gradients with these
+    hooks."""
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(torch.bfloat16)

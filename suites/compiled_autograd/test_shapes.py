@@ -1,4 +1,4 @@
-"""Sizes that change: how many captures and compiles they cost, and that each size has the engine's gradients."""
+"""Dynamic sizes: the number of captures and compiles, and correct gradients for each size."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .models import gradients, network, rows, train
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-#: A size, others, and the first again.
+#: One size, others, and the first again.
 SIZES = [10, 100, 10, 15, 20, 25]
 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes")
 def test_dynamic_batch_that_changes_is_captured_at_most_twice(device: torch.device) -> None:
-    """Contract: a second batch size makes the pass one of any batch size; from then on none is captured. The gradients
-    of each size are the engine's."""
+    """A second batch size makes the pass dynamic, so no further captures occur, and the gradients of each size are
+    correct."""
 
     def work() -> Iterator[object]:
         model = network(device)
@@ -37,8 +37,8 @@ def test_dynamic_batch_that_changes_is_captured_at_most_twice(device: torch.devi
     assert 1 <= counts.compiles <= 2
 
 
-def test_dynamic_size_that_was_not_there_needs_no_capture(device: torch.device) -> None:
-    """Contract: after two sizes, twenty more are served by what is compiled already."""
+def test_dynamic_new_size_needs_no_capture(device: torch.device) -> None:
+    """After two sizes, twenty more are served without a capture."""
     model = network(device)
     with compiled_backward(backend="eager", dynamic=True) as recording:
         for size in (10, 11):
@@ -52,8 +52,7 @@ def test_dynamic_size_that_was_not_there_needs_no_capture(device: torch.device) 
 
 
 def test_dynamic_false_compiles_for_each_size(device: torch.device) -> None:
-    """Contract: with `dynamic=False` graphs are compiled for their sizes: each new one is a compile, each old one
-    none (and the control of the two cases above: sizes do cost compiles)."""
+    """Control: with `dynamic=False`, each new size is a compile, and each known one is not."""
 
     def work() -> Iterator[object]:
         x = torch.randn(30).to(device)
@@ -68,9 +67,8 @@ def test_dynamic_false_compiles_for_each_size(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_from_forward")
-def test_dynamic_forward_hands_its_sizes_to_the_pass(device: torch.device) -> None:
-    """Contract: a forward compiled for any size hands its sizes to the pass, which uses them: a mean over rows divides
-    by their number, whatever it was at capture."""
+def test_dynamic_forward_passes_its_sizes_to_the_backward(device: torch.device) -> None:
+    """A dynamic forward passes its sizes to the backward, such as the number of rows that a mean divides by."""
 
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -91,8 +89,8 @@ def test_dynamic_forward_hands_its_sizes_to_the_pass(device: torch.device) -> No
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_eager_node")
 def test_dynamic_sizes_saved_by_functions_of_the_engine(device: torch.device) -> None:
-    """Contract: functions whose backward knows its sizes as numbers (a mean, an expansion, a padding) are captured once
-    for all of them, or twice, and right for each."""
+    """Functions that save sizes as numbers (mean, expand, pad) are captured once or twice, and correct for every
+    size."""
 
     def work() -> Iterator[object]:
         for size in SIZES:
@@ -111,11 +109,13 @@ def test_dynamic_sizes_saved_by_functions_of_the_engine(device: torch.device) ->
     ("mark", "compiles"), [("dynamic", 1), ("unbacked", None), ("static", None)], ids=["dynamic", "maybe", "static"]
 )
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_annotations")
-def test_mark_dynamic_and_mark_static_make_no_gradient_wrong(
+def test_mark_dynamic_and_mark_static_do_not_change_gradients(
     device: torch.device, mark: str, compiles: int | None
 ) -> None:
-    """Contract: annotations of the forward's input (`mark_dynamic`, `maybe_mark_dynamic`, `mark_static`) do not make
-    any gradient wrong, and marking the size dynamic at first leaves no forward to compile again."""
+    """`mark_dynamic`, `maybe_mark_dynamic` and `mark_static` on the input do not affect gradients.
+
+    With the size marked dynamic from the start, the forward is not recompiled.
+    """
     frames: list[int] = []
 
     def count(graph: torch.fx.GraphModule, examples: Any) -> Any:  # noqa: ARG001
@@ -144,8 +144,8 @@ def test_mark_dynamic_and_mark_static_make_no_gradient_wrong(
 
 @pytest.mark.covers(f"{ROW}test_compiled_autograd_does_not_specialize_on_bw_symints")
 def test_dynamic_graph_is_not_bound_to_the_size_of_its_capture(device: torch.device) -> None:
-    """Contract: sizes that only the backward uses do not bind the compiled pass to the size it was captured with:
-    after two sizes, others cost nothing."""
+    """Sizes that only the backward uses do not specialize the compiled pass: after two sizes, others need no
+    compile."""
 
     class Scales(torch.autograd.Function):
         @staticmethod
@@ -171,7 +171,7 @@ def test_dynamic_graph_is_not_bound_to_the_size_of_its_capture(device: torch.dev
 
 
 def test_dynamic_batch_of_no_rows(device: torch.device) -> None:
-    """Contract: a batch of no rows has gradients of zeros, before a full one and after it."""
+    """An empty batch has zero gradients, before and after a full one."""
 
     def work() -> Iterator[object]:
         for size in (0, 3, 0):
@@ -184,7 +184,7 @@ def test_dynamic_batch_of_no_rows(device: torch.device) -> None:
 
 
 def test_dynamic_dimensions_of_another_number_are_another_pass(device: torch.device) -> None:
-    """Contract: the same functions over a tensor of more dimensions are captured apart."""
+    """The same functions over a tensor with another number of dimensions are captured separately."""
 
     def work() -> Iterator[object]:
         for shape in ((4,), (2, 4), (4,), (2, 4)):

@@ -1,4 +1,4 @@
-"""Compiled backward passes and `torch.compile`: compiled forwards, whole steps, back ends, graph breaks, nesting."""
+"""Compiled backward passes and `torch.compile`: compiled forwards, whole steps, backends, graph breaks, nesting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INDUCTOR = Within(1e-5, 1e-6, "inductor fuses and reorders the sums")
 
 
 def steps(model: torch.nn.Module, inputs: list[torch.Tensor]) -> list[object]:
-    """A step with each input, without an optimiser: the gradients of each."""
+    """One step per input, without an optimizer; returns the gradients of each."""
     found: list[object] = []
     for x in inputs:
         model(x).sum().backward()
@@ -41,8 +41,7 @@ def steps(model: torch.nn.Module, inputs: list[torch.Tensor]) -> list[object]:
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile")
 def test_compile_forward_has_its_backward_captured(device: torch.device, backend: str) -> None:
-    """Contract: where the forward was compiled as one graph, the captured pass contains its compiled backward: the
-    engine's gradients in each step, one capture for all."""
+    """A captured pass contains the compiled backward of a compiled forward; one capture serves all steps."""
 
     def work() -> Iterator[torch.Tensor]:
         model = smooth(device)
@@ -68,8 +67,7 @@ def test_compile_forward_has_its_backward_captured(device: torch.device, backend
 )
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_compile_api")
 def test_compile_step_with_config_compiled_autograd(device: torch.device, backend: str) -> None:
-    """Contract: with `torch._dynamo.config.compiled_autograd`, a step given to `torch.compile` has its backward passes
-    captured: the engine's gradients, one capture for three passes of one shape."""
+    """With `torch._dynamo.config.compiled_autograd`, a compiled step has its passes captured, once for three passes."""
     model, inputs = smooth(device), [rows(1, device) for _ in range(3)]
     expected = copied(steps(model, inputs))
 
@@ -85,9 +83,8 @@ def test_compile_step_with_config_compiled_autograd(device: torch.device, backen
     "test_compiled_autograd::TestCompiledAutograd::test_multiple_torch_compile",
     "test_compiled_autograd::TestCompiledAutograd::test_compile_api_disable",
 )
-def test_config_compiled_autograd_captures_what_was_compiled_under_it(device: torch.device) -> None:
-    """Contract: a function compiled while the switch is off has its backward passes run by the engine, before, beside
-    and after one that was compiled while it was on."""
+def test_config_compiled_autograd_applies_at_compile_time(device: torch.device) -> None:
+    """The setting applies at compile time: only functions compiled with it on have their backward passes captured."""
 
     def step(model: torch.nn.Module) -> Callable[[], None]:
         def run() -> None:
@@ -128,8 +125,8 @@ def test_config_compiled_autograd_captures_what_was_compiled_under_it(device: to
     ],
 )
 def test_compiler_disable_in_a_step_leaves_its_backward_captured(device: torch.device, broken: str) -> None:
-    """Contract: in a compiled step whose forward, backward call, or whole, the compiler was told to leave alone, the
-    backward pass is captured all the same, with the engine's gradients."""
+    """In a compiled step with `torch.compiler.disable` on forward, backward call or both, the pass is still
+    captured."""
     model, x = smooth(device), rows(1, device)
     expected = copied(list(train(model, x)))
     model.zero_grad()
@@ -160,8 +157,7 @@ def test_compiler_disable_in_a_step_leaves_its_backward_captured(device: torch.d
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile_only_backward_call")
 def test_compile_of_the_call_of_backward_alone(device: torch.device) -> None:
-    """Contract: to compile nothing but the call of `backward` captures that pass, over a forward that the engine
-    recorded."""
+    """Compiling only the call of `backward` captures the pass over a forward that the engine recorded."""
     model, x = smooth(device), rows(1, device)
     expected = copied(list(train(model, x)))
     model.zero_grad()
@@ -181,8 +177,7 @@ def test_compile_of_the_call_of_backward_alone(device: torch.device) -> None:
 )
 @pytest.mark.requires(cpp_compiler=True)
 def test_compile_of_a_whole_step_within_a_block(device: torch.device, dynamic: bool) -> None:
-    """Contract: a step that is compiled, with its forward, under compiled autograd uses one world of traced tensors
-    for both; also where a size was marked dynamic."""
+    """A step compiled under compiled autograd shares one fake mode for forward and pass, also with a dynamic size."""
     torch.manual_seed(SEED)
     x = torch.rand(8, 16).to(device)
     y = torch.rand(8, 16).to(device).requires_grad_()
@@ -204,9 +199,8 @@ def test_compile_of_a_whole_step_within_a_block(device: torch.device, dynamic: b
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_optimize_assert")
-def test_fullgraph_step_leaves_its_backward_alone(device: torch.device) -> None:
-    """Contract: a forward compiled with `fullgraph=True` is one graph or an error; its backward pass may be captured
-    in pieces all the same, since it is compiled by itself."""
+def test_fullgraph_step_may_have_a_backward_with_graph_breaks(device: torch.device) -> None:
+    """A forward with `fullgraph=True` is one graph or raises; its separately compiled pass may have graph breaks."""
     model, x = smooth(device), rows(1, device)
     expected = copied(list(train(model, x)))
     model.zero_grad()
@@ -226,7 +220,7 @@ def test_fullgraph_step_leaves_its_backward_alone(device: torch.device) -> None:
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_nested_compile")
 def test_compile_within_a_backward(device: torch.device) -> None:
-    """Contract: the backward of a custom function may call a compiled function of its own; both are right."""
+    """The backward of a custom function may call a compiled function, with correct gradients."""
     doubled = torch.compile(lambda g: g * 2 + 1, backend="eager")
 
     class Doubles(torch.autograd.Function):
@@ -248,8 +242,7 @@ def test_compile_within_a_backward(device: torch.device) -> None:
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_nested_compiled_autograd")
 def test_backward_within_a_backward_is_not_captured(device: torch.device) -> None:
-    """Contract: while a captured pass runs compiled autograd is off: the pass that a custom function's backward runs
-    within it is the engine's, and right."""
+    """A pass run by a custom function's backward within a captured pass is an engine pass, with correct gradients."""
     enabled: list[bool] = []
 
     class Reenters(torch.autograd.Function):
@@ -277,9 +270,12 @@ def test_backward_within_a_backward_is_not_captured(device: torch.device) -> Non
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_aot_bwd_gm_runnable")
-def test_compile_forward_whose_backward_is_captured_anew(device: torch.device) -> None:
-    """Contract: the backward that was compiled with a forward can be captured in one block, and in the next again, and
-    run by the engine between: the graph that a capture took from it is left whole."""
+def test_compile_forward_whose_backward_is_captured_again(device: torch.device) -> None:
+    """The compiled backward of a forward can be captured in one block, again in the next, and run by the engine in
+    between.
+
+    A capture does not change the graph it was taken from.
+    """
     torch.manual_seed(SEED)
     model, x = smooth(device), rows(2, device)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

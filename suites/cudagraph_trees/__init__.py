@@ -1,1 +1,1 @@
-"""What `torch.compile` makes of CUDA graphs: recorded, replayed, kept in trees of one pool, skipped with a reason."""
+"""CUDA graph trees of `torch.compile`: recording, replay, trees in one pool, and skips with a reason."""

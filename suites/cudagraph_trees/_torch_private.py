@@ -1,10 +1,10 @@
-"""The names of torch, undocumented, that this suite depends on. Nothing else reaches for one.
+"""The undocumented torch names that this suite uses. No other module of the suite looks one up.
 
-What is documented of CUDA graph trees is `torch.compile(mode="reduce-overhead")`, the back end "cudagraphs" and
-`torch.compiler.cudagraph_mark_step_begin`. None of them tells whether a graph was recorded or replayed, or skipped and
-why: without that, a device that never replayed would pass every case. So the cases look at the manager of the trees
-(which function ran warm-up, recording or replay), at a counter and at a log; and they set what inductor reads from its
-settings. A release that lacks a name makes the case *skipped*, with the name in the reason.
+The documented API of CUDA graph trees consists of `torch.compile(mode="reduce-overhead")`, the backend "cudagraphs" and
+`torch.compiler.cudagraph_mark_step_begin`. None of them reports whether a graph was recorded, replayed, or skipped and
+why, so a device that never replayed would pass every case. The cases therefore observe the tree manager (which method
+ran: warm-up, recording or replay), a counter and a log, and set inductor's configuration. A case that needs a name that
+the torch release lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from suites.reaching import reach
 
 
 def trees() -> ModuleType:
-    """The module of the trees: manager, nodes, generations. It can be imported where there is no GPU."""
+    """The module of the trees: manager, nodes, generations. It can be imported without a GPU."""
     return reach("torch._inductor.cudagraph_trees")
 
 
 def utilities(name: str) -> Any:
-    """One of the plain decisions that trees, inductor and the back end "cudagraphs" share."""
+    """A function or class of the decision code that trees, inductor and the backend "cudagraphs" share."""
     return reach(f"torch._inductor.cudagraph_utils.{name}")
 
 
 def filled(name: str, newer: dict[str, Any], **values: Any) -> Any:
-    """A dataclass of the decisions with these values, and of `newer` those that the release has a field for."""
+    """A dataclass of the decision code with these values, plus those of `newer` for which the release has a field."""
     kind = utilities(name)
     fields = {field.name for field in dataclasses.fields(kind)}
     return kind(**values, **{field: value for field, value in newer.items() if field in fields})
 
 
 def reset_trees() -> None:
-    """Drop the managers of this thread, whatever other threads have dropped.
+    """Drop the managers of this thread, even if other threads have dropped theirs.
 
-    The end of a reset switches a table off that all threads share, and the reset of the next thread asserts that it is
-    on (`reset_cudagraph_trees`, `_remove_cached_tensor`). A manager that is made switches it on.
+    The end of a reset disables a table that all threads share, and the reset of the next thread asserts that the table
+    is enabled (`reset_cudagraph_trees`, `_remove_cached_tensor`). Creating a manager enables it.
     """
     reach("torch._C._set_cached_tensors_enabled")(True)
     trees().reset_cudagraph_trees()
@@ -57,27 +57,28 @@ def manager_class() -> Any:
 
 
 def manager(device: torch.device) -> Any:
-    """The manager of a device's trees in this thread, or None while there is none; none is made."""
+    """The manager of a device's trees in this thread, or None if there is none. Does not create one."""
     get = reach("torch._inductor.cudagraph_trees.get_manager")
     return get(device.index or 0, create_if_none_exists=False)
 
 
 def descendants(device: torch.device) -> list[int]:
-    """How many recordings hang below each root of the device's trees; no root, an empty list."""
+    """The number of recordings below each root of the device's trees; an empty list without roots."""
     found = manager(device)
     return [] if found is None else [root.num_descendants() for root in found.get_roots()]
 
 
 def generation() -> int:
-    """The generation that a call would belong to now: outputs of earlier ones may be overwritten."""
+    """The generation that a call would belong to now; outputs of earlier generations may be overwritten."""
     current: int = manager_class().get_curr_generation()
     return current
 
 
 def opaque_types() -> tuple[type, Callable[..., None] | None]:
-    """The base of classes whose objects only operators look into, and what registers one.
+    """The base class of opaque objects, which only operators look into, and the function that registers one.
 
-    Asked for when operators are defined, where no case can be skipped: a torch without them has None for the second.
+    Called when operators are defined, where a case cannot be skipped: for a torch release without them, the function is
+    None.
     """
     try:
         base: type = importlib.import_module("torch._opaque_base").OpaqueBase
@@ -88,16 +89,16 @@ def opaque_types() -> tuple[type, Callable[..., None] | None]:
 
 
 def skips() -> int:
-    """How many graphs were skipped since the process began, by the counter that inductor keeps."""
+    """The number of graphs skipped since the process started, from inductor's counter."""
     found: int = reach("torch._dynamo.utils.counters")["inductor"]["cudagraph_skips"]
     return found
 
 
 @contextmanager
 def messages(level: int) -> Iterator[list[str]]:
-    """What is logged of CUDA graphs in the block, from that level on: by the decisions, the trees and the partition.
+    """The CUDA graph log messages of the block from that level on: of the decision code, the trees and the partitioner.
 
-    It is heard here and nowhere else, and levels and handlers are put back.
+    The messages go to no other handler, and levels and handlers are restored at the end.
     """
     heard: list[str] = []
 
@@ -125,7 +126,7 @@ def messages(level: int) -> Iterator[list[str]]:
 
 
 def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
-    """A context in which `torch._inductor.config` has these settings; skips the case if torch lacks one of them."""
+    """A context in which `torch._inductor.config` has these settings. Skips the case if torch lacks one of them."""
     module: Any = reach("torch._inductor.config")
     for name in settings:
         found: Any = module
@@ -138,7 +139,7 @@ def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
 
 
 def dynamo_config(**settings: Any) -> AbstractContextManager[None]:
-    """A context in which `torch._dynamo.config` has these settings; skips the case if torch lacks one of them."""
+    """A context in which `torch._dynamo.config` has these settings. Skips the case if torch lacks one of them."""
     module: Any = reach("torch._dynamo.config")
     for name in settings:
         if not hasattr(module, name):
@@ -148,7 +149,7 @@ def dynamo_config(**settings: Any) -> AbstractContextManager[None]:
 
 
 def override_cudagraphs(**directions: bool) -> Any:
-    """A context manager and decorator that switches CUDA graphs on or off for what is traced in it."""
+    """A context manager and decorator that switches CUDA graphs on or off for the code traced in it."""
     return reach("torch._dynamo.override_cudagraphs")(**directions)
 
 
@@ -158,17 +159,17 @@ def unsafe_tag() -> Any:
 
 
 def generated_code(work: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """What `work` returns, and the sources that inductor generated meanwhile."""
+    """The result of `work`, and the sources that inductor generated during it."""
     result, sources = reach("torch._inductor.utils.run_and_get_code")(work)
     return result, list(sources)
 
 
 @contextmanager
 def generated_modules_stay() -> Iterator[None]:
-    """A block after which code that inductor had generated before is in `sys.modules` as it was.
+    """A block at whose end `sys.modules` has inductor's generated modules again as before.
 
-    A compiler that was reset loads the file of the same code again, as another module of the same name. Emptied caches
-    take kernels for the host out.
+    After a reset, the compiler loads the file of the same code as another module of the same name. Clearing the caches
+    removes host kernels from `sys.modules`.
     """
     python, kernel = "torch._inductor.runtime.compile_tasks.", ".kernel"
     before = {name: module for name, module in sys.modules.items() if name.startswith(python) or name.endswith(kernel)}
@@ -180,17 +181,17 @@ def generated_modules_stay() -> Iterator[None]:
 
 @contextmanager
 def fresh_cache() -> Iterator[None]:
-    """A block in which the caches of compiled graphs are empty."""
+    """A block with empty caches of compiled graphs."""
     with generated_modules_stay(), reach("torch._inductor.utils.fresh_cache")():
         yield
 
 
-#: Device and pool of the graphs' segments before the case: a graph with conditional nodes leaves its own.
+#: Device and pool of the graph segments that existed before the case: a graph with conditional nodes leaves its own.
 _earlier: frozenset[tuple[int, tuple[int, int]]] = frozenset()
 
 
 def begin_case() -> None:
-    """From now on, `graph_segments` has no segments of pools that there are now."""
+    """Exclude the segments of all existing pools from `graph_segments`."""
     global _earlier
     _earlier = frozenset()
     if torch.cuda.is_initialized():
@@ -198,7 +199,7 @@ def begin_case() -> None:
 
 
 def graph_segments() -> list[dict[str, Any]]:
-    """The allocator's segments that belong to graphs of the case, on all devices."""
+    """The allocator's segments that belong to graphs of this case, on all devices."""
     segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()
     return [each for each in segments if tuple(each["segment_pool_id"]) != (0, 0) and _pool(each) not in _earlier]
 
@@ -209,7 +210,7 @@ def _pool(segment: dict[str, Any]) -> tuple[int, tuple[int, int]]:
 
 
 def live_bytes_of_graphs() -> int:
-    """Bytes in blocks of graphs' pools that something holds."""
+    """Bytes in allocated blocks of the graphs' pools."""
     return sum(
         block["size"]
         for segment in graph_segments()

@@ -1,4 +1,4 @@
-"""All cases of this suite compile, of which torch keeps something; and none may leave memory in a graph's pool."""
+"""All cases of this suite compile, so torch keeps memory after each; none may leave memory in a graph's pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Mark each case."""
+    """Add the `keeps` marker to each case."""
     made = yield
     for item in made if isinstance(made, list) else ():
         item.add_marker(pytest.mark.keeps(KEEPS, **KEPT))
@@ -24,18 +24,18 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fixtures can ask whether their case has failed."""
+    """Record whether the case failed, for fixtures."""
     item.stash[_FAILED] = call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception)
     return (yield)
 
 
 @pytest.fixture(autouse=True)
 def pools_are_empty_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The best oracle for leaks of trees: no manager, no live block and no segment once all is dropped.
+    """Check for leaks of trees: after a reset there must be no manager, no allocated block and no segment.
 
-    A case that has failed is not asked: pytest has its traceback, and so all that its functions held.
+    The check does not run after a failure, because pytest then holds the traceback and with it the locals of the case.
     """
-    from . import _torch_private, trees  # here, since supervisors import this file and must not import torch
+    from . import _torch_private, trees  # imported here, because supervisors import this file and must not import torch
 
     _torch_private.begin_case()
     yield

@@ -1,4 +1,4 @@
-"""A kernel of a user's own in Triton. Imported within the cases that use it, where Triton is."""
+"""A user-defined Triton kernel. Cases that use it import it, so that only they need Triton."""
 
 from __future__ import annotations
 

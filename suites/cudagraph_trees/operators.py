@@ -1,5 +1,7 @@
-"""Operators that cases about skipping and partition use, defined once for the process, as a library that is imported
-does. Those with the tag `cudagraph_unsafe` tell the compiler that they cannot be captured; they are harmless."""
+"""Operators for the cases about skips and partitions, defined once per process as an imported library would.
+
+Operators with the tag `cudagraph_unsafe` declare that they cannot be captured, although they could be.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def _(x: Tensor) -> Tensor:
 
 @custom_op(f"{LIBRARY}::unsafe_twice", mutates_args=(), tags=UNSAFE)
 def unsafe_twice(x: Tensor) -> Tensor:
-    """The same; an operation that reads back to the host shows if it is captured after all."""
+    """Doubles `x`. The read-back to the host fails if the operator is captured after all."""
     assert x.sum().item() is not None
     return x * 2
 
@@ -52,7 +54,7 @@ def unsafe_add_(x: Tensor, y: Tensor) -> None:
 
 @custom_op(f"{LIBRARY}::positive", mutates_args=())
 def positive(x: Tensor) -> Tensor:
-    """The positive elements, as many as there are."""
+    """The positive elements; their number depends on the data."""
     return x[x > 0]
 
 
@@ -63,7 +65,7 @@ def _(x: Tensor) -> Tensor:
 
 @custom_op(f"{LIBRARY}::beside", mutates_args=())
 def beside(x: Tensor) -> Tensor:
-    """Two more, computed and allocated on a stream of its own where the device has streams."""
+    """`x + 2`, computed and allocated on a side stream where the device has streams."""
     if x.device.type != "cuda":
         return x + 2
     main, side = torch.cuda.current_stream(x.device), torch.cuda.Stream(x.device)
@@ -84,7 +86,7 @@ _OpaqueBase, _register = private.opaque_types()
 
 
 class Scale(_OpaqueBase):  # type: ignore[misc, valid-type]
-    """A factor in an object that the compiler does not look into, but compares by its factor."""
+    """A factor in an opaque object, which the compiler compares by its factor only."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -103,7 +105,7 @@ if _register is not None:
 
 
 class SafeForward(torch.autograd.Function):
-    """Twice, whose backward pass cannot be captured."""
+    """Doubles `x`; the backward pass cannot be captured."""
 
     @staticmethod
     def forward(_: Any, x: Tensor) -> Tensor:

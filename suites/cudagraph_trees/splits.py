@@ -1,8 +1,8 @@
-"""Functions whose graphs inductor splits, for CUDA graphs, into parts that are recorded and others that are not.
+"""Functions whose graphs inductor partitions for CUDA graphs, into parts that are recorded and parts that are not.
 
-Each takes what its `make` returns for the number of a call. `parts` is how many are recorded, where that is the
-contract: what cannot be captured (work on the host, copies from and to it, sizes that only the device knows, operators
-with the tag) is left out, and all else is in as few parts as its order allows.
+Each function takes what its `make` returns for a call number. `parts` is the number of recorded parts, where it is part
+of the contract: work that cannot be captured (host work, copies to and from the host, data-dependent sizes, operators
+with the tag) is left out, and everything else is in as few parts as its order allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def one(device: torch.device, number: int) -> Sequence[object]:
 
 
 def one_in_turn(device: torch.device, number: int) -> Sequence[object]:
-    """Two tensors in turn: what depends on their values, as a number or a size, has two values."""
+    """Two tensors in turn, so that a data-dependent number or size takes two values."""
     return one(device, number % 2)
 
 
@@ -52,7 +52,7 @@ def with_index(device: torch.device, number: int) -> Sequence[object]:
     return [whole_numbers(8, 8, device=device, start=number), torch.tensor([number % 8, 3], device=device)]
 
 
-#: How many different numbers `with_number` makes.
+#: The number of different numbers that `with_number` makes.
 NUMBERS = 6
 
 
@@ -74,7 +74,7 @@ def host_and_device(x: Tensor, host: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interleaved(x: Tensor, host: Tensor) -> tuple[Tensor, Tensor]:
-    """Two chains that do not meet, their steps in turn."""
+    """Two independent chains with interleaved steps."""
     for _ in range(3):
         x = (x % 3) @ (x % 2)
         host = (host % 3) @ (host % 2)
@@ -120,7 +120,7 @@ def reads_item(x: Tensor) -> Tensor:
 
 
 def reads_float_item(x: Tensor) -> Tensor:
-    """Torch may leave a floating-point number on the device, and compute with the tensor."""
+    """Torch may leave a floating-point number on the device and compute with the tensor."""
     number = x.sum().item()
     return (x @ x) * number
 
@@ -171,7 +171,7 @@ def unsafe_operator(x: Tensor) -> Tensor:
 
 
 def unsafe_operator_by_itself(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Nothing depends on it, and it on nothing, in the middle."""
+    """The operator in the middle has no dependencies in either direction."""
     z = x @ x
     free = unsafe_twice(y)
     return (z % 5) @ x, free
@@ -266,7 +266,7 @@ def number_argument(x: Tensor, number: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Split:
-    """A function, how its arguments are made, the rows it covers, settings that it needs, and what torch does wrong."""
+    """A function, how to make its arguments, its rows in the inventory, the settings it needs, and known torch bugs."""
 
     work: Callable[..., Any]
     make: Make
@@ -274,28 +274,28 @@ class Split:
     parts: int | None = None
     dynamic: bool = False
     capture: bool = False
-    #: How many different recordings there are of each part, by size or number.
+    #: The number of different recordings of each part, by size or number.
     sizes: int = 1
-    #: Why torch is expected to fail.
+    #: The reason why torch is expected to fail.
     wrong: str = ""
 
 
-#: Reasons why torch 2.13 fails. What Inductor generates for Triton has the same parts, inputs and outputs.
+#: Reasons why torch 2.13 fails. The code that inductor generates for Triton has the same parts, inputs and outputs.
 LIST_AS_INPUT = (
-    "where an operation with several outputs is left out, their list is an input of the next part, and cannot be "
+    "if an operation with several outputs is left out, their list becomes an input of the next part, which cannot be "
     "recorded (https://github.com/pytorch/pytorch/pull/196504 meets it too)"
 )
 NONE_AS_INPUT = (
-    "a part that needs a number that was read back has None as another input, and cannot be recorded "
+    "a part that needs a number read back from the device has None as an extra input and cannot be recorded "
     "(https://github.com/pytorch/pytorch/pull/189123)"
 )
 HOST_NUMBER_AS_INPUT = (
-    "a number on the host that host work needs too is not copied to the GPU, but is an input of a part as it is, and "
-    "cannot be recorded (not reported yet)"
+    "a CPU scalar that host work needs too becomes an input of a part without a copy to the GPU, so the part cannot "
+    "be recorded (not reported yet)"
 )
 MOVED_OUTPUT = (
-    "what is computed of a number on the host alone is computed on the GPU, and is returned there too: the pass that "
-    "moves it may move outputs (ConstructorMoverPass; not reported yet)"
+    "a result computed only from a CPU scalar is computed and returned on the GPU, because the pass that moves it also "
+    "moves outputs (ConstructorMoverPass; not reported yet)"
 )
 
 

@@ -1,4 +1,4 @@
-"""`torch._dynamo.override_cudagraphs`: CUDA graphs switched off or on for parts of a program."""
+"""`torch._dynamo.override_cudagraphs`, which switches CUDA graphs off or on for parts of a program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def marked(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`plain`, decorated."""
+    """`plain` with the decorator."""
 
     def work(x: torch.Tensor) -> torch.Tensor:
         return plain(x)
@@ -39,7 +39,7 @@ def marked(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def nested(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Called by a function that is called by the one that is compiled."""
+    """The decorated function, called two levels below the compiled one."""
     deep = marked(**directions)
 
     def middle(x: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ def nested(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class Annotated(torch.nn.Module):
-    """A module whose forward is decorated."""
+    """A module with a decorated forward."""
 
     def __init__(self, **directions: bool) -> None:
         super().__init__()
@@ -71,7 +71,8 @@ forms = pytest.mark.parametrize(
 
 
 def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, steps: int) -> None:
-    """Steps that are marked: a backward that is no graph does not tell torch that its forward's outputs may go."""
+    """Training steps, explicitly marked: a backward without a graph does not tell torch that the forward's outputs are
+    dead."""
     for step in range(steps):
         torch.compiler.cudagraph_mark_step_begin()
         x = whole_numbers(8, device=device, start=step).requires_grad_()
@@ -84,10 +85,13 @@ def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, st
 
 @forms
 @cpp
-def test_override_cudagraphs_is_heard_wherever_it_is(form: str) -> None:
-    """Contract: the annotation holds for the graph that its function is inlined in: as decorator, on a module's
-    forward, however deep. On the host, where nothing is recorded anyway, the log tells that it was heard; without it
-    the log is silent of it."""
+def test_override_cudagraphs_applies_at_any_depth(form: str) -> None:
+    """The annotation applies to the graph that the function is inlined into: as a decorator, on a module's forward, at
+    any depth.
+
+    On the host, where nothing is recorded, the log shows that the annotation was applied, and has no such message
+    without it.
+    """
     make, _ = FORMS[form]
     host = torch.device("cpu")
     calls = repeated(lambda n: [whole_numbers(8, device=host, start=n)], 3)
@@ -103,8 +107,8 @@ def test_override_cudagraphs_is_heard_wherever_it_is(form: str) -> None:
 @forms
 @with_triton
 def test_override_cudagraphs_fwd_false_switches_graphs_off(form: str, device: torch.device) -> None:
-    """Contract: with `fwd=False` the graph is not recorded, is counted as skipped with the annotation as reason, and
-    is right."""
+    """With `fwd=False`, the graph is not recorded, is counted as skipped with the annotation as reason, and is
+    correct."""
     make, _ = FORMS[form]
     calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
     with watched() as watch:
@@ -124,11 +128,13 @@ def test_override_cudagraphs_fwd_false_switches_graphs_off(form: str, device: to
     ],
 )
 @with_triton
-def test_override_cudagraphs_switches_fwd_and_bwd_off_apart(
+def test_override_cudagraphs_switches_fwd_and_bwd_off_separately(
     directions: dict[str, bool], expected: tuple[int, int], device: torch.device
 ) -> None:
-    """Contract: the backward can be left out alone; a forward that is left out takes its backward along. What is not
-    left out is recorded and replayed, and gradients are right."""
+    """The backward can be excluded alone; an excluded forward excludes its backward too.
+
+    The rest is recorded and replayed, and the gradients are correct.
+    """
     with private.fresh_cache(), watched() as watch:
         train(trees.compiled(marked(**directions), trees.INDUCTOR), device, 6)
         counts = watch.counts()
@@ -147,7 +153,7 @@ def test_override_cudagraphs_switches_fwd_and_bwd_off_apart(
 def test_override_cudagraphs_switches_fwd_and_bwd_on(
     directions: dict[str, bool], expected: tuple[int, int] | None, device: torch.device
 ) -> None:
-    """Contract: without `reduce-overhead` nothing is recorded, but what an annotation with `True` asks for is."""
+    """Without `reduce-overhead` nothing is recorded, except what an annotation with `True` requests."""
     with private.fresh_cache(), watched() as watch:
         train(torch.compile(plain), device, 4)
         assert watch.counts() == Counts()
@@ -168,22 +174,23 @@ def test_override_cudagraphs_switches_fwd_and_bwd_on(
 )
 @with_triton
 def test_override_cudagraphs_bwd_false_from_the_cache(device: torch.device) -> None:
-    """Contract: a backward that is left out is left out also where the same code was compiled before without the
-    annotation, and is found in the cache."""
+    """An excluded backward is also excluded if the same code was compiled before without the annotation and is in the
+    cache."""
     with private.fresh_cache():
         with watched():
             train(torch.compile(marked(fwd=True, bwd=True)), device, 3)
         with watched() as watch:
             train(torch.compile(marked(fwd=True, bwd=False)), device, 6)
             counts = watch.counts()
-    assert counts.recordings == 1  # here, since torch keeps the folder of its cache where an error leaves the block
+    # imported here, because torch keeps its cache directory if an exception leaves the block
+    assert counts.recordings == 1
 
 
 @pytest.mark.covers(f"{ROW}context_manager")
 @with_triton
 def test_override_cudagraphs_block_switches_graphs_off(device: torch.device) -> None:
-    """Contract: as a context manager inside the compiled function, for the whole graph that its block is in, also for
-    what is behind the block."""
+    """As a context manager in a compiled function, the annotation applies to the whole graph, including code after the
+    block."""
     override: Any = reach("torch._dynamo.override_cudagraphs")
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -200,7 +207,7 @@ def test_override_cudagraphs_block_switches_graphs_off(device: torch.device) -> 
 @pytest.mark.covers(f"{ROW}enable_context_manager")
 @with_triton
 def test_override_cudagraphs_block_switches_graphs_on(device: torch.device) -> None:
-    """Contract: the same with `True`, where graphs are off."""
+    """The context manager with `True` switches graphs on where they are off."""
     override: Any = reach("torch._dynamo.override_cudagraphs")
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -218,15 +225,15 @@ def test_override_cudagraphs_block_switches_graphs_on(device: torch.device) -> N
 @pytest.mark.covers(f"{ROW}graph_break_selective")
 @with_triton
 @pytest.mark.keeps(BROKEN, **KEPT_BROKEN)
-def test_override_cudagraphs_after_a_graph_break_is_for_its_part(device: torch.device) -> None:
-    """Contract: of the graphs that breaks leave, only that with the annotated function is left out, not the one before
-    it nor the one behind it."""
+def test_override_cudagraphs_after_a_graph_break_applies_to_its_graph(device: torch.device) -> None:
+    """After graph breaks, the annotation excludes only the graph with the annotated function, not those before and
+    after it."""
     off = marked(fwd=False)
     seen: list[Counts] = []
 
     @torch.compiler.disable
     def tell() -> None:
-        """Breaks the graph, and notes what became of the graph before the break."""
+        """Break the graph, and record the counts of the graph before the break."""
         seen.append(watch.counts())
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -251,7 +258,7 @@ def test_override_cudagraphs_after_a_graph_break_is_for_its_part(device: torch.d
 @pytest.mark.covers(f"{ROW}multiple_functions")
 @with_triton
 def test_override_cudagraphs_of_one_function_leaves_others(device: torch.device) -> None:
-    """Contract: the annotation of one function does not touch another that is compiled by itself, before or after."""
+    """The annotation of one function does not affect another one that is compiled separately, before or after."""
     calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
     with watched() as watch:
         for work, expected in (

@@ -1,4 +1,4 @@
-"""Trees in training: forward and backward recorded in one path, skipped apart, pending, accumulated."""
+"""CUDA graph trees in training: forward and backward in one path, separate skips, pending backwards, accumulation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import operators, trees
 from .trees import Counts, both_compilers, compiled, on_cuda, watched, whole_numbers, with_triton
 
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
-#: What torch warns of, in the words of 2.11 and of later releases.
+#: The warning's text in 2.11 and in later releases.
 PENDING_BACKWARD = re.compile("pending, uninvoked backwards|still require backward")
 
 pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
@@ -28,12 +28,12 @@ def cubed(x: torch.Tensor) -> torch.Tensor:
 
 
 def gradient(x: torch.Tensor) -> torch.Tensor:
-    """Of the sum of `cubed`."""
+    """The gradient of the sum of `cubed`."""
     return 3 * x.detach() * x.detach() + 2
 
 
 def train(fast: Any, device: torch.device, steps: int, *, marked: bool = False) -> None:
-    """Some steps, each with its own input, whose outputs and gradients must be those of the formula."""
+    """Training steps with a different input each, whose outputs and gradients must match the formula."""
     for step in range(steps):
         if marked:
             torch.compiler.cudagraph_mark_step_begin()
@@ -49,9 +49,11 @@ def train(fast: Any, device: torch.device, steps: int, *, marked: bool = False) 
 @pytest.mark.parametrize("marked", [False, True], ids=["unmarked", "marked"])
 @pytest.mark.covers(f"{ROW}test_forward_backward", f"{ROW}test_forward_generation")
 def test_recording_of_forward_and_backward_is_one_path(marked: bool, compiler: str, device: torch.device) -> None:
-    """Contract: forward and backward are warmed up, recorded and replayed, each once a step; the backward's recording
-    hangs below the forward's, whose saved tensors it reads. A new forward begins a new generation once a backward
-    ran, or where the program marks its steps."""
+    """Forward and backward are warmed up, recorded and replayed once per step.
+
+    The backward's recording is a child of the forward's, whose saved tensors it reads. The next forward starts a new
+    generation after a backward ran, or where the program marks its steps.
+    """
     with watched() as watch:
         train(compiled(cubed, compiler), device, 6, marked=marked)
         assert watch.counts() == Counts(warm_ups=2, recordings=2, replays=8)
@@ -61,9 +63,10 @@ def test_recording_of_forward_and_backward_is_one_path(marked: bool, compiler: s
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_forward_backward_not_called", f"{ROW}test_warn_on_pending_backward")
 def test_recording_of_forwards_whose_backward_never_runs(compiler: str, device: torch.device) -> None:
-    """Contract: as long as a backward may follow, forwards do not overwrite earlier ones: their outputs keep their
-    values, at the price of a warm-up for each, and none is replayed; torch warns of that. Steps that are marked end
-    it."""
+    """While a backward may follow, forwards do not overwrite earlier outputs: each is a warm-up and none is replayed.
+
+    Torch warns about this, and marking the steps ends it.
+    """
     with watched() as watch:
         fast = compiled(cubed, compiler)
         with warnings.catch_warnings(record=True) as caught:
@@ -86,8 +89,7 @@ def test_recording_of_forwards_whose_backward_never_runs(compiler: str, device: 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_forward_backward")
 def test_recording_of_two_models_one_after_the_other(compiler: str, device: torch.device) -> None:
-    """Contract: a second compiled model takes the output of the first, and both backward passes run: one path of four
-    graphs, in which nothing is overwritten before its use."""
+    """Two compiled models in sequence, both with backward passes, form one path of four graphs with correct values."""
     with watched() as watch:
         first, second = compiled(cubed, compiler), compiled(lambda y: y * y, compiler)
         for step in range(6):
@@ -107,9 +109,11 @@ def test_recording_of_two_models_one_after_the_other(compiler: str, device: torc
     f"{ROW}test_forward_with_skipped_cudagraphed_backward",
     f"{ROW}test_graph_partition_forward_with_skipped_cudagraphed_backward",
 )
-def test_recording_of_a_forward_whose_backward_cannot_be(partition: bool, device: torch.device) -> None:
-    """Contract: where only the backward cannot be captured, the forward is still recorded, and replayed in each step
-    that the program marks; gradients are right. (A backward that is no graph does not end a generation by itself.)"""
+def test_recording_of_a_forward_whose_backward_cannot_be_captured(partition: bool, device: torch.device) -> None:
+    """If only the backward cannot be captured, the forward is recorded, and replayed in each marked step.
+
+    The gradients are correct. (A backward that is not a graph does not end a generation by itself.)
+    """
     with watched(graph_partition=partition) as watch:
         fast = compiled(lambda x: operators.SafeForward.apply(x * 3), trees.INDUCTOR)
         for step in range(6):
@@ -135,18 +139,17 @@ def test_recording_of_a_forward_whose_backward_cannot_be(partition: bool, device
     f"{ROW}test_cached_forward_backward",
 )
 def test_recording_of_code_from_the_inductor_cache(device: torch.device) -> None:
-    """Contract: a forward compiled anew, or found in the cache of compiled graphs, is recorded alike, and so is its
-    backward, whether it is found there too or compiled for the first time."""
+    """A forward from the cache of compiled graphs is recorded like a new one, and so is its backward, cached or not."""
     with private.fresh_cache():
         settings = {"fx_graph_cache": True, "fx_graph_remote_cache": False}
         with watched(**settings) as watch:
             fast = compiled(cubed, trees.INDUCTOR)
-            for number in range(3):  # only the forward is called and compiled
+            for number in range(3):  # only the forward is called, and so compiled
                 x = whole_numbers(16, device=device, start=number).requires_grad_()
                 torch.compiler.cudagraph_mark_step_begin()
                 trees.assert_same(trees.values(fast(x)), [cubed(x).detach()], f"forward {number}")
             assert watch.counts() == Counts(warm_ups=1, recordings=1, replays=1)
-        for known in (1, 2):  # the forward is known and the backward is new, and then both are known
+        for known in (1, 2):  # first only the forward is cached, then both are
             with watched(**settings) as watch:
                 before = counter("inductor", "fxgraph_cache_hit")
                 train(compiled(cubed, trees.INDUCTOR), device, 5)
@@ -157,7 +160,7 @@ def test_recording_of_code_from_the_inductor_cache(device: torch.device) -> None
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_accumulate_grad")
 def test_recorded_backward_accumulates_in_memory_of_the_program(compiler: str, device: torch.device) -> None:
-    """Contract: gradients that a program has allocated itself grow by each replayed backward as by an eager one."""
+    """A replayed backward accumulates into gradients that the program allocated, as an eager backward does."""
     weight = whole_numbers(16, device=device).requires_grad_()
     weight.grad = own = torch.zeros_like(weight)
     memory = own.data_ptr()
@@ -170,7 +173,7 @@ def test_recorded_backward_accumulates_in_memory_of_the_program(compiler: str, d
             fast(weight, x).backward()
             total += x
             trees.assert_same([weight.grad], [total], f"step {step}")
-            assert weight.grad is own, f"step {step} has put another gradient in place of the program's"
+            assert weight.grad is own, f"step {step} replaced the program's gradient tensor"
         assert own.data_ptr() == memory
         assert watch.counts().replays >= 8
 
@@ -178,8 +181,10 @@ def test_recorded_backward_accumulates_in_memory_of_the_program(compiler: str, d
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_grad_accumulation_dealloc_error_message")
 def test_recorded_grad_that_was_overwritten_is_an_error(compiler: str, device: torch.device) -> None:
-    """Contract: a `.grad` that a recorded backward allocated lies in the trees' memory, and is gone in the next
-    generation: using it raises, and since torch 2.13 the message says it is a gradient and what to do."""
+    """A `.grad` that a recorded backward allocated is in the trees' memory, and using it in the next generation raises.
+
+    Since torch 2.13 the message says that it is a gradient and what to do.
+    """
     weight = whole_numbers(16, device=device).requires_grad_()
     with watched():
         fast = compiled(lambda w, x: (w * x).sum(), compiler)
@@ -203,8 +208,8 @@ def test_recorded_grad_that_was_overwritten_is_an_error(compiler: str, device: t
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dynamic_backward")
 def test_recordings_of_gradients_of_any_size(device: torch.device) -> None:
-    """Contract: with sizes that vary, forward and backward have a recording for each size, and every size has its
-    right gradients, also when it comes back."""
+    """With varying sizes, forward and backward have one recording per size, and the gradients of every size are
+    correct."""
     with watched() as watch:
         fast = compiled(cubed, trees.INDUCTOR, dynamic=True)
         for step, size in enumerate([8, 12, 16, 8, 12, 16, 8, 12, 16, 16, 8]):
@@ -219,11 +224,10 @@ def test_recordings_of_gradients_of_any_size(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda", devices=2, triton=True)
 @pytest.mark.covers(f"{ROW}test_cached_boxed_forward_device_index")
 def test_recordings_of_a_cached_forward_on_a_second_device(device: torch.device) -> None:
-    """Contract: code that was compiled for one device and then for another has its graphs on the device of its inputs,
-    forward and backward, from the cache as well."""
+    """Code compiled for one device and then another has its graphs on the device of its inputs, also from the cache."""
     second = torch.device(device.type, 1)
     with private.fresh_cache():
-        for known in (0, 4):  # a forward and a backward for each device
+        for known in (0, 4):  # one forward and one backward per device
             with watched(fx_graph_cache=True, fx_graph_remote_cache=False) as watch:
                 before = counter("inductor", "fxgraph_cache_hit")
                 fast = compiled(cubed, trees.INDUCTOR)

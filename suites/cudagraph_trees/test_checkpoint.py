@@ -1,4 +1,5 @@
-"""Selective checkpointing in compiled training: what backward computes again has the random numbers of its forward."""
+"""Selective checkpointing in compiled training: recomputation in the backward uses the random numbers of the
+forward."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SEED = 31
 
 
 def again(_: object, operator: object, *__: object, **___: object) -> CheckpointPolicy:
-    """Random numbers are drawn again in backward, all else is kept."""
+    """Recompute random numbers in the backward and save the rest."""
     if operator in (torch.ops.aten.rand_like.default, torch.ops.aten.rand.default, torch.ops.aten.bernoulli.p):
         return CheckpointPolicy.MUST_RECOMPUTE
     return CheckpointPolicy.PREFER_RECOMPUTE
@@ -34,7 +35,7 @@ CONTEXT = functools.partial(create_selective_checkpoint_contexts, again)
 
 
 def noisy(x: torch.Tensor) -> torch.Tensor:
-    """Its gradient is the noise: another draw in backward shows."""
+    """The gradient is the noise, so a different draw in the backward is visible."""
     return x * torch.rand_like(x)
 
 
@@ -68,8 +69,10 @@ def compilers() -> Any:
 
 @pytest.mark.covers(f"{ROW}simple", f"{ROW}cudagraphs_aot_eager_compat_equal")
 def test_checkpoint_noise_is_the_same_in_backward_without_graphs() -> None:
-    """Contract: on the host, under "aot_eager", which knows no CUDA graphs, the gradient of a checkpointed product with
-    noise is that noise, in each of several steps, and each step has other noise."""
+    """Under "aot_eager", without CUDA graphs, the gradient of a checkpointed product with noise is that noise.
+
+    Each of several steps has different noise.
+    """
     reset_compiler()
     x = torch.ones(64)
     with compiler_unheard(), torch.random.fork_rng([]):
@@ -89,10 +92,11 @@ def test_checkpoint_noise_is_the_same_in_backward_without_graphs() -> None:
     f"{ROW}simple", f"{ROW}cudagraphs_aot_eager_compat_equal", f"{ROW}graph_partition_cudagraphs_aot_eager_compat_equal"
 )
 def test_checkpoint_noise_is_the_same_in_backward(partition: bool, compiler: str, device: torch.device) -> None:
-    """Contract: the same where CUDA graphs are asked for: noise that the backward computes again is that of its
-    forward, each step has other noise, and the sequence from a seed is that of "aot_eager". Inductor records such a
-    program in parts, and the noise is right in warm-up, recording and replays; where it is not recorded, it is skipped
-    with the reason."""
+    """With CUDA graphs, noise recomputed in the backward is that of its forward, and each step has different noise.
+
+    The sequence from a seed equals that of "aot_eager". Inductor records such a program in parts, and the noise is
+    correct in warm-up, recording and replays; if it is not recorded, it is skipped with a reason.
+    """
     x = torch.ones(256, device=device)
     sequences = []
     settings = {"graph_partition": partition, "fallback_random": True}
@@ -118,7 +122,7 @@ def test_checkpoint_noise_is_the_same_in_backward(partition: bool, compiler: str
 @pytest.mark.requires(device="cuda", devices=2)
 @pytest.mark.covers(f"{ROW}cudagraphs_aot_eager_compat_equal_device_one")
 def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
-    """Contract: the same on the second of two devices, and on both in turn, in recordings too."""
+    """The same holds on the second of two devices, and alternating between both, in recordings too."""
     second = torch.device(device.type, 1)
     with watched() as watch, torch.random.fork_rng([device, second]):
         fast = trees.compiled(checkpointed(noisy), CUDAGRAPHS, dynamic=False)
@@ -138,11 +142,11 @@ def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
     "draw, whatever device draws (run_and_save_rng_state; seen with torch 2.13 and 2.15, not reported yet)",
     strict=True,
 )
-# torch 2.11 warns of it here, 2.13 does not
+# torch 2.11 warns here, 2.13 does not
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
 @pytest.mark.covers(f"{ROW}multi_device")
 def test_checkpoint_noise_on_two_devices_in_one_program(device: torch.device) -> None:
-    """Contract: the same with noise on two devices in one program."""
+    """The same holds with noise on two devices in one program."""
     second = torch.device(device.type, 1)
     with watched(), torch.random.fork_rng([device, second]):
 
@@ -163,7 +167,7 @@ def test_checkpoint_noise_on_two_devices_in_one_program(device: torch.device) ->
 @on_cuda
 @pytest.mark.covers(f"{ROW}cpu_and_cuda_rng")
 def test_checkpoint_noise_of_cpu_and_device(device: torch.device) -> None:
-    """Contract: where a program draws on the host and on the device, both draws are the same in backward."""
+    """In a program that draws on the host and on the device, the backward repeats both draws."""
 
     def work(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return noisy(x), noisy(y)
@@ -184,8 +188,7 @@ def test_checkpoint_noise_of_cpu_and_device(device: torch.device) -> None:
 @pytest.mark.parametrize("way", ["aot_eager", CUDAGRAPHS])
 @pytest.mark.covers(f"{ROW}uneven_forward_backward", f"{ROW}cudagraph_uneven_forward_backward")
 def test_checkpoint_noise_with_more_forwards_than_backwards(way: str, device: torch.device) -> None:
-    """Contract: forwards whose backward never runs do not shift the noise of those whose does, with and without CUDA
-    graphs."""
+    """Forwards whose backward never runs do not shift the noise of the others, with and without CUDA graphs."""
     x = torch.ones(64, device=device)
     with watched() as watch, torch.random.fork_rng([device]):
         fast = torch.compile(checkpointed(noisy), backend=way)
@@ -204,7 +207,7 @@ def test_checkpoint_noise_with_more_forwards_than_backwards(way: str, device: to
 @on_cuda
 @pytest.mark.covers(f"{ROW}retain_graph")
 def test_checkpoint_noise_of_a_backward_that_runs_twice(device: torch.device) -> None:
-    """Contract: with `retain_graph`, a second backward has the same noise as the first."""
+    """With `retain_graph`, a second backward uses the same noise as the first."""
     x = torch.ones(64, device=device, requires_grad=True)
     with watched(), torch.random.fork_rng([device]):
         fast = torch.compile(checkpointed(noisy), backend="aot_eager")
@@ -216,13 +219,14 @@ def test_checkpoint_noise_of_a_backward_that_runs_twice(device: torch.device) ->
         assert torch.equal(second, noise)
 
 
-def test_checkpoint_policy_is_asked() -> None:
-    """Control: the policy of these cases is heard by eager checkpointing, and draws anew where it says so."""
+def test_checkpoint_policy_is_consulted() -> None:
+    """Control: eager checkpointing consults the policy of these cases and recomputes the draws that it selects."""
     asked: list[object] = []
     run: list[object] = []
 
     class Running(TorchDispatchMode):
-        """Notes the operators that are run. It is below checkpointing, and does not see those whose result was kept."""
+        """Record the operators that run. It is below checkpointing, so it does not see operators whose result was
+        saved."""
 
         def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
             run.append(func)

@@ -1,4 +1,4 @@
-"""The plain decisions behind trees, which need no GPU: what is skipped and why, generations, references, metadata."""
+"""The decision code behind trees, which needs no GPU: skips and their reasons, generations, references, metadata."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .trees import watched
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
 
 
-#: Fields of a function to record that torch has since 2.15: what happens when an input of the trees moves.
+#: Fields of a function to record that exist since torch 2.15: what happens when an input of the trees moves.
 RECORDED_AGAIN = {"cudagraph_managed_input_rerecord_limit": 1, "cudagraph_managed_input_rerecord_action": "copy"}
 
-#: With torch 2.14 an output of a part can be several outputs of the graph; before, it is one or none.
+#: Since torch 2.14, an output of a part can be several outputs of the graph; before, it is one or none.
 SEVERAL_OUTPUTS = torch.__version__ >= (2, 14)
 
 
@@ -30,7 +30,7 @@ def placeholder(name: str, line: str | None = None, change: str | None = None) -
 
 
 def device_nodes(*devices: str) -> dict[torch.device, torch.fx.Node]:
-    """A node for each device, made at a line that says so."""
+    """One node per device, with a source line that names the device."""
     graph = torch.fx.Graph()
     nodes = {}
     for number, name in enumerate(devices):
@@ -60,8 +60,11 @@ def device_nodes(*devices: str) -> dict[torch.device, torch.fx.Node]:
 def test_check_multiple_devices_or_any_cpu_nodes(
     devices: list[str], whole: str | None, split: str | None, partition: bool
 ) -> None:
-    """Contract: one GPU can be recorded, `meta` beside it does not matter; the host keeps a whole graph from it, with
-    its line as reason, and a split one not; two GPUs do always."""
+    """A graph on one GPU can be recorded, and `meta` tensors do not prevent it.
+
+    A CPU node prevents recording of a whole graph, with its line as the reason, but not of a partitioned one; two GPUs
+    always do.
+    """
     check = private.utilities("check_multiple_devices_or_any_cpu_nodes")
     with private.config({"triton.cudagraphs": True, "graph_partition": partition}):
         reason = check(device_nodes(*devices))
@@ -96,8 +99,10 @@ def test_check_for_mutation_says_which_changes_can_be_recorded(
     counted_without: tuple[int, ...],
     with_trees: bool,
 ) -> None:
-    """Contract: with trees, changes of static inputs and of the trees' own outputs are fine and all others counted;
-    without, each change is. The reason has the line of the first that counts."""
+    """With trees, mutations of static inputs and of the trees' own outputs can be recorded, and all others are counted.
+
+    Without trees, every mutation counts. The reason has the line of the first one.
+    """
     inputs = [torch.ones(1) for _ in range(3)]
     own = [inputs[index] for index in recorded]
     function = private.filled(
@@ -124,7 +129,7 @@ def test_check_for_mutation_says_which_changes_can_be_recorded(
 @pytest.mark.parametrize(("of_input", "found"), [(True, True), (False, False)], ids=["of_an_input", "of_a_view"])
 @pytest.mark.covers(f"{ROW}test_input_storage_mutation_skips_cudagraphs")
 def test_set_of_an_input_is_a_reason_to_skip(of_input: bool, found: bool) -> None:
-    """Contract: `set_` on an input itself is a reason to skip, with its line; on what was made of one it is none."""
+    """`set_` on an input is a reason to skip, with its line; on a tensor derived from an input it is not."""
     graph = torch.fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     target = x if of_input else graph.call_function(torch.ops.aten.alias.default, (x,))
@@ -144,7 +149,8 @@ def test_set_of_an_input_is_a_reason_to_skip(of_input: bool, found: bool) -> Non
 def test_cudagraph_dynamic_shape_warn_limit_is_one_more_than_the_limit(
     limit: int | None, known: int, warns: bool
 ) -> None:
-    """Contract: one more than the limit is warned of, with the number of sizes and what to do; without one, never."""
+    """The warning comes at one more size than the limit, with the number of sizes and a remedy; without a limit,
+    never."""
     cache = {(size,): None for size in range(known)}
     settings = {"triton.cudagraph_dynamic_shape_warn_limit": limit}
     with private.config(settings), private.messages(logging.WARNING) as heard:
@@ -161,16 +167,15 @@ def test_cudagraph_dynamic_shape_warn_limit_is_one_more_than_the_limit(
 )
 @pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes2")
 def test_cudagraph_capture_sizes_says_which_sizes_are_recorded(listed: object, key: object, recorded: bool) -> None:
-    """Contract: without a list every size is recorded, with one those on it."""
+    """Without a list of capture sizes every size is recorded; with a list, only those on it."""
     decide = reach("torch._inductor.cudagraph_trees.is_cudagraph_capture_sizes")
     with private.config({"triton.cudagraph_capture_sizes": listed}):
         assert decide(key) is recorded
 
 
 @pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes1")
-def test_cudagraph_capture_sizes_not_listed_run_as_they_are() -> None:
-    """Contract: a function for trees, called with a size that is not listed, runs its code and nothing else: there is
-    no GPU here to record on."""
+def test_cudagraph_capture_sizes_not_listed_run_without_graphs() -> None:
+    """A function for trees that is called with an unlisted size runs its code directly, which works without a GPU."""
     cudagraphify = reach("torch._inductor.cudagraph_trees.cudagraphify_impl")
     run = cudagraphify(
         lambda inputs: [inputs[1] * inputs[0]],
@@ -187,11 +192,11 @@ def test_cudagraph_capture_sizes_not_listed_run_as_they_are() -> None:
 
 @pytest.mark.covers(f"{ROW}test_mark_step", f"{ROW}test_forward_generation")
 def test_cudagraph_mark_step_begin_starts_a_generation() -> None:
-    """Contract: a mark begins a generation that calls of compiled functions do not end; until a program marks its
-    first step, each call of a compiled function begins one. The reset of the trees, which `torch.compiler.reset` does
-    where there is CUDA, ends the marking.
+    """A mark begins a generation that calls of compiled functions do not end.
 
-    A function in eager mode stands for any back end.
+    Until a program marks its first step, each call of a compiled function begins one. The reset of the trees, which
+    `torch.compiler.reset` performs where CUDA is present, ends the marking. The case uses an eager function, which
+    stands for any backend.
     """
     with watched():
         fast = torch.compile(lambda x: x + 1, backend="eager")
@@ -217,8 +222,10 @@ def test_cudagraph_mark_step_begin_starts_a_generation() -> None:
 
 @pytest.mark.covers(f"{ROW}test_aliased_storage_single_weakref")
 def test_storageweakrefwrapper_lives_as_long_as_the_storage() -> None:
-    """Contract: the reference by which trees watch an output holds no memory: it gives the storage while any tensor
-    on it lives, views included, and nothing afterwards; the address it remembers stays."""
+    """The reference by which trees watch an output does not keep memory alive.
+
+    It returns the storage while any tensor on it lives, views included, and None afterwards; it keeps the address.
+    """
     tensor = torch.ones(64)
     address, storage = tensor.untyped_storage().data_ptr(), tensor.untyped_storage()._cdata
     reference = private.storage_reference(tensor)
@@ -238,8 +245,11 @@ def test_storageweakrefwrapper_lives_as_long_as_the_storage() -> None:
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_resets_persistent_refs")
 def test_storageweakrefwrapper_beside_a_cached_tensor() -> None:
-    """Contract: for an output that torch itself keeps (its Python object is given again by each replay), the reference
-    counts as expired when nobody but torch holds the tensor; the check is asked, and can be taken away."""
+    """For an output that torch caches (each replay returns the same Python object), the reference expires when only
+    torch holds the tensor.
+
+    This check is opt-in and can be removed.
+    """
     cached = torch.ones(8)
     storage = cached.untyped_storage()
     only_torch = False
@@ -247,7 +257,7 @@ def test_storageweakrefwrapper_beside_a_cached_tensor() -> None:
 
     assert not reference.expired()
     only_torch = True
-    assert reference.expired()  # two are torch's: the tensor and the storage object
+    assert reference.expired()  # two belong to torch: the tensor and the storage object
     reference.remove_extra_reference()
     assert not reference.expired()
     del cached, storage
@@ -255,11 +265,11 @@ def test_storageweakrefwrapper_beside_a_cached_tensor() -> None:
     assert reference.expired()
 
 
-@pytest.mark.requires(cuda=">=12")  # torch is built for it; a GPU is not needed
+@pytest.mark.requires(cuda=">=12")  # a build for CUDA; no GPU is needed
 @pytest.mark.covers(f"{ROW}test_storage_access_error")
-def test_tensor_can_be_told_to_refuse_access(device: torch.device) -> None:
-    """Contract: a tensor that was told a message raises it at each use of its memory; other tensors on the same
-    storage do not."""
+def test_tensor_with_an_access_error_raises(device: torch.device) -> None:
+    """A tensor with an access error message raises it at each use of its memory; other tensors on the storage do
+    not."""
     tensor = torch.ones(4, device=device)
     other = tensor.view(2, 2)
     reach("torch._C._set_storage_access_error_msg")(tensor, "gone with the replay")
@@ -273,9 +283,9 @@ def test_tensor_can_be_told_to_refuse_access(device: torch.device) -> None:
 
 @pytest.mark.requires(cuda=">=12")
 @pytest.mark.covers(f"{ROW}test_clear_storage_data_ptr_access_error")
-def test_storage_can_be_told_to_refuse_access_and_to_give_again() -> None:
-    """Contract: storage that was told a message raises it whenever its memory is asked for, by any tensor on it, until
-    the message is taken back."""
+def test_storage_with_an_access_error_raises_until_cleared() -> None:
+    """A storage with an access error message raises it at each access to its memory, by any tensor, until it is
+    cleared."""
     tensor = torch.arange(4.0)
     view = tensor[1:]
     key = tensor.untyped_storage()._cdata
@@ -289,8 +299,7 @@ def test_storage_can_be_told_to_refuse_access_and_to_give_again() -> None:
 
 @pytest.mark.covers(f"{ROW}test_rerecording_logs_reason")
 def test_staticinputidxmismatch_names_the_input() -> None:
-    """Contract: of the inputs that are looked at, those whose address is another are named, with both addresses and
-    the line they come from; the others are not."""
+    """The message names the checked inputs whose address changed, with both addresses and their line, and no others."""
     utilities = private.utilities
     inputs = [torch.ones(2) for _ in range(3)]
     addresses = [inputs[0].data_ptr(), 4096, 8192]
@@ -310,10 +319,12 @@ def test_staticinputidxmismatch_names_the_input() -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_graph_partition")
-def test_cudagraph_metadata_of_a_partition_is_its_share() -> None:
-    """Contract: a part's inputs, outputs and constants are numbered anew; what the graph knows of those that are its
-    own (static, changed, lines, and since torch 2.14 what its user sees) goes along, and those that are made inside are
-    nobody's."""
+def test_cudagraph_metadata_of_a_partition() -> None:
+    """The metadata of a partition renumbers its inputs, outputs and constants.
+
+    It keeps what the graph knows about them (static, mutated, lines, and user-visible since torch 2.14); values made
+    inside the graph have none of that.
+    """
     utilities = private.utilities
     graph = private.filled(
         "CudagraphMetadata",
@@ -346,7 +357,7 @@ def test_cudagraph_metadata_of_a_partition_is_its_share() -> None:
 @pytest.mark.requires(device="cpu")
 @pytest.mark.covers(f"{ROW}test_cleanup")
 def test_reset_cudagraph_trees_where_nothing_was_recorded() -> None:
-    """Contract: without a GPU in use there is no manager, looking for one makes none, and a reset has nothing to do."""
+    """Without a GPU in use there is no manager, a lookup creates none, and a reset does nothing."""
     if torch.cuda.is_initialized():
         pytest.skip("a GPU is in use in this process")
     with watched():

@@ -1,6 +1,6 @@
-"""Inputs that trees do not copy: parameters and marked tensors, outputs of other graphs, and what is changed in place.
+"""Inputs that trees do not copy: parameters and marked tensors, outputs of other graphs, and mutated inputs.
 
-A static input is read where it lies. If it moves, the graph is recorded again, without compiling again.
+Trees read a static input in place. If it moves, the graph is recorded again without being compiled again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
 
 
 class Weighted(torch.nn.Module):
-    """A product with a parameter, a sum with a buffer; whole numbers."""
+    """A product with a parameter plus a buffer, in whole numbers."""
 
     def __init__(self, device: torch.device, start: int = 0) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Weighted(torch.nn.Module):
 
 
 class Inlined(torch.nn.Module):
-    """The same out of torch's modules, one inside the other."""
+    """The same computation with torch's modules, one inside the other."""
 
     def __init__(self, device: torch.device, start: int = 0) -> None:
         super().__init__()
@@ -67,9 +67,9 @@ def batch(device: torch.device) -> Callable[[int], list[torch.Tensor]]:
 
 
 @with_triton
-def test_static_input_weights_that_change_in_place_are_seen(device: torch.device) -> None:
-    """Contract: a replay reads parameters where they lie, so what an optimiser writes there shows in the next replay
-    without a recording."""
+def test_static_input_weights_are_read_in_place(device: torch.device) -> None:
+    """A replay reads parameters in place, so an optimizer's update is visible in the next replay without a new
+    recording."""
     module = Weighted(device)
     with watched() as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -82,9 +82,12 @@ def test_static_input_weights_that_change_in_place_are_seen(device: torch.device
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_frozen_fn")
-def test_freezing_makes_weights_constants_of_the_code(device: torch.device) -> None:
-    """Contract: with `freezing`, what depends on weights alone is computed once, when the code is compiled, and replays
-    read the result. So weights can no longer be updated: a change does not show there."""
+def test_freezing_makes_weights_constants(device: torch.device) -> None:
+    """With `freezing`, values that depend only on weights are computed once at compile time, and replays read the
+    result.
+
+    Later updates of the weights therefore have no effect.
+    """
 
     class Doubled(Weighted):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -111,8 +114,8 @@ def test_freezing_makes_weights_constants_of_the_code(device: torch.device) -> N
 )
 @pytest.mark.parametrize("partition", [True, False], ids=["partition", "whole"])
 def test_outputs_that_alias_parameters_share_their_memory(partition: bool, device: torch.device) -> None:
-    """Contract: a parameter, a view of it and a view of a view may be outputs: each is the memory of the parameter,
-    whatever is replayed, and later graphs may take them."""
+    """A parameter, a view of it and a view of a view can be outputs; each shares the parameter's memory in all
+    replays."""
     parameter = torch.nn.Parameter(whole_numbers(8, 4, device=device))
 
     def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -148,8 +151,7 @@ def test_outputs_that_alias_parameters_share_their_memory(partition: bool, devic
     f"{ROW}test_unaligned_static_parameter",
 )
 def test_inputs_at_unaligned_addresses(settings: dict[str, Any], device: torch.device) -> None:
-    """Contract: kernels for aligned memory may be given tensors that are not: inputs and parameters that begin four
-    bytes behind a boundary give the results of eager runs, in every mode."""
+    """Inputs and parameters that start four bytes after an aligned address give the eager results, in every mode."""
     storage = whole_numbers(65, device=device)
     parameter = torch.nn.Parameter(storage[1:33].detach())
 
@@ -174,9 +176,11 @@ def test_inputs_at_unaligned_addresses(settings: dict[str, Any], device: torch.d
 @pytest.mark.covers(f"{ROW}test_opaque_value_input_cudagraph")
 @pytest.mark.requires(torch=">=2.12")
 def test_inputs_of_opaque_objects_that_only_operators_look_into(device: torch.device) -> None:
-    """Contract: an object that is no tensor may be an input of a recorded function; it is not copied as one. Replays
-    are right for other tensors and other objects of the same value; one of another value is compiled and recorded for
-    itself, and the first is still replayed."""
+    """An opaque object can be an input of a recorded function, and is not copied like a tensor.
+
+    Replays are correct for other tensors and for other objects of the same value. An object of another value is
+    compiled and recorded separately, and the first is still replayed.
+    """
     scales = {factor: operators.Scale(factor) for factor in (2.0, 3.0)}
 
     def work(x: torch.Tensor, scale: operators.Scale) -> torch.Tensor:
@@ -193,7 +197,7 @@ def test_inputs_of_opaque_objects_that_only_operators_look_into(device: torch.de
         assert watch.counts() == Counts(warm_ups=2, recordings=2, replays=5)
 
 
-# What is recorded again because a static input has moved
+# Re-recordings after a static input moved
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -207,8 +211,11 @@ def test_inputs_of_opaque_objects_that_only_operators_look_into(device: torch.de
     f"{ROW}test_rerecord_if_static_input_address_changed",
 )
 def test_recordings_of_modules_of_one_class_share_the_code(name: str, device: torch.device) -> None:
-    """Contract: two modules with the same code have one compiled graph and a recording each, since their parameters
-    lie elsewhere; called in turn, each gives its own results, and nothing is recorded again."""
+    """Two modules with the same code share one compiled graph and have one recording each, because their parameters
+    differ.
+
+    Alternating calls give the correct results without further recordings.
+    """
     made = [MODULES[name](device, start) for start in (0, 4)]
     with torch.no_grad():
         for number, module in enumerate(made):
@@ -232,8 +239,8 @@ def test_recordings_of_modules_of_one_class_share_the_code(name: str, device: to
 @with_triton
 @pytest.mark.covers(f"{ROW}test_rerecord_if_static_input_address_changed", f"{ROW}test_rerecording_logs_reason")
 def test_static_input_that_moved_is_recorded_again_and_logged(device: torch.device) -> None:
-    """Contract: after a parameter has moved to other memory the call is recorded again, for this once, and the log for
-    debugging says that a static input's address changed."""
+    """After a parameter moves to other memory, the call is recorded once more, and the debug log reports the address
+    change."""
     module = Weighted(device)
     with watched(debug=True) as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -256,8 +263,8 @@ def test_static_input_that_moved_is_recorded_again_and_logged(device: torch.devi
 @with_triton
 @pytest.mark.covers(f"{ROW}test_no_rerecord_with_mark_static_address")
 def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
-    """Contract: an input marked with `torch._dynamo.mark_static_address` is not copied for a replay but read where it
-    lies, and its content may change there."""
+    """An input marked with `torch._dynamo.mark_static_address` is read in place, not copied, and its content may
+    change."""
     marked = whole_numbers(8, 8, device=device)
     torch._dynamo.mark_static_address(marked)
     with watched() as watch:
@@ -267,7 +274,8 @@ def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
             marked.add_(number)
             trees.assert_same(trees.values(fast(x, marked)), [x @ marked], f"call {number}")
         assert watch.counts() == Counts(warm_ups=1, recordings=1, replays=3)
-        marked.data = marked.data + 2  # elsewhere: what reads it where it lies is recorded for the new place
+        # at another address: graphs that read it in place are recorded for the new address
+        marked.data = marked.data + 2
         for number in range(3):
             x = whole_numbers(4, 8, device=device, start=number)
             trees.assert_same(trees.values(fast(x, marked)), [x @ marked], f"call {number} after the move")
@@ -278,8 +286,10 @@ def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
 @pytest.mark.covers(f"{ROW}test_multi_dispatch_parent_node", f"{ROW}test_multi_dispatch_child_node")
 @pytest.mark.parametrize("moving", ["parent", "child"])
 def test_static_input_that_moved_in_a_path_of_two_graphs(moving: str, device: torch.device) -> None:
-    """Contract: in a path of two graphs, whichever has other parameters is recorded again where it stands; the other
-    is replayed if what it reads is where it was, and results are right in every order."""
+    """In a path of two graphs, the graph whose parameters moved is recorded again in its position.
+
+    The other is replayed if its inputs did not move, and results are correct in every order.
+    """
     first, second = ([Weighted(device, start), Weighted(device, start + 3)] for start in (0, 7))
     with watched() as watch, torch.no_grad():
         one = compiled(lambda module, x: module(x) % 7, trees.INDUCTOR)
@@ -295,7 +305,7 @@ def test_static_input_that_moved_in_a_path_of_two_graphs(moving: str, device: to
             del y, z
         counts = watch.counts()
         paths = private.descendants(device)
-    # A child stands below the parent's recording: another parent has a child of its own, another child the old parent.
+    # A child belongs to the parent's recording: another parent gets a new child, and another child keeps the parent.
     assert paths == ([1, 1] if moving == "parent" else [2])
     recordings = 4 if moving == "parent" else 3
     assert counts == Counts(warm_ups=2, recordings=recordings, replays=22 - recordings)
@@ -307,9 +317,9 @@ def test_static_input_that_moved_in_a_path_of_two_graphs(moving: str, device: to
     f"{ROW}test_param_ptr_churn_does_not_count_toward_rerecord_limit",
 )
 @pytest.mark.requires(torch=">=2.13")
-def test_static_inputs_that_move_do_not_use_up_the_rerecord_limit(device: torch.device) -> None:
-    """Contract: recordings because parameters moved do not count as unexpected: far beyond the limit, calls are still
-    recorded and replayed, not given up."""
+def test_static_inputs_that_move_do_not_count_towards_the_rerecord_limit(device: torch.device) -> None:
+    """Recordings for moved parameters do not count towards the re-record limit: calls beyond it are recorded and
+    replayed."""
     module = Weighted(device)
     with watched(triton__cudagraph_unexpected_rerecord_limit=1) as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -320,20 +330,22 @@ def test_static_inputs_that_move_do_not_use_up_the_rerecord_limit(device: torch.
             module.weight.data = module.weight.data.clone()
             trees.assert_same(trees.values(fast(x)), [module(x)], f"call {number}")
         assert watch.counts() == Counts(warm_ups=1, recordings=7)
-        for number in range(3):  # it stays where it is
+        for number in range(3):  # the address no longer changes
             (x,) = batch(device)(number)
             trees.assert_same(trees.values(fast(x)), [module(x)], f"call {number} at the last place")
         assert watch.counts() == Counts(replays=3)
 
 
-# Inputs that the function changes in place
+# Inputs that the function mutates
 
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mutation_on_inp")
 def test_mutated_input_of_the_program_is_skipped(compiler: str, device: torch.device) -> None:
-    """Contract: a function that changes a tensor of the program's own cannot be replayed on a copy: it is skipped,
-    once, with the reason and the line; the change is made once a call."""
+    """A function that mutates an input of the program is skipped once, with the reason and the line.
+
+    The mutation happens once per call.
+    """
 
     def work(x: torch.Tensor) -> torch.Tensor:
         x.add_(2)
@@ -352,8 +364,7 @@ def test_mutated_input_of_the_program_is_skipped(compiler: str, device: torch.de
 @with_triton
 @pytest.mark.covers(f"{ROW}test_mutation_on_inp", f"{ROW}test_tensor_constant_mutation")
 def test_mutated_buffer_is_recorded(device: torch.device) -> None:
-    """Contract: buffers and parameters may be changed by the function: warm-up, recording and each replay change them
-    once, as an eager call does."""
+    """Mutations of buffers and parameters are recorded: warm-up, recording and each replay apply them once."""
 
     class Counting(torch.nn.Module):
         def __init__(self) -> None:
@@ -383,9 +394,11 @@ def test_mutated_buffer_is_recorded(device: torch.device) -> None:
     f"{ROW}test_mutation_cudagraph_managed_tensor_warn_only_once",
 )
 def test_mutated_output_of_another_graph(supported: bool, compiler: str, device: torch.device) -> None:
-    """Contract: the output of a graph, changed in place by the next, is memory of the trees: recorded where that is
-    supported, skipped once where the setting says no. The same function is skipped for a tensor of the program's, with
-    one message however often it is called."""
+    """A graph's output that the next graph mutates is in the trees' memory: it is recorded if supported, else skipped
+    once.
+
+    For a tensor of the program the same function is skipped, with one message however often it is called.
+    """
 
     def change(x: torch.Tensor) -> torch.Tensor:
         x.add_(2)
@@ -415,8 +428,8 @@ def test_mutated_output_of_another_graph(supported: bool, compiler: str, device:
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mutation_reinplaced")
 def test_mutated_out_argument_is_skipped(compiler: str, device: torch.device) -> None:
-    """Contract: writing into an `out` argument changes an input of the program's, also where the compiler makes the
-    operation in-place by itself: skipped with that reason, and right."""
+    """Writing to an `out` argument mutates an input and is skipped with that reason, also if the compiler does it in
+    place."""
 
     def work(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return torch.logical_xor(x, y, out=out)
@@ -440,10 +453,9 @@ def test_mutated_out_argument_is_skipped(compiler: str, device: torch.device) ->
 @with_triton
 @pytest.mark.covers(f"{ROW}test_input_storage_mutation_skips_cudagraphs")
 @pytest.mark.requires(torch=">=2.13")
-@pytest.mark.keeps(BROKEN, **KEPT_BROKEN)  # by `set_`
-def test_set_of_an_input_gives_other_memory_in_each_call(device: torch.device) -> None:
-    """Contract: a function that gives an input other memory (`set_`) gives it in each call, with that call's values,
-    whatever of it is recorded."""
+@pytest.mark.keeps(BROKEN, **KEPT_BROKEN)  # `set_` breaks it
+def test_set_of_an_input_replaces_its_memory_in_each_call(device: torch.device) -> None:
+    """A function that replaces an input's memory with `set_` does so in each call, with that call's values."""
 
     def work(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Managers of trees and their memory: one a device and thread, gone with a reset, one stream, no workspaces left."""
+"""Tree managers and their memory: one per device and thread, freed by a reset, one stream, no workspaces left."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
-def test_compiler_reset_ends_the_manager_and_frees_its_memory(compiler: str, device: torch.device) -> None:
-    """Contract: with the first call there is a manager and memory in its pool; after a reset, and when outputs are
-    gone, neither. What is compiled afterwards starts from nothing, and is right."""
+def test_compiler_reset_drops_the_manager_and_frees_its_memory(compiler: str, device: torch.device) -> None:
+    """The first call creates a manager and memory in its pool; a reset frees both once the outputs are dead.
+
+    Code compiled afterwards starts from scratch and is correct.
+    """
     with watched() as watch:
         for round_ in range(3):
             assert private.manager(device) is None
@@ -48,7 +50,7 @@ def test_compiler_reset_ends_the_manager_and_frees_its_memory(compiler: str, dev
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
 def test_output_outlives_the_manager(compiler: str, device: torch.device) -> None:
-    """Contract: an output that is still held when the compiler is reset keeps its values and its memory."""
+    """An output that is held across a compiler reset keeps its values and its memory."""
     x = whole_numbers(64, device=device)
     with watched():
         fast = compiled(lambda x: x * 2 + 1, compiler)
@@ -62,11 +64,12 @@ def test_output_outlives_the_manager(compiler: str, device: torch.device) -> Non
 
 
 @with_triton
-@pytest.mark.requires(torch=">=2.13")  # before, torch lets threads record at once: "already recording to mempool_id"
+# earlier releases let threads record concurrently: "already recording to mempool_id"
+@pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_multithreaded_cudagraph_trees")
 def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
-    """Contract: a compiled function may be called from several threads: each has its own manager, warms up and records
-    for itself, and gets the results of its own inputs, while others do the same."""
+    """Each thread that calls a compiled function has its own manager, warms up and records itself, and gets correct
+    results."""
     start = threading.Barrier(3)
     one_at_a_time = threading.Lock()
 
@@ -76,7 +79,7 @@ def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
             x = whole_numbers(128, device=device, start=first + number)
             trees.assert_same(trees.values(fast(x)), [x * x + 3], f"call {number}")
         manager = id(private.manager(device))
-        start.wait(60)  # so that no manager is gone, and its place another's, before all have told theirs
+        start.wait(60)  # so that no manager is freed, and its id reused, before all threads have stored theirs
         with one_at_a_time:
             private.reset_trees()
         return manager
@@ -84,7 +87,7 @@ def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
     with watched() as watch:
         fast = compiled(lambda x: x * x + 3, trees.INDUCTOR)
         x = whole_numbers(128, device=device)
-        trees.assert_same(trees.values(fast(x)), [x * x + 3], "before the threads")  # compiled by one alone
+        trees.assert_same(trees.values(fast(x)), [x * x + 3], "before the threads")  # compiled in one thread only
         before = watch.counts()
         with ThreadPoolExecutor(3) as threads:
             managers = [one.result() for one in [threads.submit(calls, fast, 7 * n) for n in range(3)]]
@@ -99,7 +102,7 @@ def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_manager_per_device")
 def test_tree_manager_of_each_device_is_its_own(compiler: str, device: torch.device) -> None:
-    """Contract: functions called with tensors of two devices have their graphs on each, of one manager a device."""
+    """Functions called with tensors of two devices have their graphs on each device, with one manager per device."""
     second = torch.device(device.type, 1)
     with watched() as watch:
         for where in (second, device):
@@ -120,8 +123,11 @@ def test_tree_manager_of_each_device_is_its_own(compiler: str, device: torch.dev
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_single_stream_use", f"{ROW}test_warmup_stream_sync")
 def test_warm_ups_and_recordings_keep_the_order_of_the_callers_stream(compiler: str, device: torch.device) -> None:
-    """Contract: warm-up and recording run on the trees' own stream, and still after what the caller's stream has to
-    do, and before what it is given next: late writes are seen, results are ready."""
+    """Warm-up and recording run on the trees' own stream, ordered after the caller's earlier work and before its later
+    work.
+
+    Late writes to the input are visible, and results are ready.
+    """
     with watched():
         fast = compiled(lambda x: x * 2 + 1, compiler)
         calibrate(device)
@@ -145,8 +151,8 @@ def test_warm_ups_and_recordings_keep_the_order_of_the_callers_stream(compiler: 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_side_stream_memory_allocation")
 def test_recording_with_work_on_a_side_stream_inside(compiler: str, device: torch.device) -> None:
-    """Contract: an operator that works and allocates on a stream of its own while it is recorded, and joins, is right
-    in replays."""
+    """An operator that computes and allocates on a side stream during recording, and joins it, is correct in
+    replays."""
     with watched() as watch:
         fast = compiled(lambda x: operators.beside(x * 3) - 1, compiler)
         for number in range(5):
@@ -158,8 +164,11 @@ def test_recording_with_work_on_a_side_stream_inside(compiler: str, device: torc
 @pytest.mark.parametrize("compiler", [trees.CUDAGRAPHS, pytest.param(trees.INDUCTOR, marks=with_triton)])
 @pytest.mark.covers(f"{ROW}test_workspace_allocation_error")
 def test_cublas_workspaces_do_not_stay_in_the_pool(compiler: str, device: torch.device) -> None:
-    """Contract: the workspace that a product needs is given back around warm-ups and recordings: memory of the pool
-    does not grow with the number of recordings, and an eager product before, between and after is right."""
+    """The cuBLAS workspace is freed around warm-ups and recordings, so the pool does not grow with the number of
+    recordings.
+
+    Eager products before, between and after are correct.
+    """
     x = whole_numbers(64, 64, device=device) % 3
     with watched():
         held = []
@@ -176,9 +185,9 @@ def test_cublas_workspaces_do_not_stay_in_the_pool(compiler: str, device: torch.
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
-def test_compiler_reset_lets_managers_of_dropped_functions_go(compiler: str, device: torch.device) -> None:
-    """Contract: many functions, compiled, recorded and dropped with a reset, leave no memory behind: what the
-    allocator holds does not grow from round to round."""
+def test_compiler_reset_frees_managers_of_dropped_functions(compiler: str, device: torch.device) -> None:
+    """Many functions that are compiled, recorded and dropped with a reset leave no memory allocated from round to
+    round."""
     with watched():
         held = []
         for _ in range(5):

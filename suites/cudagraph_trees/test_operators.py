@@ -1,4 +1,4 @@
-"""torch's own samples of indexing operators, run as CUDA graphs, with the results of eager runs."""
+"""torch's sample inputs of indexing operators, run as CUDA graphs and compared with eager runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INDEXING = (
     "diagonal_scatter",
 )
 
-#: Samples of each that are run: enough for every kind of index, few enough for a compile each.
+#: Samples per operator: enough for every kind of index, few enough to compile each.
 SAMPLES = 6
 
 
@@ -67,8 +67,7 @@ def samples(name: str, device: torch.device) -> list[tuple[Callable[..., Any], l
 @pytest.mark.parametrize("name", INDEXING)
 @pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
 def test_cudagraphs_backend_skips_indexing_without_a_gpu(name: str) -> None:
-    """Contract: on the host, where nothing can be recorded, each sample compiled by the back end "cudagraphs" is
-    skipped for that reason and has the results of an eager run: they are only moved."""
+    """On the host, the backend "cudagraphs" skips each sample with that reason and gives the eager results."""
     with watched() as watch:
         for number, (operator, arguments, keywords) in enumerate(samples(name, torch.device("cpu"))):
             check(operator, arguments, keywords, f"{name}, sample {number}", calls=2)
@@ -83,8 +82,10 @@ def test_cudagraphs_backend_skips_indexing_without_a_gpu(name: str) -> None:
 @on_cuda
 @pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
 def test_cudagraphs_backend_records_indexing(name: str, device: torch.device) -> None:
-    """Contract: each sample has the results of an eager run when it is warmed up, recorded and replayed; what cannot
-    be captured (a mask as index) is skipped with the reason, not captured wrongly, and nothing else is."""
+    """Each sample gives the eager results when warmed up, recorded and replayed.
+
+    Only samples that cannot be captured (with a mask as index) are skipped, with the reason.
+    """
     skipped = 0
     with watched() as watch:
         for number, (operator, arguments, keywords) in enumerate(samples(name, device)):
@@ -101,18 +102,18 @@ def test_cudagraphs_backend_records_indexing(name: str, device: torch.device) ->
 
 
 def masked(arguments: list[Any], keywords: dict[str, Any]) -> bool:
-    """Whether a mask is among them."""
+    """Whether the arguments include a mask."""
     leaves = torch.utils._pytree.tree_leaves((arguments, keywords))
     return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in leaves)
 
 
 def check(operator: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], where: str, calls: int) -> None:
-    """Calls with other values each time: the tensors of floats are shifted, indices stay as they are.
+    """Call with different values each time: floating-point tensors are shifted, and indices stay the same.
 
-    Additions of several values to one place may be made in any order: a difference of some units in the last place is
-    no error, one of an index is.
+    Several values may be accumulated into one element in any order, so a difference of a few units in the last place is
+    accepted; a wrong index is not.
     """
-    warnings.filterwarnings("ignore", "The reduce argument of torch.scatter", UserWarning)  # undone by `watched`
+    warnings.filterwarnings("ignore", "The reduce argument of torch.scatter", UserWarning)  # restored by `watched`
     fast = compiled(lambda *args: operator(*args, **keywords), CUDAGRAPHS, dynamic=False)
     for call in range(calls):
         shifted = [shift(value, call) for value in arguments]

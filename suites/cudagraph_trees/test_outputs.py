@@ -1,4 +1,4 @@
-"""Outputs of trees: what they are while they live, how they alias, and the error for one that was overwritten."""
+"""Outputs of trees: their values while alive, how they alias, and the error for an overwritten one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OVERWRITTEN = r"(?i)overwritten by a subsequent run"
 pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
 
 
-# How outputs may share storage, with each other and with inputs.
+# How outputs may share storage with each other and with inputs.
 
 
 def two_views(x: torch.Tensor) -> object:
@@ -74,8 +74,8 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], object]] = {
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_output_alias", f"{ROW}test_empty_storage")
 def test_outputs_of_every_kind_are_replayed(name: str, compiler: str, device: torch.device) -> None:
-    """Contract: views of one tensor, views of inputs, empty tensors and plain values come out of replays
-    as of eager runs, and what shares memory there shares it here."""
+    """Views of one tensor, views of inputs, empty tensors and plain values are replayed like eager runs, with equal
+    aliasing."""
     work = OUTPUTS[name]
 
     def shared(found: object) -> list[tuple[int, int]]:
@@ -103,9 +103,9 @@ def test_outputs_of_every_kind_are_replayed(name: str, compiler: str, device: to
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_live_outputs_multiple_graphs", f"{ROW}test_peristed_output_livenes")
-def test_outputs_of_a_whole_step_live_together(compiler: str, device: torch.device) -> None:
-    """Contract: outputs of all functions called in one step keep their values until the next step begins, however
-    many there are and in whatever order they are dropped."""
+def test_outputs_live_until_the_next_step(compiler: str, device: torch.device) -> None:
+    """Outputs of all functions called in one step keep their values until the next step, in whatever order they are
+    dropped."""
     with watched():
         functions = [
             compiled(lambda x: x + 1, compiler),
@@ -125,9 +125,11 @@ def test_outputs_of_a_whole_step_live_together(compiler: str, device: torch.devi
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_tensor_dies_between_checkpoint", f"{ROW}test_checkpointing_resets_persistent_refs")
-def test_outputs_that_died_before_a_recording_are_free_again(compiler: str, device: torch.device) -> None:
-    """Contract: where one of two outputs died before a new function is recorded below, the other keeps its values, and
-    the recording may use the memory of the dead one; replays with both alive are right again."""
+def test_outputs_that_died_before_a_recording_free_their_memory(compiler: str, device: torch.device) -> None:
+    """If one of two outputs dies before a new child is recorded, the other keeps its values.
+
+    The recording may reuse the dead output's memory, and replays with both alive are correct again.
+    """
     with watched():
         pair = compiled(lambda x: (x + 1, x * 2), compiler)
         later = compiled(lambda y: torch.cat([y, y]) - 5, compiler)
@@ -153,8 +155,10 @@ def test_outputs_that_died_before_a_recording_are_free_again(compiler: str, devi
     f"{ROW}test_aliased_storage_single_weakref",
 )
 def test_outputs_that_share_memory_are_freed_once(compiler: str, device: torch.device) -> None:
-    """Contract: two outputs in one storage, one of which dies, the first or the second, keep that storage; when both
-    are dead it is freed once, and later recordings and replays of other functions below them are right."""
+    """Two outputs in one storage keep it alive until both are dead, whichever dies first, and it is freed once.
+
+    Later recordings and replays of child functions are correct.
+    """
     with watched() as watch:
         alias = compiled(lambda x: (*(x + 1).chunk(2), *(x * 3).chunk(2)), compiler)
         others = [compiled(work, compiler) for work in (lambda y: y + 10, lambda y: y * 7, lambda y: y - 4)]
@@ -184,8 +188,10 @@ def test_outputs_that_share_memory_are_freed_once(compiler: str, device: torch.d
     f"{ROW}test_clear_storage_data_ptr_access_error",
 )
 def test_overwritten_output_is_an_error(in_recording: bool, compiler: str, device: torch.device) -> None:
-    """Contract: an output of a warm-up or a recording, kept into the next generation, is gone: each use of it raises,
-    and tells that it was overwritten and what to do. A clone is as it was."""
+    """An output of a warm-up or a recording is invalid in the next generation: each use raises and says what to do.
+
+    A clone keeps its values.
+    """
     with watched():
         fast = compiled(lambda x: x * x + 1, compiler)
         x = whole_numbers(64, device=device)
@@ -222,8 +228,8 @@ def test_overwritten_output_is_an_error(in_recording: bool, compiler: str, devic
 def test_overwritten_output_error_names_the_line_that_made_it(
     training: bool, compiler: str, device: torch.device
 ) -> None:
-    """Contract: the error for an overwritten output names the line of the program that made it, and not that of another
-    output, in inference and in training."""
+    """The error for an overwritten output names the source line of that output and no other, in inference and in
+    training."""
 
     def work(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         tripled = x * 3
@@ -248,9 +254,8 @@ def test_overwritten_output_error_names_the_line_that_made_it(
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_remove_hooks_on_cached_tensors")
-def test_register_hook_on_an_output_does_not_come_back(compiler: str, device: torch.device) -> None:
-    """Contract: outputs of replays may be the same tensor object each time, but a hook that a program puts on one is
-    not on the next."""
+def test_register_hook_on_an_output_is_not_on_the_next_one(compiler: str, device: torch.device) -> None:
+    """Replays may return the same tensor object each time, but a hook registered on one output is not on the next."""
     called: list[int] = []
     with watched() as watch:
         fast = compiled(lambda x: x * x, compiler)
@@ -269,9 +274,9 @@ def test_register_hook_on_an_output_does_not_come_back(compiler: str, device: to
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_multiple_insert_removal_caching")
-def test_output_of_a_replay_may_be_dropped_and_taken_up_again(compiler: str, device: torch.device) -> None:
-    """Contract: between replays an output's Python object may die or live on; its values are those of the last
-    replay, and memory does not grow."""
+def test_output_of_a_replay_may_be_dropped_or_kept(compiler: str, device: torch.device) -> None:
+    """Between replays an output's Python object may die or survive; its values are those of the last replay, without
+    leaks."""
     with watched() as watch:
         fast = compiled(lambda x: x + 5, compiler)
         x = whole_numbers(1024, device=device)
@@ -294,11 +299,10 @@ def test_output_of_a_replay_may_be_dropped_and_taken_up_again(compiler: str, dev
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_amp_cache_disabled")
-def test_autocast_keeps_no_casts_in_a_graphs_pool(compiler: str, device: torch.device) -> None:
-    """Contract: autocast keeps no cast of a replay's output, whose memory the next replay overwrites: changed in place,
-    the output is cast anew.
+def test_autocast_caches_no_cast_of_an_output(compiler: str, device: torch.device) -> None:
+    """Autocast caches no cast of a replay's output, which the next replay overwrites: a mutated output is cast again.
 
-    Autocast keeps casts of leaves that require a gradient, so the output is made one.
+    Autocast caches casts of leaves that require grad, so the case makes the output one.
     """
     with watched():
         fast = compiled(lambda x: x + x, compiler)
@@ -317,9 +321,11 @@ def test_autocast_keeps_no_casts_in_a_graphs_pool(compiler: str, device: torch.d
 
 
 @both_compilers
-def test_output_of_a_replay_that_is_kept_holds_the_next_results(compiler: str, device: torch.device) -> None:
-    """Contract: replays write to the memory of their recording, unchecked: an output of one replay that is kept has
-    the values of the next; a clone has not. (As documented; warm-ups and recordings are checked.)"""
+def test_output_of_a_replay_is_overwritten_by_the_next_replay(compiler: str, device: torch.device) -> None:
+    """A kept output of a replay has the values of the next replay, unchecked, and a clone keeps its own.
+
+    This is documented behavior; warm-ups and recordings are checked.
+    """
     with watched() as watch:
         fast = compiled(lambda x: x * 2, compiler)
         x = whole_numbers(32, device=device)
@@ -339,8 +345,7 @@ def test_output_of_a_replay_that_is_kept_holds_the_next_results(compiler: str, d
 @pytest.mark.covers(f"{ROW}test_dealloc_handles_tensor_weakrefs_stack_traces_mismatch")
 @pytest.mark.requires(torch=">=2.13")
 def test_overwritten_outputs_with_fewer_stack_traces_than_outputs(device: torch.device) -> None:
-    """Contract: if torch knows lines for fewer outputs than there are, dropping a generation still works: the log says
-    so, and outputs are overwritten as ever."""
+    """If torch has fewer stack traces than outputs, dropping a generation works, and the log reports it."""
     with watched() as watch:
         fast = compiled(lambda x: (x + 1, x * 2), trees.INDUCTOR)
         x = whole_numbers(8, device=device)
@@ -359,7 +364,7 @@ def test_overwritten_outputs_with_fewer_stack_traces_than_outputs(device: torch.
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_expanded_inputs")
 def test_inputs_of_unusual_strides_are_copied_for_a_replay(compiler: str, device: torch.device) -> None:
-    """Contract: expanded, transposed and offset inputs are copied for a replay as they are."""
+    """Expanded, transposed and offset inputs are copied for a replay with their strides."""
     base = whole_numbers(64, device=device)
     forms: list[Callable[[int], torch.Tensor]] = [
         lambda n: (base[:4] + n).reshape(4, 1).expand(4, 5),
@@ -377,7 +382,7 @@ def test_inputs_of_unusual_strides_are_copied_for_a_replay(compiler: str, device
     [
         pytest.param(CUDAGRAPHS, Counts(1, 1, 3), id=CUDAGRAPHS),
         pytest.param(INDUCTOR, Counts(1, 1, 3), id=INDUCTOR, marks=[with_triton, pytest.mark.requires(torch=">=2.13")]),
-        # 2.11 names "complex memory overlap" in its log, and counts nothing
+        # 2.11 logs "complex memory overlap" and does not count it
         pytest.param(
             INDUCTOR, Counts(), id="inductor_before_2.13", marks=[with_triton, pytest.mark.requires(torch="<2.13")]
         ),
@@ -387,8 +392,10 @@ def test_inputs_of_unusual_strides_are_copied_for_a_replay(compiler: str, device
 def test_input_whose_elements_overlap_is_copied_for_a_replay(
     compiler: str, expected: Counts, device: torch.device
 ) -> None:
-    """Contract: an input of which several elements share a place in memory is copied for a replay as it is. Before
-    2.13 inductor's code for it is no graph, and has the same results."""
+    """An input with overlapping elements is copied for a replay with its overlap.
+
+    Before 2.13, inductor's code for it is not a graph, and has the same results.
+    """
     base = whole_numbers(64, device=device)
     with watched() as watch:
         call_five_times(compiler, lambda n: (base[:6] + n).as_strided((3, 4), (1, 1)))
@@ -396,7 +403,7 @@ def test_input_whose_elements_overlap_is_copied_for_a_replay(
 
 
 def call_five_times(compiler: str, make: Callable[[int], torch.Tensor]) -> None:
-    """A function that is compiled anew, with an input of each number's; its results are right."""
+    """Compile the function anew, call it with a different input each time, and check its results."""
     fast = compiled(lambda x: x * 2 + 1, compiler, dynamic=False)
     for number in range(5):
         x = make(number)
@@ -408,8 +415,7 @@ def call_five_times(compiler: str, make: Callable[[int], torch.Tensor]) -> None:
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_empty_cpu_tensor")
 def test_input_that_is_empty_on_the_cpu(compiler: str, device: torch.device) -> None:
-    """Contract: an input with no elements, on the host, is no obstacle to right results: recorded or skipped with a
-    reason, the calls agree with eager."""
+    """An empty CPU input is recorded or skipped with a reason, and the results match eager."""
     with watched() as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=device, start=n), torch.empty(0)], 4)
         counts = trees.compare(lambda x, empty: (x + 1, empty), calls, compiler, watch)

@@ -1,4 +1,4 @@
-"""Graphs that inductor splits, so that what can be captured is recorded and the rest runs in between."""
+"""Graph partition: inductor splits graphs, so that capturable parts are recorded and the rest runs in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = 6
 
 @contextmanager
 def splitting(split: Split, **settings: Any) -> Iterator[trees.Watch]:
-    """A block in which graphs are split, with what that function needs."""
+    """A block with graph partition on and the settings that the function needs."""
     capture = {"capture_scalar_outputs": split.capture, "capture_dynamic_output_shape_ops": split.capture}
     with private.dynamo_config(**capture), watched(graph_partition=True, **settings) as watch:
         yield watch
@@ -38,7 +38,7 @@ def run(split: Split, device: torch.device, watch: trees.Watch, calls: int = CAL
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     split = SPLITS[name]
     marks = [pytest.mark.covers(*split.rows)]
-    if name == "users_kernel":  # a kernel of Triton's
+    if name == "users_kernel":  # a Triton kernel
         marks.append(pytest.mark.requires(silicon=True))
     if split.wrong:
         marks.append(pytest.mark.xfail(reason=split.wrong, strict=True))
@@ -48,8 +48,10 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in SPLITS])
 @with_triton
 def test_graph_partition_is_recorded_in_parts(name: str, device: torch.device) -> None:
-    """Contract: split, a function has the results of an eager run in every call; nothing is skipped as a whole, its
-    parts are recorded and replayed, and no more parts than the order of its work asks for."""
+    """A partitioned function gives the eager results in every call, and nothing is skipped as a whole.
+
+    Its parts are recorded and replayed, in no more parts than the order of its work requires.
+    """
     split = SPLITS[name]
     with splitting(split) as watch:
         counts = run(split, device, watch, calls=CALLS * split.sizes)
@@ -65,8 +67,7 @@ def test_graph_partition_is_recorded_in_parts(name: str, device: torch.device) -
 @on_the_host
 @pytest.mark.covers(*row("graph_partition_cpu_only"))
 def test_graph_partition_on_the_cpu_has_no_parts(name: str) -> None:
-    """Contract: a graph with nothing on a GPU is skipped, counted once and quietly, and right, whether or not graphs
-    are split."""
+    """A graph without GPU work is skipped, counted once without a message, and correct, with or without partition."""
     split = SPLITS[name]
     for partition in (True, False):
         with splitting(split) as watch, private.config({"graph_partition": partition}):
@@ -85,7 +86,7 @@ def test_graph_partition_on_the_cpu_has_no_parts(name: str) -> None:
 @pytest.mark.requires(torch=">=2.12")
 @with_triton
 def test_cudagraph_min_partition_size_leaves_small_parts_out(size: int, recorded: int, device: torch.device) -> None:
-    """Contract: with `cudagraph_min_partition_size`, a part with fewer kernels runs without a graph, and is right."""
+    """With `cudagraph_min_partition_size`, a part with fewer kernels runs without a graph and is correct."""
     with watched(graph_partition=True, triton__cudagraph_min_partition_size=size) as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 5)
         counts = trees.compare(lambda x: x * 2 + 1, calls, trees.INDUCTOR, watch)
@@ -96,8 +97,8 @@ def test_cudagraph_min_partition_size_leaves_small_parts_out(size: int, recorded
 @pytest.mark.covers(*row("graph_partition_custom_rule"))
 @with_triton
 def test_custom_should_partition_ops_names_operators_to_split_at(name: str, device: torch.device) -> None:
-    """Contract: an operator on the list `custom_should_partition_ops`, by its name with or without the overload,
-    splits the graph; off the list it does not."""
+    """An operator in `custom_should_partition_ops`, with or without the overload name, splits the graph; others do
+    not."""
 
     def work(x: torch.Tensor) -> torch.Tensor:
         return operators.twice(x @ x) @ x
@@ -112,8 +113,10 @@ def test_custom_should_partition_ops_names_operators_to_split_at(name: str, devi
 @pytest.mark.covers(*row("cudagraph_unsafe_unbacked_ops"))
 @with_triton
 def test_cudagraph_unsafe_unbacked_ops_leaves_sizes_of_operators_out(device: torch.device) -> None:
-    """Contract: work whose sizes come from an operator on the list `cudagraph_unsafe_unbacked_ops` is not recorded;
-    it would be, once a size, otherwise. Results are right both ways."""
+    """Work with sizes from an operator in `cudagraph_unsafe_unbacked_ops` is not recorded.
+
+    Otherwise it is recorded once per size. Results are correct either way.
+    """
 
     def work(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return operators.positive(x) * 3, x @ x
@@ -132,8 +135,10 @@ def test_cudagraph_unsafe_unbacked_ops_leaves_sizes_of_operators_out(device: tor
 @pytest.mark.covers(*row("graph_partition_log_message"))
 @with_triton
 def test_graph_partition_log_says_why_a_graph_is_split(device: torch.device) -> None:
-    """Contract: logged for debugging: how many parts there are, how many of them can be recorded, and for what cannot
-    the reason. It is logged when the code is generated, so not for code that is found in the cache."""
+    """The debug log has the number of parts, the number that can be recorded, and the reason for each other one.
+
+    It is written during code generation, so cached code does not produce it.
+    """
     with private.fresh_cache(), watched(debug=True, graph_partition=True) as watch:
         compiled(unsafe_operator, trees.INDUCTOR)(whole_numbers(8, 8, device=device))
         text = "\n".join(watch.messages())
@@ -145,9 +150,9 @@ def test_graph_partition_log_says_why_a_graph_is_split(device: torch.device) -> 
 
 @pytest.mark.covers(*row("graph_partition_reduce_overhead_mode_effectiveness"))
 @with_triton
-def test_reduce_overhead_launches_less(device: torch.device) -> None:
-    """Contract: what `mode="reduce-overhead"` is for: a replayed call launches its graphs and hardly a kernel by
-    itself, where the same code without graphs launches each kernel."""
+def test_reduce_overhead_launches_fewer_kernels(device: torch.device) -> None:
+    """With `mode="reduce-overhead"`, a replayed call launches graphs and hardly any kernels; without it, each
+    kernel."""
     from torch.profiler import ProfilerActivity, profile
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -184,8 +189,8 @@ def test_reduce_overhead_launches_less(device: torch.device) -> None:
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "any_size"])
 @with_triton
 def test_graph_partition_of_forward_and_backward(dynamic: bool, device: torch.device) -> None:
-    """Contract: forward and backward are split alike; saved tensors cross the parts, and gradients are right, with
-    sizes that vary too."""
+    """Forward and backward are partitioned alike, saved tensors cross the parts, and gradients are correct for all
+    sizes."""
 
     def work(x: torch.Tensor) -> torch.Tensor:
         y = torch.cat([x, operators.SafeForward.apply(x * x)])
@@ -211,8 +216,8 @@ def test_graph_partition_of_forward_and_backward(dynamic: bool, device: torch.de
 @pytest.mark.covers(*row("graph_partition_forward_backward_not_called"))
 @with_triton
 def test_graph_partition_of_forwards_whose_backward_never_runs(device: torch.device) -> None:
-    """Contract: outputs of split forwards keep their values while a backward may follow; with marked steps each step's
-    are right."""
+    """Outputs of partitioned forwards keep their values while a backward may follow, and are correct in marked
+    steps."""
     with watched(graph_partition=True):
         fast = compiled(lambda x: operators.unsafe_twice((x * x).detach()) + x * 3, trees.INDUCTOR)
         inputs = [whole_numbers(8, device=device, start=n).requires_grad_() for n in range(3)]
@@ -229,8 +234,11 @@ def test_graph_partition_of_forwards_whose_backward_never_runs(device: torch.dev
 @pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
 @with_triton
 def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.device) -> None:
-    """Contract: where the forward is split, a saved tensor may lie elsewhere in each step (an operator that was not
-    recorded made it): the backward copies it, and is not recorded anew; unsplit, it reads saved tensors in place."""
+    """In a partitioned forward, an operator that is not recorded may return a saved tensor at a new address in each
+    step.
+
+    The backward then copies it and is not recorded again; without partition, it reads saved tensors in place.
+    """
 
     def work(x: torch.Tensor) -> torch.Tensor:
         y = operators.unsafe_twice(x.detach() + 1) if split else x.detach() * 2 + 2
@@ -241,7 +249,7 @@ def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.devic
         kept = []
         for step in range(10):
             x = (whole_numbers(4, 4, device=device, start=step) % 3).requires_grad_()
-            kept.append(torch.empty(64 * (step + 1), device=device))  # so that fresh memory lies elsewhere
+            kept.append(torch.empty(64 * (step + 1), device=device))  # so that new allocations get other addresses
             y = (2 * (x + 1)).detach()
             fast(x).sum().backward()
             assert x.grad is not None
@@ -255,8 +263,8 @@ def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.devic
 
 @pytest.mark.covers(*row("graph_partition_gc"))
 @with_triton
-def test_graph_partition_memory_is_given_back(device: torch.device) -> None:
-    """Contract: when the compiler is reset and the function is gone, what its parts held in the pools is free."""
+def test_graph_partition_memory_is_freed(device: torch.device) -> None:
+    """A compiler reset, once the function is gone, frees what its parts held in the pools."""
     with watched(graph_partition=True):
         fast = compiled(copied_to_the_host, trees.INDUCTOR)
         for number in range(3):
@@ -287,8 +295,7 @@ def test_graph_partition_memory_is_given_back(device: torch.device) -> None:
 )
 @with_triton
 def test_memory_planning_and_graph_partition(name: str, device: torch.device) -> None:
-    """Contract: where inductor plans one block of memory for many buffers, parts still do not overwrite what another
-    part reads."""
+    """When inductor plans one memory block for many buffers, parts do not overwrite what other parts read."""
     with splitting(SPLITS[name], memory_planning=True) as watch:
         counts = run(SPLITS[name], device, watch)
     assert counts.recordings >= 1
@@ -297,7 +304,7 @@ def test_memory_planning_and_graph_partition(name: str, device: torch.device) ->
 @pytest.mark.requires(device="cuda", devices=2, triton=True)
 @pytest.mark.covers(*row("graph_partition_multiple_devices_msg"))
 def test_graph_partition_of_two_gpus_in_one_graph_is_skipped(device: torch.device) -> None:
-    """Contract: work on two GPUs in one graph is skipped as a whole, also where graphs are split, and right."""
+    """Work on two GPUs in one graph is skipped as a whole, with or without partition, and is correct."""
     second = torch.device(device.type, 1)
     with watched(graph_partition=True) as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=d, start=n) for d in (device, second)], 3)
@@ -314,9 +321,11 @@ def same(one: object, other: object) -> bool:
     return True
 
 
-def test_graph_partition_table_covers_what_it_says() -> None:
-    """Contract of the table: each function agrees with itself when it is run twice, so that a difference is the
-    compiler's, and each call has other results than the one before, so that stale inputs show."""
+def test_graph_partition_table_is_deterministic_and_varies() -> None:
+    """The functions of the table are deterministic, and each call has a different result from the one before.
+
+    A difference therefore comes from the compiler, and stale inputs are visible.
+    """
     cpu = torch.device("cpu")
     for name, split in SPLITS.items():
         if name == "users_kernel":  # needs a GPU
@@ -326,4 +335,4 @@ def test_graph_partition_table_covers_what_it_says() -> None:
         for number in range(1, CALLS):
             before, now = (trees.values(split.work(*split.make(cpu, n))) for n in (number - 1, number))
             stale = [index for index, (one, other) in enumerate(zip(now, before, strict=True)) if same(one, other)]
-            assert stale == [], f"{name}: these results of call {number} are those of the call before"
+            assert stale == [], f"{name}: these results of call {number} equal those of the previous call"

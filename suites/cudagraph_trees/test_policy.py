@@ -1,4 +1,4 @@
-"""`cudagraph_policy`: how compiled graphs become CUDA graphs, decided by an object of the user's."""
+"""`cudagraph_policy`: a user-defined object that decides how compiled graphs become CUDA graphs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def in_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def recording_policy(wraps: bool = True) -> Any:
-    """A policy that does as torch does, and keeps what it was asked in `asked`; or refuses to wrap."""
+    """A policy that follows torch's default and records its calls in `asked`; with `wraps=False` it declines to
+    wrap."""
     base: Any = private.utilities("CUDAGraphPolicy")
 
     class Recording(base):  # type: ignore[misc]
@@ -60,8 +61,8 @@ def run(
         return trees.compare(work, made, trees.INDUCTOR, watch), watch
 
 
-def test_cudagraph_policy_by_default_wraps_and_passes_on() -> None:
-    """Contract: the base class wraps every graph, and gives what was compiled back as it is."""
+def test_cudagraph_policy_by_default_wraps_every_graph() -> None:
+    """The base class wraps every graph and returns the compiled code unchanged."""
     policy = private.utilities("CUDAGraphPolicy")()
     code = object()
     assert policy.should_wrap(code) is True
@@ -71,8 +72,7 @@ def test_cudagraph_policy_by_default_wraps_and_passes_on() -> None:
 @cpp
 @pytest.mark.covers(f"{ROW}wrap_output_called")
 def test_cudagraph_policy_wrap_output_is_called_on_the_cpu_too() -> None:
-    """Contract: what was compiled goes through `wrap_output`, once a graph, wherever it runs; a graph on the host is
-    not given to `cudagraphify`."""
+    """`wrap_output` receives the compiled code once per graph on any device; CPU graphs do not reach `cudagraphify`."""
     policy = recording_policy()
     counts, _ = run(in_one, torch.device("cpu"), policy, calls=3)
     assert counts == Counts(skips=1)
@@ -82,7 +82,7 @@ def test_cudagraph_policy_wrap_output_is_called_on_the_cpu_too() -> None:
 
 @cpp
 def test_cudagraph_policy_wrap_output_may_replace_what_is_called() -> None:
-    """Contract: a policy that wraps the compiled code sees each call of it."""
+    """A policy that wraps the compiled code sees each call of it."""
     base: Any = private.utilities("CUDAGraphPolicy")
     called: list[int] = []
 
@@ -104,9 +104,9 @@ def test_cudagraph_policy_wrap_output_may_replace_what_is_called() -> None:
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
 @with_triton
 @pytest.mark.covers(f"{ROW}policy_cudagraphify_called", f"{ROW}wrap_output_called")
-def test_cudagraph_policy_cudagraphify_is_asked_once_a_graph(partition: bool, device: torch.device) -> None:
-    """Contract: a policy's `cudagraphify` is given each graph, once, and what it returns is what runs: here torch's
-    own, so calls are warmed up, recorded and replayed."""
+def test_cudagraph_policy_cudagraphify_is_called_once_per_graph(partition: bool, device: torch.device) -> None:
+    """`cudagraphify` is called once per graph, and its result runs: with torch's default, warm-up, recording and
+    replay."""
     policy = recording_policy()
     counts, _ = run(in_one, device, policy, graph_partition=partition)
     assert counts == Counts(1, 1, 2)
@@ -117,8 +117,10 @@ def test_cudagraph_policy_cudagraphify_is_asked_once_a_graph(partition: bool, de
 @with_triton
 @pytest.mark.covers(f"{ROW}policy_cudagraphify_partition")
 def test_cudagraph_policy_is_given_a_partitioned_graph_as_a_whole(device: torch.device) -> None:
-    """Contract: with a policy, a graph that would be split is given to it as one. (This one does without graphs, since
-    what is in there cannot be captured.)"""
+    """With a policy, a graph that would be partitioned is passed to it as a whole.
+
+    This policy uses no CUDA graphs, because parts of the graph cannot be captured.
+    """
     base: Any = private.utilities("CUDAGraphPolicy")
     given: list[Callable[..., Any]] = []
 
@@ -145,7 +147,7 @@ def test_cudagraph_policy_is_given_a_partitioned_graph_as_a_whole(device: torch.
 def test_cudagraph_policy_by_default_does_as_torch_does(
     work: Callable[..., Any], partition: bool, device: torch.device
 ) -> None:
-    """Contract: the base class as policy, and no policy, lead to the same warm-ups, recordings, replays and results."""
+    """The base class as policy gives the same warm-ups, recordings, replays and results as no policy."""
     policies = [private.utilities("CUDAGraphPolicy")(), None]
     first, second = (run(work, device, policy, graph_partition=partition)[0] for policy in policies)
     assert first == second == Counts(1, 1, 2)
@@ -154,9 +156,9 @@ def test_cudagraph_policy_by_default_does_as_torch_does(
 @pytest.mark.parametrize("outer", [False, True], ids=["alone", "with_outer_hook"])
 @with_triton
 @pytest.mark.covers(f"{ROW}should_wrap_false_skips_cudagraph", f"{ROW}should_wrap_false_with_wrap_output")
-def test_cudagraph_policy_should_wrap_may_refuse(outer: bool, device: torch.device) -> None:
-    """Contract: where `should_wrap` says no, nothing is recorded and the graph counts as skipped; the outer hook is
-    still called, and results are right."""
+def test_cudagraph_policy_should_wrap_can_return_false(outer: bool, device: torch.device) -> None:
+    """If `should_wrap` returns False, nothing is recorded and the graph counts as skipped; `wrap_output` is still
+    called."""
     policy = recording_policy(wraps=False)
     counts, _ = run(in_one, device, policy)
     assert counts == Counts(skips=1)

@@ -1,6 +1,6 @@
-"""Trees of CUDA graphs: what is warmed up, recorded and replayed, and that results are those of eager runs.
+"""CUDA graph trees: what is warmed up, recorded and replayed, with the results of eager runs.
 
-Whole numbers in float32 throughout: sums and products are exact, so results are compared bit by bit.
+All values are whole numbers in float32, for which sums and products are exact, so results are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ WORK: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", WORK)
 @pytest.mark.covers(f"{ROW}test_run_simple", f"{ROW}test_index_put", "test_cudagraph_trees::CudaGraphTreeTests::*")
 def test_function_is_warmed_up_recorded_and_replayed(name: str, compiler: str, device: torch.device) -> None:
-    """Contract: of calls whose outputs are dropped, the first warms up, the second is recorded, all others are
-    replays; each has the results of an eager run with its own inputs."""
+    """If outputs are dropped, the first call warms up, the second is recorded, and all others are replays with eager
+    results."""
     with watched() as watch:
         calls = repeated(
             lambda n: [whole_numbers(4, 4, device=device, start=n), whole_numbers(4, 4, device=device, start=3 * n)], 6
@@ -72,8 +72,7 @@ def test_function_is_warmed_up_recorded_and_replayed(name: str, compiler: str, d
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_run_simple")
 def test_recording_of_each_shape_is_its_own(compiler: str, device: torch.device) -> None:
-    """Contract: with shapes fixed, each has its own graph: a root of its own, no descendants, and both stay good when
-    they alternate."""
+    """With static shapes, each shape has its own root without descendants, and both are correct when they alternate."""
     with watched() as watch:
         calls = repeated(lambda n: [whole_numbers(4 + n % 2, 4, device=device, start=n)], 10)
         counts = trees.compare(lambda x: x * x * x, calls, compiler, watch, dynamic=False)
@@ -86,10 +85,12 @@ def test_recording_of_each_shape_is_its_own(compiler: str, device: torch.device)
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_conv_benchmark")
 def test_recording_of_conv2d_with_cudnn_benchmark(benchmark: bool, compiler: str, device: torch.device) -> None:
-    """Contract: trying algorithms (`cudnn.benchmark`) is over when a convolution is recorded: it is replayed and right.
+    """With `cudnn.benchmark`, the choice of an algorithm is complete before a convolution is recorded; replays are
+    correct.
 
-    Sums of four products below 64 are exact, unless an algorithm goes by way of a Fourier transform: a thousandth is
-    some thirty times its rounding, and far below the 1 by which a stale input would differ.
+    Sums of four products below 64 are exact, unless an algorithm uses a Fourier transform: the tolerance of a
+    thousandth is about thirty times its rounding error, and far below the difference of 1 that a stale input would
+    cause.
     """
     with watched() as watch, torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=False):
         calls = repeated(
@@ -104,8 +105,10 @@ def test_recording_of_conv2d_with_cudnn_benchmark(benchmark: bool, compiler: str
 @with_triton
 @pytest.mark.covers(f"{ROW}test_rng_trees", f"{ROW}test_rng_non_trees", f"{ROW}test_multinomial")
 def test_random_numbers_of_replays_with_fallback_random(with_trees: bool, device: torch.device) -> None:
-    """Contract: with torch's own generators (`fallback_random`), warm-up, recording and replays take numbers one
-    after the other as eager calls do: no two draws are the same, and each is what eager draws from the same seed."""
+    """With `fallback_random`, warm-up, recording and replays draw consecutive numbers, as eager calls do.
+
+    No two draws are the same, and each equals the eager draw from the same seed.
+    """
 
     def draw(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand_like(x), torch.multinomial(x, 8, replacement=True)
@@ -129,8 +132,8 @@ def test_random_numbers_of_replays_with_fallback_random(with_trees: bool, device
 
 @pytest.mark.covers(f"{ROW}test_rng_trees", f"{ROW}test_multinomial")
 def test_random_numbers_of_replays_with_the_cudagraphs_backend(device: torch.device) -> None:
-    """Contract: the same for operators that are recorded as they are: replays go on in the generator's sequence, and
-    one seed gives one sequence, whether calls warm up, record or replay."""
+    """With the backend "cudagraphs", replays continue the generator's sequence, and one seed gives one sequence in all
+    calls."""
 
     def draw(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand_like(x), torch.multinomial(x, 8, replacement=True)
@@ -154,8 +157,7 @@ def test_random_numbers_of_replays_with_the_cudagraphs_backend(device: torch.dev
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_function_compiled_multiple_times")
 def test_recordings_of_a_function_compiled_again(compiler: str, device: torch.device) -> None:
-    """Contract: compiled anew for other arguments, between calls for the first, a function stays right in both
-    forms, and each form is warmed up and recorded once."""
+    """A function recompiled for other arguments is correct in both forms, and each is warmed up and recorded once."""
 
     def work(x: torch.Tensor, flag: bool) -> torch.Tensor:
         y = x * 3
@@ -171,9 +173,8 @@ def test_recordings_of_a_function_compiled_again(compiler: str, device: torch.de
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_end_recording_early", f"{ROW}test_separate_recordings")
-def test_recorded_path_that_is_dead_is_left(compiler: str, device: torch.device) -> None:
-    """Contract: when all outputs of what was recorded are gone, another function begins a tree of its own instead of
-    hanging below it, even in one generation."""
+def test_recorded_path_with_dead_outputs_is_not_extended(compiler: str, device: torch.device) -> None:
+    """When all outputs of a recorded path are dead, another function starts a new tree, even within one generation."""
     with watched() as watch:
         one, two = (compiled(work, compiler) for work in (lambda x: x + 1, lambda x: x * 2))
         x = whole_numbers(16, device=device)
@@ -190,9 +191,12 @@ def test_recorded_path_that_is_dead_is_left(compiler: str, device: torch.device)
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_execution_into_recording", f"{ROW}test_live_outputs_multiple_graphs")
-def test_replayed_path_goes_on_into_a_recording(compiler: str, device: torch.device) -> None:
-    """Contract: where a new function follows a replay whose output is alive, it is recorded below it, and the memory
-    of the living output is respected: results of both are right, then and in later replays."""
+def test_replayed_path_is_extended_by_a_recording(compiler: str, device: torch.device) -> None:
+    """A new function after a replay whose output is alive is recorded as its child and does not use the output's
+    memory.
+
+    Results of both are correct, then and in later replays.
+    """
     x = whole_numbers(64, device=device)
     with watched() as watch:
         first = compiled(lambda x: (x + 1) * 2, compiler)
@@ -219,8 +223,8 @@ def test_replayed_path_goes_on_into_a_recording(compiler: str, device: torch.dev
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_accumulate_multiple_recordings")
 def test_recorded_paths_from_one_root(compiler: str, device: torch.device) -> None:
-    """Contract: after one function, different ones may follow in different steps: each path is recorded once, below
-    the same root, and replays of all paths stay right in any order."""
+    """Different functions after one parent are each recorded once below the same root, and replays in any order are
+    correct."""
     x = whole_numbers(32, device=device)
     with watched() as watch:
         root = compiled(lambda x: x * 2, compiler)
@@ -242,8 +246,10 @@ def test_recorded_paths_from_one_root(compiler: str, device: torch.device) -> No
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mark_step", f"{ROW}test_forward_generation")
 def test_cudagraph_mark_step_begin_keeps_outputs_of_a_step(compiler: str, device: torch.device) -> None:
-    """Contract: once a program marks its steps, calls within one belong together: outputs of the first stay what they
-    are while the same function is called again. With the next step they may be overwritten."""
+    """Within a marked step, outputs of earlier calls stay valid while the same function is called again.
+
+    The next step may overwrite them.
+    """
     with watched() as watch:
         fast = compiled(lambda x: x * x + 1, compiler)
         for step in range(4):
@@ -263,13 +269,15 @@ def test_cudagraph_mark_step_begin_keeps_outputs_of_a_step(compiler: str, device
 @pytest.mark.covers(f"{ROW}test_view_only_cuda_graph_suppresses_empty_warning")
 @both_compilers
 def test_recording_of_views_alone_does_not_warn(compiler: str, device: torch.device) -> None:
-    """Contract: a function that only views its input has nothing to record. Inductor knows, and there is no warning of
-    a graph without nodes; the other compiler records one. The results are right."""
+    """A function that only creates a view records no graph under inductor, without a warning about an empty graph.
+
+    The other compiler records one. The results are correct.
+    """
     with watched() as watch:
         fast = compiled(lambda x: (x.t(), x.reshape(-1)), compiler)
         with warnings.catch_warnings():
             for number in range(4):
-                # The first call makes the manager, with such a graph of its own.
+                # The first call creates the manager, which records such an empty graph itself.
                 if number > 0 and compiler == trees.INDUCTOR:
                     warnings.filterwarnings("error", ".*CUDA Graph is empty")
                 x = whole_numbers(4, 4, device=device, start=number)
@@ -281,7 +289,7 @@ def test_recording_of_views_alone_does_not_warn(compiler: str, device: torch.dev
 
 @pytest.mark.covers(f"{ROW}test_kernel_free_allocation_uses_cudagraph_pool")
 def test_recording_of_an_output_that_no_kernel_writes(device: torch.device) -> None:
-    """Contract: an output that is only allocated, and never written, is in the memory of the trees, as any other."""
+    """An output that is allocated but never written is in the trees' memory like any other."""
     with watched() as watch:
         fast = compiled(lambda x: (torch.empty_like(x), x + 1), trees.CUDAGRAPHS)
         for number in range(4):
@@ -298,11 +306,13 @@ def test_recording_of_an_output_that_no_kernel_writes(device: torch.device) -> N
 
 
 @with_triton
-@pytest.mark.requires(silicon=True)  # that wrapper hands kernels of Triton's to the driver
+@pytest.mark.requires(silicon=True)  # the C++ wrapper passes Triton kernels to the driver
 @pytest.mark.covers(f"{ROW}test_cpp_wrapper", f"{ROW}test_skip_cpp_wrapper")
 def test_cpp_wrapper_gives_the_same_results(device: torch.device) -> None:
-    """Contract: code with a C++ wrapper gives the same results; with the graph whole it is recorded, and where it would
-    be partitioned, which that wrapper cannot do, it is recorded whole or skipped with that reason."""
+    """Code with a C++ wrapper gives the same results, and a whole graph is recorded.
+
+    Where it would be partitioned, which the wrapper does not support, it is recorded whole or skipped with that reason.
+    """
     calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n)], 4)
     with watched(cpp_wrapper=True, graph_partition=False) as watch:
         counts = trees.compare(lambda x: x @ x + 1, calls, trees.INDUCTOR, watch)
@@ -314,8 +324,8 @@ def test_cpp_wrapper_gives_the_same_results(device: torch.device) -> None:
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_meta_tensor")
-def test_meta_tensors_do_not_keep_a_graph_from_being_recorded(device: torch.device) -> None:
-    """Contract: tensors on `meta` compute nothing, so they do not keep a graph on one device from being recorded."""
+def test_meta_tensors_do_not_prevent_recording(device: torch.device) -> None:
+    """Tensors on `meta` do not prevent a graph on one device from being recorded."""
 
     def work(shape: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return shape * 3, x * 2

@@ -1,4 +1,4 @@
-"""Trees and sizes that vary: a recording for each, only the listed ones, or none; and how torch warns of many."""
+"""Trees and dynamic sizes: a recording per size, only for listed sizes, or none; and the warning for many sizes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def warned(watch: trees.Watch) -> int:
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dynamic_warmup")
-def test_dynamic_sizes_are_recorded_one_by_one(device: torch.device) -> None:
-    """Contract: code for any size is recorded for each size it meets: one warm-up and one recording a size, replays
-    from then on, whatever the order."""
+def test_dynamic_sizes_have_one_recording_per_size(device: torch.device) -> None:
+    """Code for dynamic sizes has one warm-up and one recording per size, and replays afterwards, in any order."""
     sizes = [4, 6, 9]
     with watched() as watch:
         calls = repeated(lambda n: [whole_numbers(sizes[n % 3], 5, device=device, start=n)], 12)
@@ -40,10 +39,12 @@ def test_dynamic_sizes_are_recorded_one_by_one(device: torch.device) -> None:
     ("sizes", "listed", "recorded"),
     [
         pytest.param([(4,), (6,), (9,)], (4, 9), 2, id="one_dimension"),
-        # A size of several dimensions is a tuple whose order torch does not tell: that of its names for them.
+        # With several dynamic dimensions, the key is a tuple in the order of torch's symbol names, which is
+        # unspecified.
         pytest.param(
             [(4, 3), (6, 3), (4, 7), (6, 7)],
-            ((4, 3), (3, 4), (6, 7), (7, 6), (4, 7), (7, 4)),  # three of four: as many others would be one
+            # three of the four sizes, so that listed and unlisted sizes differ in number
+            ((4, 3), (3, 4), (6, 7), (7, 6), (4, 7), (7, 4)),
             3,
             id="two_dimensions",
         ),
@@ -59,8 +60,7 @@ def test_dynamic_sizes_are_recorded_one_by_one(device: torch.device) -> None:
 def test_cudagraph_capture_sizes_alone_are_recorded(
     sizes: list[tuple[int, ...]], listed: tuple[object, ...], recorded: int, device: torch.device
 ) -> None:
-    """Contract: with `cudagraph_capture_sizes`, sizes on the list are recorded and others run without graphs; results
-    are right for all, and being unlisted is no skip that is counted."""
+    """With `cudagraph_capture_sizes`, listed sizes are recorded and others run without graphs, not counted as skips."""
     with watched(triton__cudagraph_capture_sizes=listed) as watch:
         calls = repeated(lambda n: [whole_numbers(*sizes[n % len(sizes)], device=device, start=n)], 4 * len(sizes))
         counts = trees.compare(lambda x: x * 2 + 1, calls, trees.INDUCTOR, watch, dynamic=True)
@@ -86,8 +86,10 @@ def test_cudagraph_capture_sizes_alone_are_recorded(
 def test_cudagraph_dynamic_shape_warn_limit_warns_once(
     limit: int | None, sizes: int, warnings: int, device: torch.device
 ) -> None:
-    """Contract: more distinct sizes than the limit are logged as a warning, once a function; all are recorded and
-    right. (Releases before 2.9 skipped sizes above the limit; today's record them.)"""
+    """More distinct sizes than the limit are logged as a warning, once per function; all are recorded and correct.
+
+    (Releases before 2.9 skipped sizes above the limit.)
+    """
     with watched(triton__cudagraph_dynamic_shape_warn_limit=limit) as watch:
         calls = repeated(lambda n: [whole_numbers(3 + n % sizes, 5, device=device, start=n)], 3 * sizes)
         counts = trees.compare(work, calls, trees.INDUCTOR, watch, dynamic=True)
@@ -100,8 +102,10 @@ def test_cudagraph_dynamic_shape_warn_limit_warns_once(
 @with_triton
 @pytest.mark.covers(f"{ROW}test_skip_symbolic")
 def test_cudagraph_skip_dynamic_graphs_leaves_varying_sizes_out(partition: bool, device: torch.device) -> None:
-    """Contract: with `cudagraph_skip_dynamic_graphs`, nothing whose sizes vary is recorded: a whole graph is skipped
-    with the reason and the line, in a partitioned one those operations are left out."""
+    """With `cudagraph_skip_dynamic_graphs`, nothing with dynamic sizes is recorded.
+
+    A whole graph is skipped with the reason and the line; a partitioned one excludes those operations.
+    """
     with watched(triton__cudagraph_skip_dynamic_graphs=True, graph_partition=partition) as watch:
         calls = repeated(lambda n: [whole_numbers(4 + n, device=device, start=n)], 4)
         counts = trees.compare(lambda x: x + x, calls, trees.INDUCTOR, watch, dynamic=True)

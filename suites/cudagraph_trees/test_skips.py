@@ -1,4 +1,4 @@
-"""What is not recorded, and that torch says why: once a graph, in the log and in the counter, or as an error."""
+"""Skipped graphs: torch reports the reason once per graph, in the log and in the counter, or as an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ cpp = pytest.mark.requires(cpp_compiler=True)
 
 
 def item(x: torch.Tensor) -> torch.Tensor:
-    # A whole number: torch may leave a floating-point one on the device, and then there is nothing to skip.
+    # An integer: torch may leave a floating-point number on the device, and then nothing is skipped.
     return x * x.to(torch.int64).sum().item()
 
 
@@ -46,7 +46,7 @@ def unsafe_change(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Incompatible:
-    """Work that cannot be captured, and what the reason must name."""
+    """Work that cannot be captured, and the text that the reason must contain."""
 
     work: Callable[[torch.Tensor], torch.Tensor]
     names: str
@@ -68,8 +68,11 @@ incompatible = pytest.mark.parametrize(
 @incompatible
 @with_triton
 def test_cudagraph_skip_of_a_graph_with_an_operation_that_cannot_be_captured(name: str, device: torch.device) -> None:
-    """Contract: with graphs left whole, one operation that cannot be captured (a number read back, a size only the
-    device knows, an operator tagged unsafe) skips all of it, once, with the operation and the line in the reason."""
+    """Without partition, one operation that cannot be captured skips the whole graph, once.
+
+    Such operations read a number back, have a data-dependent size, or are tagged unsafe; the reason has the operation
+    and its line.
+    """
     one = INCOMPATIBLE[name]
     capture = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
     with private.dynamo_config(**capture), watched(graph_partition=False) as watch:
@@ -81,10 +84,10 @@ def test_cudagraph_skip_of_a_graph_with_an_operation_that_cannot_be_captured(nam
         assert __file__ in reason
 
 
-#: That back end is given an operator that changes its argument within another one.
+#: This backend receives an operator that mutates its argument wrapped in another one.
 TAG_UNSEEN = pytest.mark.xfail(
     raises=AssertionError,
-    reason="the tag of an operator that changes its argument is not seen through `auto_functionalized`: it is recorded "
+    reason="the tag of an operator that mutates its argument is not seen through `auto_functionalized`: it is recorded "
     "(get_first_incompatible_cudagraph_node; seen with torch 2.13 and 2.15, not reported yet)",
 )
 
@@ -93,8 +96,7 @@ TAG_UNSEEN = pytest.mark.xfail(
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_incompatible_cudagraph_ops_nonzero_backend")
 def test_cudagraphs_backend_skips_what_cannot_be_captured(name: str, device: torch.device) -> None:
-    """Contract: the same for the back end "cudagraphs", which records torch's operators; its reason names the operation
-    alone."""
+    """The backend "cudagraphs", which records torch's operators, skips the same graphs and names the operation only."""
     one = INCOMPATIBLE[name]
     capture = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
     with private.dynamo_config(**capture), watched() as watch:
@@ -110,9 +112,8 @@ def test_cudagraphs_backend_skips_what_cannot_be_captured(name: str, device: tor
 @trees.both_compilers
 @pytest.mark.covers(f"{ROW}test_incompatible_cudagraph_ops_nonzero_graph_breaks")
 @pytest.mark.keeps(BROKEN, **KEPT_BROKEN)
-def test_graph_break_leaves_the_rest_to_be_recorded(compiler: str, device: torch.device) -> None:
-    """Contract: where the operation breaks the program into two graphs, it runs between them, and both are recorded
-    and replayed."""
+def test_graph_break_leaves_two_recorded_graphs(compiler: str, device: torch.device) -> None:
+    """If the operation breaks the program into two graphs, it runs between them, and both are recorded and replayed."""
 
     def work(x: torch.Tensor) -> torch.Tensor:
         y = x * x + 1
@@ -130,9 +131,9 @@ def test_graph_break_leaves_the_rest_to_be_recorded(compiler: str, device: torch
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_sparsity")
-@pytest.mark.keeps(BROKEN, **KEPT_BROKEN)  # by what is sparse
+@pytest.mark.keeps(BROKEN, **KEPT_BROKEN)  # the sparse operation breaks it
 def test_sparse_tensors_inside_a_recording(device: torch.device) -> None:
-    """Contract: work that makes a sparse tensor, whose size depends on values, is right whatever is recorded of it."""
+    """Work that creates a sparse tensor, whose size depends on values, is correct, whatever is recorded."""
     with watched() as watch:
         calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n)], 4)
         trees.compare(sparse, calls, INDUCTOR, watch)
@@ -142,8 +143,10 @@ def test_sparse_tensors_inside_a_recording(device: torch.device) -> None:
 @cpp
 @pytest.mark.covers(f"{ROW}test_multiple_devices_msg")
 def test_cudagraph_skip_of_work_on_the_cpu(compiler: str) -> None:
-    """Contract: a graph with nothing on a GPU is skipped: counted once however often it is called, and right. The
-    back end "cudagraphs" says that it is for the host, and where the program has it."""
+    """A graph without GPU work is skipped, counted once however often it is called, and correct.
+
+    The backend "cudagraphs" reports the CPU device and the line.
+    """
 
     def work(x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1
@@ -160,8 +163,7 @@ def test_cudagraph_skip_of_work_on_the_cpu(compiler: str) -> None:
 @cpp
 @pytest.mark.parametrize("compiler", [CUDAGRAPHS, INDUCTOR])
 def test_cudagraph_skip_of_training_on_the_cpu_is_counted_once(compiler: str) -> None:
-    """Contract: a forward that is skipped takes its backward with it: one is counted, or one each, never more however
-    many steps there are; gradients are right."""
+    """A skipped forward skips its backward: one or both are counted, once for all steps, and gradients are correct."""
     with watched() as watch:
         fast = compiled(lambda x: x * x * 3, compiler)
         for step in range(4):
@@ -175,7 +177,7 @@ def test_cudagraph_skip_of_training_on_the_cpu_is_counted_once(compiler: str) ->
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_multiple_devices_msg")
 def test_cudagraph_skip_names_a_cpu_tensor_among_those_of_the_gpu(device: torch.device) -> None:
-    """Contract: a graph that also computes on the host is skipped, and the reason names the line of that."""
+    """A graph that also computes on the host is skipped, and the reason names the line of the host work."""
 
     def work(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first = x + 1
@@ -196,7 +198,7 @@ def test_cudagraph_skip_names_a_cpu_tensor_among_those_of_the_gpu(device: torch.
 @trees.both_compilers
 @pytest.mark.covers(f"{ROW}test_multiple_devices_msg")
 def test_cudagraph_skip_names_two_gpus(compiler: str, device: torch.device) -> None:
-    """Contract: a graph on two GPUs is skipped, and the reason names them."""
+    """A graph on two GPUs is skipped, and the reason names both."""
     second = torch.device(device.type, 1)
     with watched(graph_partition=False) as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=d, start=n) for d in (device, second)], 3)
@@ -210,8 +212,7 @@ def test_cudagraph_skip_names_two_gpus(compiler: str, device: torch.device) -> N
 @cpp
 @pytest.mark.covers(f"{ROW}test_cudagraph_or_error")
 def test_cudagraph_or_error_raises_for_a_skip() -> None:
-    """Contract: with `cudagraph_or_error`, what would be skipped raises instead, with the reason; without it the same
-    function runs."""
+    """With `cudagraph_or_error`, a skip raises with its reason; without it the same function runs."""
 
     def work(x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1
@@ -229,8 +230,8 @@ def test_cudagraph_or_error_raises_for_a_skip() -> None:
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_cudagraph_or_error")
-def test_cudagraph_or_error_records_what_can_be(device: torch.device) -> None:
-    """Contract: `cudagraph_or_error` leaves a graph that can be captured as it is, and raises for one that cannot."""
+def test_cudagraph_or_error_records_capturable_graphs(device: torch.device) -> None:
+    """`cudagraph_or_error` does not affect a graph that can be captured, and raises for one that cannot."""
     with watched(triton__cudagraph_or_error=True, graph_partition=False) as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
         assert trees.compare(lambda x: x + 1, calls, INDUCTOR, watch) == Counts(1, 1, 2)
@@ -241,7 +242,7 @@ def test_cudagraph_or_error_records_what_can_be(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda", triton=True, rocm=True)
 @pytest.mark.covers(f"{ROW}test_topk_skips_cudagraph_on_hip")
 def test_topk_is_skipped_on_hip(device: torch.device) -> None:
-    """Contract: under ROCm, whose `topk` fails in later replays, graphs with it are skipped, by name, and right."""
+    """Under ROCm, where `topk` fails in later replays, graphs with `topk` are skipped by name and are correct."""
     with watched(graph_partition=False) as watch:
         calls = repeated(lambda n: [torch.randperm(64, device=device) + n], 4)
         assert trees.compare(lambda x: x.topk(3).values, calls, INDUCTOR, watch) == Counts(skips=1)

@@ -1,10 +1,10 @@
-"""Functions run as CUDA graphs by `torch.compile`, compared with eager runs, and what became of each call: counted.
+"""Functions run as CUDA graphs by `torch.compile` and compared with eager runs, with a count of each kind of call.
 
-A call of a compiled graph is a *warm-up* (run as it is, in the pool of the trees), a *recording* (captured, then
-replayed once) or a *replay*. One whose graph was *skipped* is none of them: it runs as if there were no CUDA graphs.
-Without a GPU everything is skipped.
+A call of a compiled graph is a *warm-up* (a plain run in the pool of the trees), a *recording* (captured, then replayed
+once) or a *replay*. A call whose graph was *skipped* is none of these and runs as if there were no CUDA graphs. Without
+a GPU everything is skipped.
 
-Two compilers lead there: "cudagraphs" records torch's own operators, and needs nothing but the device; "inductor" is
+Two compilers use trees: "cudagraphs" records torch's own operators and needs only the device; "inductor" is
 `mode="reduce-overhead"`, which generates kernels first.
 """
 
@@ -28,19 +28,19 @@ from . import _torch_private as private
 
 CUDAGRAPHS, INDUCTOR = "cudagraphs", "inductor"
 
-#: A compile of inductor's takes seconds, several a case, and more on a busy machine.
+#: Compiling with inductor takes seconds, several times per case, and longer on a busy machine.
 LIMIT = 600
 
 on_cuda = pytest.mark.requires(device="cuda")
 with_triton = pytest.mark.requires(device="cuda", triton=True)
 
-#: Runs a case with both compilers; inductor's kernels for GPUs are Triton's.
+#: Runs a case with both compilers; inductor's GPU kernels need Triton.
 both_compilers = pytest.mark.parametrize("compiler", [CUDAGRAPHS, pytest.param(INDUCTOR, marks=with_triton)])
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the calls: how many were warm-ups, recordings and replays, and how many graphs were skipped."""
+    """The number of calls that were warm-ups, recordings and replays, and the number of skipped graphs."""
 
     warm_ups: int = 0
     recordings: int = 0
@@ -49,7 +49,7 @@ class Counts:
 
 
 class Watch:
-    """Counts what became of calls since it was made or last asked, in all threads; hears why graphs are skipped."""
+    """Counts calls by kind since its creation or the last query, in all threads, and collects the reasons of skips."""
 
     def __init__(self, messages: list[str]) -> None:
         self._messages = messages
@@ -62,7 +62,7 @@ class Watch:
             setattr(self, kind, getattr(self, kind) + 1)
 
     def counts(self) -> Counts:
-        """What has happened since the last time this was called."""
+        """The counts since the last call of this method."""
         skips = private.skips()
         found = Counts(self._warm_ups, self._recordings, self._replays, skips - self._skips)
         self._warm_ups = self._recordings = self._replays = 0
@@ -70,20 +70,20 @@ class Watch:
         return found
 
     def reasons(self) -> list[str]:
-        """Why graphs were skipped, so far."""
+        """The reasons of the graphs skipped so far."""
         return [message for message in self._messages if "cudagraph" in message.lower() and "due to" in message]
 
     def messages(self) -> list[str]:
-        """All that was logged of CUDA graphs, so far."""
+        """All CUDA graph log messages so far."""
         return list(self._messages)
 
 
 @contextmanager
 def watched(*, debug: bool = False, **settings: Any) -> Iterator[Watch]:
-    """A block whose compiled functions are watched; the compiler has seen nothing before, nor has it after.
+    """A block whose compiled functions are watched; the compiler is reset before and after it.
 
-    `settings` are inductor's, with `__` for the dot (`triton__cudagraph_trees=False`). With `debug`, what torch logs
-    for debugging can be heard too.
+    `settings` are inductor's, with `__` for the dot (`triton__cudagraph_trees=False`). With `debug`, the messages
+    include torch's debug log.
     """
     reset_compiler()
     with ExitStack() as stack:
@@ -101,7 +101,7 @@ def watched(*, debug: bool = False, **settings: Any) -> Iterator[Watch]:
 
 @contextmanager
 def _counted(watch: Watch) -> Iterator[None]:
-    """A block in which the manager's methods tell the watch what they do."""
+    """A block in which the manager's methods report their calls to the watch."""
     manager = private.manager_class()
     kinds = {"run_eager": "_warm_ups", "record_function": "_recordings", "execute_node": "_replays"}
 
@@ -119,14 +119,14 @@ def _counted(watch: Watch) -> Iterator[None]:
 
 
 def compiled(work: Any, compiler: str, **options: Any) -> Any:
-    """What `torch.compile` makes of a function or module."""
+    """The function or module compiled by `torch.compile`."""
     if compiler == CUDAGRAPHS:
         return torch.compile(work, backend="cudagraphs", **options)
     return torch.compile(work, mode="reduce-overhead", **options)
 
 
 def values(found: object) -> list[object]:
-    """The tensors and plain values in what a function returned, flat, tensors copied."""
+    """The tensors and plain values of a function's result, flattened, with tensors copied."""
     if isinstance(found, torch.Tensor):
         return [found.detach().clone()]
     if isinstance(found, list | tuple):
@@ -135,7 +135,7 @@ def values(found: object) -> list[object]:
 
 
 def assert_same(found: Sequence[object], wanted: Sequence[object], where: str, *, within: float = 0) -> None:
-    """That two lists of `values` are equal: tensors in value (to `within`), type, shape and device."""
+    """Check that two lists of `values` are equal; tensors by value (to `within`), dtype, shape and device."""
     assert len(found) == len(wanted), f"{where}: {len(found)} values, not {len(wanted)}"
     for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
         if isinstance(other, torch.Tensor):
@@ -164,8 +164,8 @@ def compare(
 ) -> Counts:
     """Call `work` compiled with each of the argument lists, in order, and compare with `eager` (or itself).
 
-    The outputs of a call are dropped before the next, as a program's usually are. Arguments that are tensors are
-    copied for each run, so that either may change them, and must come out the same. Returns what became of the calls.
+    The outputs of a call are dropped before the next one, as in a typical program. Tensor arguments are copied for each
+    run, so that either run may mutate them, and must be equal afterwards. Returns the counts.
     """
     fast = compiled(work, compiler, **options)
     watch.counts()
@@ -179,24 +179,26 @@ def compare(
 
 
 def copied(arguments: Sequence[object]) -> list[object]:
-    """The same arguments, tensors copied with their strides."""
+    """The same arguments, with tensors cloned."""
     return [one.detach().clone() if isinstance(one, torch.Tensor) else one for one in arguments]
 
 
 def whole_numbers(*shape: int, device: torch.device, start: int = 0) -> torch.Tensor:
-    """Float32 tensors of small whole numbers, in which sums and products are exact in any order."""
+    """Float32 tensors of small whole numbers, for which sums and products are exact in any order."""
     count = int(torch.Size(shape).numel())
     return ((torch.arange(count, dtype=torch.float32) + start) % 17 - 8).reshape(shape).to(device)
 
 
 def repeated(make: Callable[[int], Sequence[object]], times: int) -> list[Sequence[object]]:
-    """Argument lists for that many calls, each made with its number, so that a stale input or output shows."""
+    """One argument list per call number, so that a stale input or output is visible."""
     return [make(number) for number in range(times)]
 
 
 def assert_nothing_left() -> None:
-    """That no pool of a graph holds memory once compilers are reset and tensors are gone: nothing to check without
-    a GPU in use."""
+    """Check that no graph pool holds memory after the compilers are reset and tensors are freed.
+
+    Without a GPU in use, there is nothing to check.
+    """
     if not torch.cuda.is_initialized():
         return
     reset_compiler()

@@ -1,1 +1,1 @@
-"""The memory profiler: which tensor is what, who made and freed it, and how much memory each kind holds when."""
+"""The memory profiler: the category of each tensor, the data flow, and the memory per category over time."""

@@ -1,7 +1,7 @@
-"""The names of torch, undocumented, that this suite depends on, read into values. Nothing else in the suite uses one.
+"""The undocumented torch names that this suite uses, converted to plain values. No other module of the suite uses one.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed: the contract under
-test is what the memory profiler says, not where torch keeps it.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason: the memory profiler's
+results are under test, not where torch keeps them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _ACTIONS = {
 
 
 def memory_profile(prof: torch.profiler.profile) -> Any:
-    """What the memory profiler makes of a profile that has ended. Raises ValueError if that was not set up for it."""
+    """The memory profile of a finished profile. Raises ValueError if the profile lacks the required options."""
     return below(prof, "_memory_profile")()
 
 
 def is_memory_profile(value: object) -> bool:
-    """Whether this is what `memory_profile` ought to give."""
+    """Whether this is an object of the type that `memory_profile` should return."""
     return isinstance(value, reach(f"{MODULE}.MemoryProfile"))
 
 
 def events(prof: torch.profiler.profile) -> Iterator[Any]:
-    """Every event of a profile that has ended, a parent before its children, siblings in order."""
+    """Every event of a finished profile, parents before children, siblings in order."""
     waiting = list(reversed(below(prof, "profiler.kineto_results.experimental_event_tree")()))
     while waiting:
         event = waiting.pop()
@@ -57,15 +57,15 @@ def events(prof: torch.profiler.profile) -> Iterator[Any]:
 
 
 def _sort(event: Any) -> str:
-    """What sort of event it is: `TorchOp`, `Allocation`, `PyCall`, …"""
+    """The kind of an event: `TorchOp`, `Allocation`, `PyCall`, …"""
     return type(below(event, "extra_fields")).__name__.removeprefix("_ExtraFields_")
 
 
-# Pieces of memory
+# Allocations
 
 
 def key(value: Any) -> Key:
-    """A piece of memory: torch tells those with a tensor in them from the others by type."""
+    """The allocation of a key; torch has different types for keys with and without a tensor."""
     device = str(below(value, "device"))
     if not isinstance(value, reach(f"{MODULE}.TensorKey")):
         return Key(None, None, device)
@@ -73,11 +73,11 @@ def key(value: Any) -> Key:
     return Key(below(value, "id"), below(storage, "allocation_id"), device, below(storage, "ptr"))
 
 
-# What is found in the record
+# Extracted from the record
 
 
 def found_gradients(prof: torch.profiler.profile) -> list[FoundGradient]:
-    """Each gradient that each event of a profile gives away, in order."""
+    """Each gradient found in each event of a profile, in order."""
     extract = reach(f"{MODULE}.extract_gradients")
     found = []
     for event in events(prof):
@@ -88,7 +88,7 @@ def found_gradients(prof: torch.profiler.profile) -> list[FoundGradient]:
 
 
 def matches(prof: torch.profiler.profile) -> list[Match]:
-    """What the profiler knows of the schema of each operator, autograd node and scope in a profile, in order."""
+    """The schema matches of each operator, autograd node and scope in a profile, in order."""
     matcher = reach(f"{MODULE}.SchemaMatcher")
     found = []
     for event in events(prof):
@@ -97,29 +97,29 @@ def matches(prof: torch.profiler.profile) -> list[Match]:
             schemas = below(matcher, "match_schemas")(fields)
             writes = below(matcher, "inputs_are_mutable")(fields)
             inputs = below(fields, "inputs")
-            assert len(writes) == len(inputs), f"{event.name}: {len(inputs)} inputs, but of {len(writes)} is it said"
+            assert len(writes) == len(inputs), f"{event.name}: {len(inputs)} inputs, but write flags for {len(writes)}"
             written = None
             if schemas:
                 names = [argument.name for argument in schemas[0].arguments]
                 written = frozenset(name for name, is_written in zip(names, writes, strict=True) if is_written)
             else:
-                assert set(writes) <= {None}, f"{event.name} has no schema, yet {writes} is said of its inputs"
+                assert set(writes) <= {None}, f"{event.name} has no schema, but the write flags {writes}"
             overloads = tuple(schema.overload_name for schema in schemas)
             found.append(Match(event.name, overloads, written, len(inputs)))
     return found
 
 
 def schema_count(name: str) -> int | None:
-    """How many schemas there are by this name; None if it cannot be an operator's."""
+    """The number of schemas with this name; None if it cannot be an operator's name."""
     found = below(reach(f"{MODULE}.SchemaMatcher"), "lookup_schemas")(name)
     return None if found is None else len(found)
 
 
-# What is concluded from it
+# Derived from the record
 
 
 def nodes(profile: Any) -> tuple[Node, ...]:
-    """The data flow, in order of time."""
+    """The data flow, in chronological order."""
     return tuple(_node(node) for node in below(profile, "_data_flow_graph.flow_nodes"))
 
 
@@ -137,7 +137,7 @@ def _node(node: Any) -> Node:
 
 
 def categories(profile: Any) -> dict[State, Category | None]:
-    """What each version of each tensor is."""
+    """The category of each version of each tensor."""
     known = {reach(f"{MODULE}.Category.{name}"): category for name, category in _CATEGORIES.items()}
     known[None] = None
     snapshot = below(profile, "_category_snapshot")()
@@ -145,7 +145,7 @@ def categories(profile: Any) -> dict[State, Category | None]:
 
 
 def timeline(profile: Any) -> list[Event]:
-    """What happened to memory, in order of time."""
+    """The memory events, in chronological order."""
     known = {reach(f"{MODULE}.Action.{name}"): action for name, action in _ACTIONS.items()}
     return [
         Event(time, known[action], key(k), version, size)
@@ -153,7 +153,7 @@ def timeline(profile: Any) -> list[Event]:
     ]
 
 
-# How files that torch writes number things
+# Numbering in exported files
 
 
 def category_columns() -> list[Category | None]:
@@ -165,11 +165,11 @@ def category_columns() -> list[Category | None]:
 
 
 def action_numbers() -> dict[int, Action]:
-    """The actions by the numbers under which exported timelines have them."""
+    """The actions by their numbers in exported timelines."""
     order = reach(f"{MODULE}._ACTION_TO_INDEX")
     return {order[reach(f"{MODULE}.Action.{name}")]: action for name, action in _ACTIONS.items()}
 
 
 def plot(prof: torch.profiler.profile) -> str:
-    """The memory of a profile over time as a page of HTML."""
+    """The HTML page of a profile's memory over time."""
     return str(reach("torch.cuda._memory_viz.profile_plot")(prof))

@@ -1,4 +1,4 @@
-"""Layers that the cases profile. Their numbers do not matter, their tensors do."""
+"""Layers to profile. Only their tensors matter, not their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Gain(nn.Module):
-    """Multiplies each feature by a factor it learns: a module whose parameter no layer of torch's own holds."""
+    """Multiplies each feature by a learned factor: a module with a parameter that no torch layer holds."""
 
     def __init__(self, features: int, device: torch.device) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class Gain(nn.Module):
 
 
 class LateLinear(nn.Module):
-    """A linear layer that has no parameters until it is called."""
+    """A linear layer that creates its parameters at the first call."""
 
     weight: nn.Parameter
     bias: nn.Parameter
@@ -29,7 +29,7 @@ class LateLinear(nn.Module):
         self.features, self.results, self.device = features, results, device
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Input is (batch, features), the result (batch, results)."""
+        """The input is (batch, features), the result (batch, results)."""
         if not self._parameters:
             self.weight = nn.Parameter(torch.full((self.results, self.features), 0.25, device=self.device))
             self.bias = nn.Parameter(torch.zeros(self.results, device=self.device))
@@ -37,17 +37,17 @@ class LateLinear(nn.Module):
 
 
 def linear(features: int, results: int, device: torch.device, bias: bool = True) -> nn.Linear:
-    """A linear layer of torch's on a device."""
+    """A torch linear layer on a device."""
     return nn.Linear(features, results, bias=bias, device=device)
 
 
 def perceptron(device: torch.device) -> nn.Sequential:
-    """Two layers, each with a weight and a bias, and one of our own between: three features in, one result."""
+    """Two linear layers with bias and a custom one between them: three input features, one result."""
     return nn.Sequential(linear(3, 5, device), Gain(5, device), nn.Tanh(), linear(5, 1, device))
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """One step of training; gradients are cleared before it and so outlive it. Returns the loss."""
+    """One training step. Gradients are cleared at its start, so they outlive it. Returns the loss."""
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(x), target)
     loss.backward()

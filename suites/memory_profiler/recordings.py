@@ -1,4 +1,4 @@
-"""A run under the memory profiler, and what can be asked of it in terms of the tensors of the case."""
+"""A run under the memory profiler, and queries on it by the tensors of the case."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EVERYTHING = {"record_shapes": True, "profile_memory": True, "with_stack": True}
 
 
 class Recording:
-    """What the memory profiler says of a run that has ended.
+    """The memory profiler's results for a finished run.
 
-    Tensors that a case asks about must have been alive when the run ended, and still be: they are found by address.
+    Tensors are found by address, so they must have been alive when the run ended, and still be alive.
     """
 
     def __init__(self, prof: profile, result: Any) -> None:
@@ -32,7 +32,7 @@ class Recording:
 
     @functools.cached_property
     def memory(self) -> Any:
-        """torch's own object."""
+        """torch's memory profile object."""
         return private.memory_profile(self.prof)
 
     @functools.cached_property
@@ -42,26 +42,26 @@ class Recording:
 
     @functools.cached_property
     def categories(self) -> dict[State, Category | None]:
-        """What each version of each tensor is."""
+        """The category of each version of each tensor."""
         return private.categories(self.memory)
 
     @functools.cached_property
     def timeline(self) -> list[Event]:
-        """What happened to memory."""
+        """The memory events."""
         return private.timeline(self.memory)
 
     @functools.cached_property
     def gradients(self) -> list[FoundGradient]:
-        """The gradients that events give away."""
+        """The gradients extracted from events."""
         return private.found_gradients(self.prof)
 
     @functools.cached_property
     def matches(self) -> list[Match]:
-        """The schemas of operators."""
+        """The schema matches of operators."""
         return private.matches(self.prof)
 
     def key(self, tensor: torch.Tensor) -> Key:
-        """The memory that a live tensor has; fails the case if the profiler saw nothing done with it."""
+        """The key of a live tensor's memory; fails the case if the profiler has no record of it."""
         address, device = tensor.untyped_storage().data_ptr(), str(tensor.device)
         freed = {key for node in self.nodes for key in node.frees}
         found = {state.key for state in self.categories if (state.key.address, state.key.device) == (address, device)}
@@ -69,21 +69,21 @@ class Recording:
         return max(found - freed, key=lambda key: key.allocation or 0)
 
     def category(self, tensor: torch.Tensor) -> Category | None:
-        """What a live tensor is, in all its versions; fails the case if versions differ."""
+        """The category of a live tensor in all its versions; fails the case if versions differ."""
         versions = self.versions(tensor)
-        assert len(set(versions.values())) == 1, f"one category was expected of all versions, got {versions}"
+        assert len(set(versions.values())) == 1, f"expected one category for all versions, got {versions}"
         return versions[0]
 
     def versions(self, tensor: torch.Tensor) -> dict[int, Category | None]:
-        """What each version of a live tensor is."""
+        """The category of each version of a live tensor."""
         key = self.key(tensor)
         return {state.version: category for state, category in self.categories.items() if state.key == key}
 
     def maker(self, tensor: torch.Tensor, version: int = 0) -> Node | None:
-        """The node that made a version of a live tensor; None if it was there before."""
+        """The node that created a version of a live tensor, or None if it existed before."""
         state = State(self.key(tensor), version)
         makers = [node for node in self.nodes if state in node.makes]
-        assert len(makers) <= 1, f"{len(makers)} nodes are said to have made one version"
+        assert len(makers) <= 1, f"{len(makers)} nodes created the same version"
         return makers[0] if makers else None
 
     def named(self, name: str) -> list[Node]:
@@ -97,16 +97,16 @@ class Recording:
         return found[0]
 
     def names(self, **tensors: torch.Tensor) -> Names:
-        """Names for a listing, from live tensors."""
+        """Names for a listing, for live tensors."""
         return Names({self.key(tensor): name for name, tensor in tensors.items()})
 
     def sizes(self, device: torch.device) -> list[tuple[int, Sizes]]:
-        """The bytes of each category on a device over time, as the timeline has it."""
+        """The bytes of each category on a device over time, according to the timeline."""
         return sizes_over_time([e for e in self.timeline if e.key.device == str(device)], self.categories)
 
 
 def record(work: Callable[[], object], device: torch.device = CPU) -> Recording:
-    """Run `work` once with all that the memory profiler needs. What it returns is kept alive."""
+    """Run `work` once with all options that the memory profiler needs. Keeps its result alive."""
     warm_up(device)
     with recording(device) as prof:
         result = work()
@@ -115,9 +115,10 @@ def record(work: Callable[[], object], device: torch.device = CPU) -> Recording:
 
 @contextmanager
 def recording(device: torch.device) -> Iterator[profile]:
-    """A profile of the block with all that the memory profiler needs, undisturbed.
+    """Profile the block with all options that the memory profiler needs.
 
-    Python's garbage collector is off, lest it free tensors of no concern."""
+    Python's garbage collector is off, so that it does not free unrelated tensors.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -129,16 +130,16 @@ def recording(device: torch.device) -> Iterator[profile]:
 
 
 def activities(device: torch.device) -> list[ProfilerActivity]:
-    """What a profile on this device records: a run on the CPU does not touch a GPU."""
+    """The activities to profile on this device: a run on the CPU does not touch a GPU."""
     return [ProfilerActivity.CPU, ProfilerActivity.CUDA] if device.type == "cuda" else [ProfilerActivity.CPU]
 
 
 @functools.cache
 def warm_up(device: torch.device) -> None:
-    """Do once what torch does on first use only: imports, libraries' workspaces, its own caches.
+    """Complete torch's first-use initialization: imports, library workspaces, caches.
 
-    Within a profile, imports leave Python frames with garbage for names (https://github.com/pytorch/pytorch/issues/136040)
-    and workspaces appear as memory of the run.
+    Within a profile, imports leave Python frames with garbage names (https://github.com/pytorch/pytorch/issues/136040),
+    and workspaces are recorded as memory of the run.
     """
     model = perceptron(device)
     x, target = torch.ones((2, 3), device=device), torch.ones((2, 1), device=device)

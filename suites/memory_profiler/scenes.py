@@ -1,4 +1,4 @@
-"""Small programs that several cases profile: what they start from, what they do, what they leave."""
+"""Small programs that several cases profile: their inputs, their work, and their results."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A program to run once. `given` are its tensors that are there before; `work` returns those it leaves, by name."""
+    """A program to run once. `given` are its input tensors; `work` returns the tensors that it leaves, by name."""
 
     work: Callable[[], Tensors]
     given: Tensors = field(default_factory=dict)
 
 
 def values(device: torch.device, count: int = 6, grad: bool = False) -> torch.Tensor:
-    """A vector of numbers other than zero."""
+    """A vector of nonzero numbers."""
     return torch.linspace(0.5, 1.5, count, device=device, requires_grad=grad)
 
 
 def annotated(device: torch.device) -> Scene:
-    """Two writes and two new tensors in nested scopes, one of them with a name that could be an operator's."""
+    """Two writes and two new tensors in nested scopes, one of which has a name like an operator's."""
     x, y = values(device), values(device)
 
     def work() -> Tensors:
@@ -40,7 +40,7 @@ def annotated(device: torch.device) -> Scene:
 
 
 def scalar(device: torch.device) -> Scene:
-    """A number of Python's as an operand: torch makes a tensor of it that no operator asked for."""
+    """A Python number as an operand: torch creates a tensor for it outside of any operator."""
     x = values(device)
 
     def work() -> Tensors:
@@ -51,7 +51,7 @@ def scalar(device: torch.device) -> Scene:
 
 
 def product(device: torch.device) -> Scene:
-    """A new tensor, and a view of it."""
+    """A new tensor and a view of it."""
     x, w = values(device), values(device, grad=True)
 
     def work() -> Tensors:
@@ -61,12 +61,12 @@ def product(device: torch.device) -> Scene:
 
 
 def product_without_graph(device: torch.device) -> Scene:
-    """The same while autograd is off."""
+    """The same with autograd off."""
     return _without_graph(product(device))
 
 
 def product_in_place(device: torch.device) -> Scene:
-    """A tensor multiplied in place by one that requires a gradient, for which autograd saves the old value."""
+    """An in-place multiplication by a tensor that requires grad, for which autograd saves the old value."""
     x, w = values(device), values(device, grad=True)
 
     def work() -> Tensors:
@@ -77,7 +77,7 @@ def product_in_place(device: torch.device) -> Scene:
 
 
 def product_in_place_without_graph(device: torch.device) -> Scene:
-    """The same while autograd is off."""
+    """The same with autograd off."""
     return _without_graph(product_in_place(device))
 
 
@@ -90,7 +90,7 @@ def _without_graph(scene: Scene) -> Scene:
 
 
 def pass_back(device: torch.device) -> Scene:
-    """Forward through two operators, and backward."""
+    """A forward through two operators, and backward."""
     x, w = values(device, 1), values(device, 1, grad=True)
 
     def work() -> Tensors:
@@ -102,14 +102,14 @@ def pass_back(device: torch.device) -> Scene:
 
 
 def pass_back_again(device: torch.device) -> Scene:
-    """The same, with a gradient from before to add to."""
+    """The same with an existing gradient to accumulate into."""
     scene = pass_back(device)
     scene.work()
     return scene
 
 
 def chain(device: torch.device) -> Scene:
-    """Tensors made, changed in place with a number of Python's, and given as `out=`."""
+    """Tensors that are created, changed in place with a Python number, and passed as `out=`."""
 
     def work() -> Tensors:
         a = torch.ones(7, device=device)
@@ -121,7 +121,7 @@ def chain(device: torch.device) -> Scene:
 
 
 def views_and_deletion(device: torch.device) -> Scene:
-    """Writes through views, a concatenation, and a tensor that is changed and dropped between uses of the others."""
+    """Writes through views, a concatenation, and a tensor that is changed and freed between uses of the others."""
     x = values(device)
 
     def work() -> Tensors:
@@ -139,7 +139,7 @@ def views_and_deletion(device: torch.device) -> Scene:
 
 
 def stacked(device: torch.device) -> Scene:
-    """Two layers of plain tensors, trained for two steps by hand: a gradient is made, then added to."""
+    """Two layers of plain tensors, trained for two steps by hand: gradients are created, then accumulated."""
     x = values(device)
     weights = [values(device, grad=True) for _ in range(2)]
 
@@ -161,7 +161,7 @@ def stacked(device: torch.device) -> Scene:
 
 
 def leaves_forward(device: torch.device) -> Scene:
-    """Operators on tensors that require gradients, and nothing else: no module, no backward."""
+    """Operators on tensors that require grad, without module or backward."""
     v, w = values(device, grad=True), values(device, grad=True)
 
     def work() -> Tensors:
@@ -190,7 +190,7 @@ def leaves_backward(device: torch.device) -> Scene:
 
 
 def leaves_step(device: torch.device) -> Scene:
-    """The same with an optimiser's step."""
+    """The same with an optimizer step."""
     v, w = values(device, grad=True), values(device, grad=True)
     optimizer = torch.optim.SGD([v, w], lr=0.1)
 
@@ -208,7 +208,7 @@ def leaves_step(device: torch.device) -> Scene:
 
 
 def module_forward(device: torch.device) -> Scene:
-    """A layer that is called."""
+    """A call of a layer."""
     return _module(torch.nn.Sequential(linear(3, 2, device)), device)
 
 
@@ -218,17 +218,17 @@ def module_backward(device: torch.device) -> Scene:
 
 
 def module_step(device: torch.device) -> Scene:
-    """A layer, a loss, its backward and an optimiser's step."""
+    """A layer, a loss, its backward and an optimizer step."""
     return _module(torch.nn.Sequential(linear(3, 2, device)), device, backward=True, step=True)
 
 
 def layers_forward(device: torch.device) -> Scene:
-    """Two layers, the second without bias, and what stands between and after them."""
+    """Two layers, the second without bias, with activation functions between and after them."""
     return _module(_layers(device), device)
 
 
 def layers_backward(device: torch.device) -> Scene:
-    """The same, a loss and its backward."""
+    """The same with a loss and its backward."""
     return _module(_layers(device), device, backward=True)
 
 
@@ -260,10 +260,10 @@ def _module(model: torch.nn.Sequential, device: torch.device, backward: bool = F
 
 
 def training(device: torch.device) -> Scene:
-    """A step of training with momentum, as it is after the first: the momentum is there before.
+    """A training step with momentum after the first one, so that the momentum buffers exist.
 
-    Gradients are not, so that the run frees nothing from before it: the CPU's profiler can be wrong about the size of
-    such memory, when it has the address of memory that was taken in one profile and freed outside any.
+    The gradients are cleared before, so the run frees no memory from before it. On the CPU, the profiler can be wrong
+    about the size of such memory if its address was allocated in one profile and freed outside of any.
     """
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -1,4 +1,4 @@
-"""What each tensor is: parameter, gradient, input, activation, temporary, state of an optimiser."""
+"""The category of each tensor: parameter, gradient, input, activation, temporary, optimizer state."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .values import Category
 
 CLASS = "test_memory_profiler::TestMemoryProfilerE2E"
 
-# Operators of the software device are made of others than those of the devices torch has built in, and so are the
-# tensors that categories are told from.
+# Operators of the software device call other operators than those of torch's own devices, which changes the tensors
+# from which categories are derived.
 pytestmark = pytest.mark.requires(not_={"device": "soft"})
 
 
 def covers(test: str) -> pytest.MarkDecorator:
-    """The mark for a row of the reference."""
+    """The mark for an inventory row."""
     return pytest.mark.covers(f"{CLASS}::{test}")
 
 
 def check_parameters(recording: Recording, model: nn.Module, with_gradients: bool) -> None:
-    """Each parameter is one in all its versions; its gradient is one, or is not there."""
+    """Check that each parameter is one in all its versions, and that its gradient, if it exists, is one."""
     for name, parameter in model.named_parameters():
         assert recording.category(parameter) is Category.PARAMETER, name
         assert (parameter.grad is not None) == with_gradients
@@ -41,8 +41,7 @@ def check_parameters(recording: Recording, model: nn.Module, with_gradients: boo
 @covers("test_parameters_and_gradients")
 @pytest.mark.parametrize("before", [0, 1, 2], ids=["first", "second", "third"])
 def test_categories_of_a_training_step_show_parameters_and_gradients(device: torch.device, before: int) -> None:
-    """Contract: in whichever step, parameters and gradients are told: in the first step, in which gradients come to
-    be after the model is called, as in later ones."""
+    """Parameters and gradients are recognized in every step, also in the first, which creates the gradients."""
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
@@ -57,8 +56,7 @@ def test_categories_of_a_training_step_show_parameters_and_gradients(device: tor
 @covers("test_parameters_and_gradients")
 @pytest.mark.parametrize("trained", [False, True], ids=["untrained", "trained"])
 def test_categories_of_a_call_show_parameters_and_gradients_from_before(device: torch.device, trained: bool) -> None:
-    """Contract: a run that only calls the model knows its parameters, and gradients from before though nothing uses
-    them; where there are none it makes none up."""
+    """A run that only calls the model recognizes its parameters and existing gradients, and invents none."""
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
@@ -74,9 +72,11 @@ def test_categories_of_a_call_show_parameters_and_gradients_from_before(device: 
 
 @covers("test_parameters_and_gradients_set_to_none")
 @pytest.mark.parametrize("cleared", [False, True], ids=["gradients_there", "gradients_gone"])
-def test_categories_gradients_replaced_at_each_step_are_all_told(device: torch.device, cleared: bool) -> None:
-    """Contract: over several steps, each of which drops the gradients of the one before, every gradient is one, the
-    first and those that Python's tracer has not seen; parameters stay parameters throughout."""
+def test_categories_gradients_replaced_at_each_step_are_recognized(device: torch.device, cleared: bool) -> None:
+    """Over several steps with cleared gradients, every gradient is recognized.
+
+    This includes the first and those that Python's tracer did not see; parameters stay parameters.
+    """
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
@@ -110,8 +110,7 @@ def test_categories_gradients_replaced_at_each_step_are_all_told(device: torch.d
 def test_categories_parameters_made_in_the_run_are_parameters(
     device: torch.device, late: Callable[[torch.device], nn.Module], there: int
 ) -> None:
-    """Contract: the parameters of a layer that has none, or none with memory, until it is called are told like the
-    others, and so are their gradients."""
+    """Parameters that a layer creates or allocates at its first call are recognized, and so are their gradients."""
     model = nn.Sequential(linear(3, 4, device), nn.Tanh(), late(device), nn.Tanh(), linear(2, 1, device))
     x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
     assert len(list(model.parameters())) == there
@@ -131,8 +130,7 @@ def test_categories_parameters_made_in_the_run_are_parameters(
 
 @covers("test_manual_optimizer_step")
 def test_categories_parameters_of_an_update_by_hand(device: torch.device) -> None:
-    """Contract: no optimiser is needed to tell parameters from gradients: an in-place update by hand will do, and the
-    updated version is still a parameter."""
+    """Parameters are recognized without an optimizer, by an in-place update; the updated version is a parameter too."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
     x = torch.ones((2, 3), device=device)
 
@@ -151,8 +149,10 @@ def test_categories_parameters_of_an_update_by_hand(device: torch.device) -> Non
 
 @covers("test_manual_optimizer_step")
 def test_categories_parameters_by_the_data_flow_alone(device: torch.device) -> None:
-    """Contract: without module and optimiser, too, a tensor that a gradient is computed from and that is updated from
-    that gradient is a parameter, in all its versions; what goes with it into the first layer is input."""
+    """Without module and optimizer, a tensor with a gradient that is updated from it is a parameter in all versions.
+
+    The other operand of the first layer is input.
+    """
     scene = scenes.stacked(device)
     recording = record(scene.work, device)
 
@@ -170,9 +170,9 @@ def test_categories_parameters_by_the_data_flow_alone(device: torch.device) -> N
 
 
 @covers("test_inputs_fwd")
-def test_categories_input_is_what_a_model_is_called_with(device: torch.device) -> None:
-    """Contract: what a model with known parameters is called with is input, made before the run or in it; what the
-    model makes of it is not, and its parameters are not."""
+def test_categories_input_of_a_model_call(device: torch.device) -> None:
+    """The tensors that a model with known parameters is called with are inputs, whether created before or in the
+    run."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
     before = [torch.ones((2, 3), device=device) for _ in range(2)]
 
@@ -203,8 +203,10 @@ def test_categories_input_is_what_a_model_is_called_with(device: torch.device) -
 def test_categories_of_a_model_with_unknown_parameters_are_none(
     device: torch.device, late: Callable[[torch.device], nn.Module]
 ) -> None:
-    """Contract: a model whose parameters come to be in the run, which has no backward, could be any operators on any
-    tensors. So nothing is said of anything: above all, parameters are not taken for inputs."""
+    """A forward of a model that creates its parameters in the run gives no categories.
+
+    In particular, its parameters are not inputs.
+    """
     model = late(device)
     before = [torch.ones((2, 3), device=device) for _ in range(2)]
 
@@ -224,8 +226,7 @@ def test_categories_of_a_model_with_unknown_parameters_are_none(
 @covers("test_inputs_fwd_bwd")
 @pytest.mark.parametrize("optimized", [True, False], ids=["step", "no_step"])
 def test_categories_inputs_and_targets_stay_input_through_backward(device: torch.device, optimized: bool) -> None:
-    """Contract: both what a model is called with and what its result is compared with are input, made before the run
-    or in it, although gradients are computed from them, with and without an optimiser's step."""
+    """Model inputs and loss targets are inputs, although gradients are computed from them, with or without a step."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -249,11 +250,11 @@ def test_categories_inputs_and_targets_stay_input_through_backward(device: torch
     assert [recording.category(tensor) for tensor in recording.result] == [Category.INPUT] * 8
 
 
-# What operators make, end to end
+# Results of operators, end to end
 
 
 def made_forward(recording: Recording) -> dict[str, set[Category | None]]:
-    """What it is that operators, other than autograd's and those that make tensors of nothing, made: by their name."""
+    """The categories of the results of each non-autograd operator with inputs, by name."""
     found: dict[str, set[Category | None]] = {}
     for node in recording.nodes:
         if node.reads and node.name.startswith("aten::"):
@@ -262,14 +263,13 @@ def made_forward(recording: Recording) -> dict[str, set[Category | None]]:
 
 
 def made_backward(recording: Recording) -> set[Category | None]:
-    """What it is that the nodes of autograd made."""
+    """The categories of the tensors that autograd nodes created."""
     return {recording.categories[state] for node in recording.nodes if "Backward0" in node.name for state in node.makes}
 
 
 @covers("test_categories_e2e_simple_fwd")
 def test_categories_of_operators_alone_are_none(device: torch.device) -> None:
-    """Contract: without a module, a backward or an optimiser nothing tells one tensor from another: none is labelled,
-    whether it requires a gradient or not."""
+    """Without module, backward or optimizer, no tensor has a category, whether or not it requires grad."""
     recording = record(scenes.leaves_forward(device).work, device)
 
     assert len(recording.categories) >= 6
@@ -278,8 +278,10 @@ def test_categories_of_operators_alone_are_none(device: torch.device) -> None:
 
 @covers("test_categories_e2e_simple_fwd_bwd")
 def test_categories_gradient_and_input_by_a_backward(device: torch.device) -> None:
-    """Contract: a backward tells gradients, and by them what they are computed from: inputs. Leaves that nothing
-    updates are among those: what makes a parameter is that a gradient flows back into it."""
+    """A backward identifies gradients and the inputs that they are computed from.
+
+    Leaves that are not updated are inputs too, because only an update makes a tensor a parameter.
+    """
     recording = record(scenes.leaves_backward(device).work, device)
 
     left = recording.result
@@ -297,8 +299,7 @@ def test_categories_gradient_and_input_by_a_backward(device: torch.device) -> No
 
 @covers("test_categories_e2e_simple_fwd_bwd_step")
 def test_categories_parameter_and_activation_by_an_optimizer_step(device: torch.device) -> None:
-    """Contract: an optimiser's step tells parameters, and by them activations: what inputs and parameters are made
-    into, up to the loss, and nothing made in the backward."""
+    """An optimizer step identifies parameters, and with them the activations up to the loss."""
     recording = record(scenes.leaves_step(device).work, device)
 
     left = recording.result
@@ -335,8 +336,10 @@ MODULES = [
 def test_categories_by_a_module_call_are_complete(
     device: torch.device, scene: Callable[[torch.device], Scene], backward: bool
 ) -> None:
-    """Contract: a module that is called tells parameters and inputs, and by them activations, without a backward;
-    one adds gradients and autograd's own tensors. No tensor is left without a label, and each label is right."""
+    """A module call identifies parameters, inputs and activations without a backward.
+
+    A backward adds gradients and autograd details. Every tensor has the correct category.
+    """
     recording = record(scene(device).work, device)
 
     for name, tensor in recording.result.items():
@@ -353,7 +356,8 @@ def test_categories_by_a_module_call_are_complete(
     forward = made_forward(recording)
     layers = {"aten::linear", "aten::sigmoid"} & forward.keys()
     assert "aten::linear" in layers
-    # torch knows a tensor by the operators that are given it. On CUDA a layer's result is given to none but the next.
+    # torch identifies a tensor by the operators that use it. On CUDA, a layer's result is used only by the next
+    # operator.
     unknown: list[set[Category | None]] = [set()] if device.type == "cuda" and scene is scenes.module_forward else []
     assert all(forward[layer] in [{Category.ACTIVATION}, *unknown] for layer in layers)
     seen = set(recording.categories.values())
@@ -365,7 +369,7 @@ def test_categories_by_a_module_call_are_complete(
         assert made_backward(recording) >= {Category.GRADIENT, Category.AUTOGRAD_DETAIL}
 
 
-# State of optimisers, temporaries
+# Optimizer state and temporaries
 
 OPTIMIZERS = [
     pytest.param(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 1, id="sgd_with_momentum"),
@@ -375,14 +379,16 @@ OPTIMIZERS = [
 
 @pytest.mark.parametrize(("make", "buffers"), OPTIMIZERS)
 @pytest.mark.parametrize("steps", [1, 2], ids=["made_in_the_run", "from_before"])
-def test_categories_optimizer_state_is_what_an_optimizer_keeps(
+def test_categories_optimizer_state_is_kept_by_an_optimizer(
     device: torch.device,
     make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     buffers: int,
     steps: int,
 ) -> None:
-    """Contract: buffers that an optimiser keeps for a parameter are its state in all versions: made in the run or
-    before it, although they are updated from gradients as parameters are. Nothing else is."""
+    """Buffers that an optimizer keeps per parameter are its state, and nothing else is.
+
+    This holds whether they are created in the run or before, although gradients update them as they do parameters.
+    """
     model = perceptron(device)
     optimizer = make(list(model.parameters()))
     x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
@@ -404,9 +410,8 @@ def test_categories_optimizer_state_is_what_an_optimizer_keeps(
     assert labelled == {recording.key(tensor) for tensor in state}
 
 
-def test_categories_temporary_is_what_dies_within_an_operator(device: torch.device) -> None:
-    """Contract: the temporaries of a composite operator are labelled so even where nothing else can be said, and
-    exactly they are."""
+def test_categories_temporary_is_freed_within_its_operator(device: torch.device) -> None:
+    """The temporaries of a composite operator are labelled TEMPORARY, and no other tensors are."""
     x = scenes.values(device)
     recording = record(lambda: torch.nn.functional.cosine_similarity(x, x, dim=0).neg(), device)
 
@@ -415,9 +420,8 @@ def test_categories_temporary_is_what_dies_within_an_operator(device: torch.devi
     assert temporary
 
 
-def test_categories_autograd_detail_is_what_backward_makes_and_frees(device: torch.device) -> None:
-    """Contract: what the backward makes on its way to the gradients is its detail: none of it outlives the run's
-    backward, and gradients are not among it."""
+def test_categories_autograd_detail_is_created_and_freed_by_backward(device: torch.device) -> None:
+    """Intermediate tensors of the backward are AUTOGRAD_DETAIL; all are freed, and gradients are not among them."""
     recording = record(scenes.layers_backward(device).work, device)
 
     details = {key for (key, _), category in recording.categories.items() if category is Category.AUTOGRAD_DETAIL}

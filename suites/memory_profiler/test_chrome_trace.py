@@ -1,4 +1,4 @@
-"""The trace for Chrome's viewer, of a profile with memory, shapes and stacks: valid, and of what the run did."""
+"""The Chrome trace of a profile with memory, shapes and stacks: valid, and with the events of the run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .values import Action
 
 Event = dict[str, Any]
 
-SLACK_US = 0.002  # begin and duration are rounded to nanoseconds each
+SLACK_US = 0.002  # start and duration are each rounded to nanoseconds
 
 
-#: Numbers of the types of devices in a trace, those of c10::DeviceType; any backend from outside is PrivateUse1.
+#: Device type numbers in a trace, from c10::DeviceType; every out-of-tree backend is PrivateUse1.
 KINDS = {"cpu": 0, "cuda": 1, "soft": 20}
 
 
 def trace(found: Recording | profile, path: Path) -> dict[str, Any]:
-    """What an exported trace holds. torch packs it if its name says so."""
+    """The content of an exported trace, which torch compresses if the file name says so."""
     prof = found.prof if isinstance(found, Recording) else found
     prof.export_chrome_trace(str(path))
     data = path.read_bytes()
@@ -37,25 +37,27 @@ def trace(found: Recording | profile, path: Path) -> dict[str, Any]:
 
 
 def of_kind(document: dict[str, Any], *kinds: str) -> list[Event]:
-    """The events of some categories, in order of time."""
+    """The events of some categories, in chronological order."""
     return sorted((e for e in document["traceEvents"] if e.get("cat") in kinds), key=lambda e: e["ts"])
 
 
 def named(document: dict[str, Any], name: str, kind: str = "cpu_op") -> list[Event]:
-    """The events of one category and name, in order of time."""
+    """The events of one category and name, in chronological order."""
     return [event for event in of_kind(document, kind) if event["name"] == name]
 
 
 def within(inner: Event, outer: Event) -> bool:
-    """Whether an event is in the time of another."""
+    """Whether an event lies within another one's time."""
     end = inner["ts"] + inner.get("dur", 0)
     return bool(outer["ts"] - SLACK_US <= inner["ts"] and end <= outer["ts"] + outer["dur"] + SLACK_US)
 
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
 def test_export_chrome_trace_is_what_the_viewer_reads(device: torch.device, tmp_path: Path, ending: str) -> None:
-    """Contract: the file is a JSON object with a list of events, packed if its name says so. Each has a phase and a
-    name; one with a duration has a begin, a length that is not negative, a process and a thread."""
+    """The file is a JSON object with a list of events, compressed if its name says so.
+
+    Each event has a phase and a name; one with a duration has a start, a non-negative duration, a process and a thread.
+    """
     document = trace(record(scenes.training(device).work, device), tmp_path / f"trace{ending}")
 
     events = document["traceEvents"]
@@ -71,8 +73,7 @@ def test_export_chrome_trace_is_what_the_viewer_reads(device: torch.device, tmp_
 
 
 def test_export_chrome_trace_has_the_operators_of_the_run(device: torch.device, tmp_path: Path) -> None:
-    """Contract: each operator that was called is there as often as it was called, in order, inside the scope that it
-    was called in and not in the others."""
+    """Each operator occurs as often as it was called, in order, within the scope of its call."""
     x = scenes.values(device)
 
     def work() -> None:
@@ -92,7 +93,7 @@ def test_export_chrome_trace_has_the_operators_of_the_run(device: torch.device, 
 
 
 def test_export_chrome_trace_has_the_shapes_of_inputs(device: torch.device, tmp_path: Path) -> None:
-    """Contract: an operator's event has shape and type of each input tensor; without `record_shapes` it has none."""
+    """An operator's event has shape and type of each input tensor; without `record_shapes` it has none."""
     a, b = torch.ones((2, 3), device=device), torch.ones((3, 5), device=device)
     rows = torch.tensor([1, 0, 1, 1], device=device)
 
@@ -111,8 +112,11 @@ def test_export_chrome_trace_has_the_shapes_of_inputs(device: torch.device, tmp_
 
 
 def test_export_chrome_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path) -> None:
-    """Contract: memory taken and given back is there as moments, each with bytes (negative for given back), address
-    and device, in the time of the operator that took it: the same as in the timeline."""
+    """Allocations and frees are instants with bytes (negative for frees), address and device, within their operator's
+    time.
+
+    They equal those of the timeline.
+    """
     found = record(scenes.chain(device).work, device)
     document = trace(found, tmp_path / "trace.json")
 
@@ -134,7 +138,7 @@ def test_export_chrome_trace_has_the_memory_of_the_run(device: torch.device, tmp
 
 
 def test_export_chrome_trace_totals_follow_from_its_bytes(tmp_path: Path) -> None:
-    """Contract: on the CPU each moment's total is the one before it, changed by the moment's bytes."""
+    """On the CPU, each instant's total is the previous one plus the instant's bytes."""
     document = trace(record(scenes.training(torch.device("cpu")).work), tmp_path / "trace.json")
 
     moments = [moment["args"] for moment in named(document, "[memory]", "cpu_instant_event")]
@@ -144,8 +148,10 @@ def test_export_chrome_trace_totals_follow_from_its_bytes(tmp_path: Path) -> Non
 
 
 def test_export_chrome_trace_has_the_frames_of_the_run(device: torch.device, tmp_path: Path) -> None:
-    """Contract: with stacks, each call of a Python function is there, and modules by their class; operators are in the
-    time of the frame that called them. Without stacks there are no frames."""
+    """With stacks, the trace has each Python call, and modules by class, with operators within their caller's time.
+
+    Without stacks it has no frames.
+    """
     scene = scenes.training(device)
     with_stacks = trace(record(scene.work, device), tmp_path / "stacks.json")
     with profile(activities=activities(device), record_shapes=True) as prof:
@@ -164,8 +170,7 @@ def test_export_chrome_trace_has_the_frames_of_the_run(device: torch.device, tmp
 
 
 def test_export_chrome_trace_joins_backward_to_forward(tmp_path: Path) -> None:
-    """Contract: each node of the backward is joined by an arrow to the operator that it belongs to: from the time of
-    the one to the time of the other."""
+    """An arrow joins each backward node with its forward operator."""
     document = trace(record(scenes.pass_back(torch.device("cpu")).work), tmp_path / "trace.json")
 
     ends = of_kind(document, "fwdbwd")
@@ -183,10 +188,10 @@ def test_export_chrome_trace_joins_backward_to_forward(tmp_path: Path) -> None:
 
 
 def test_add_metadata_is_in_the_exported_trace(tmp_path: Path) -> None:
-    """Contract: metadata given while the profile runs is in the file, words and JSON alike.
+    """Metadata added during the profile is in the file, as text and as JSON.
 
-    Plain words: torch's writer turns the backslash of an escaped quote into a slash, which ends the text there and
-    leaves a file that is no JSON.
+    The text has no quotes, because torch's writer turns the backslash of an escaped quote into a slash, which ends the
+    string and makes the file invalid JSON.
     """
     cpu = torch.device("cpu")
     warm_up(cpu)
@@ -202,7 +207,7 @@ def test_add_metadata_is_in_the_exported_trace(tmp_path: Path) -> None:
 
 
 def test_export_chrome_trace_before_the_run_is_an_error(tmp_path: Path) -> None:
-    """Contract: a profile that has not started has nothing to export: an error, and no file."""
+    """Exporting a profile that has not started raises and writes no file."""
     path = tmp_path / "trace.json"
 
     with pytest.raises((AssertionError, RuntimeError), match="must be initialized"):
@@ -213,8 +218,10 @@ def test_export_chrome_trace_before_the_run_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.requires(device="cuda")
 def test_export_chrome_trace_kernels_are_joined_to_their_launches(device: torch.device, tmp_path: Path) -> None:
-    """Contract: each kernel is there on its device and stream, and has the number of a launch that began before it
-    and that lies in the time of the operator which called for it. Streams that differ have different numbers."""
+    """Each kernel has its device, its stream, and the correlation id of a launch that started before it.
+
+    The launch lies within its operator. Different streams have different numbers.
+    """
     x = scenes.values(device)
     first, second = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
@@ -227,7 +234,9 @@ def test_export_chrome_trace_kernels_are_joined_to_their_launches(device: torch.
     document = trace(record(work, device), tmp_path / "trace.json")
 
     kernels = of_kind(document, "kernel")
-    assert len(kernels) == 3, "the profiler recorded no kernel each (may this user read its counters?)"
+    assert len(kernels) == 3, (
+        "the profiler did not record one kernel per call (may this user read the device's counters?)"
+    )
     launches = {e["args"]["correlation"]: e for e in of_kind(document, "cuda_runtime", "cuda_driver")}
     for kernel, sine in zip(kernels, named(document, "aten::sin"), strict=True):
         launch = launches[kernel["args"]["correlation"]]

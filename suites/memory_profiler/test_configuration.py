@@ -1,4 +1,4 @@
-"""What a profile must have recorded before anything can be said about its memory."""
+"""The profiler options that a memory profile requires."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ INCOMPLETE = [given for count in range(len(NEEDED)) for given in combinations(NE
 @CONFIG
 @pytest.mark.parametrize("given", INCOMPLETE, ids=["+".join(given) or "nothing" for given in INCOMPLETE])
 def test_memory_profile_names_an_option_left_out(given: tuple[str, ...]) -> None:
-    """Contract: without shapes, memory and stacks there is no answer but a ValueError, which names each option that
-    is missing, as it must be written, and none that was given."""
+    """Without shapes, memory or stacks, a ValueError names each missing option as an argument, and no others."""
     with profile(activities=[ProfilerActivity.CPU], **dict.fromkeys(given, True)) as prof:
         torch.ones(1)
 
@@ -32,8 +31,8 @@ def test_memory_profile_names_an_option_left_out(given: tuple[str, ...]) -> None
 
 
 @CONFIG
-def test_memory_profile_with_every_option_answers() -> None:
-    """Contract: a profile with all three options has a memory profile, also if nothing happened in it."""
+def test_memory_profile_with_every_option() -> None:
+    """A profile with all three options has a memory profile, even if it is empty."""
     busy = record(lambda: torch.ones(1).neg())
     idle = record(lambda: None)
 
@@ -45,15 +44,15 @@ def test_memory_profile_with_every_option_answers() -> None:
 
 
 def test_memory_profile_before_the_run_is_an_error() -> None:
-    """Contract: asked of a profile that has not started, it is an error: not an empty answer."""
+    """A memory profile of a profile that has not started raises."""
     prof = profile(activities=[ProfilerActivity.CPU], **dict.fromkeys(NEEDED, True))
 
     with pytest.raises((AssertionError, RuntimeError), match="must be initialized"):
         private.memory_profile(prof)
 
 
-def test_memory_profile_asked_twice_is_equal() -> None:
-    """Contract: the answer is a reading: asking twice gives the same data flow, categories and timeline."""
+def test_memory_profile_read_twice_is_equal() -> None:
+    """Reading the memory profile twice gives the same data flow, categories and timeline."""
     recording = record(lambda: torch.ones(3).neg().exp_())
     again = private.memory_profile(recording.prof)
 

@@ -1,4 +1,4 @@
-"""The data flow: which operator read, wrote, made and freed which version of which tensor."""
+"""The data flow: which operator read, wrote, created and freed which version of which tensor."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ GRAPH = pytest.mark.parametrize("graph", [True, False], ids=["autograd", "no_gra
 
 
 def touching(recording: Recording, key: Key) -> list[Node]:
-    """The nodes that read, make or free a piece of memory."""
+    """The nodes that read, create or free an allocation."""
     return [node for node in recording.nodes if key in {state.key for state in (*node.reads, *node.makes)}]
 
 
 def position(recording: Recording, node: Node) -> int:
-    """Where a node stands in the data flow."""
+    """The position of a node in the data flow."""
     return next(i for i, each in enumerate(recording.nodes) if each is node)
 
 
 def freed_by(recording: Recording, key: Key) -> Node:
-    """The only node that frees a piece of memory."""
+    """The only node that frees an allocation."""
     (node,) = [node for node in recording.nodes if key in node.frees]
     return node
 
@@ -44,8 +44,10 @@ def freed_by(recording: Recording, key: Key) -> Node:
 def test_data_flow_versions_have_one_maker_and_no_use_after_their_end(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
-    """Contract: in time, a version is made once, after the one before it; what is read is the newest version; memory
-    is freed at most once, and then never touched again."""
+    """Each version is created once, after the previous one; reads are of the newest version.
+
+    Memory is freed at most once and not used afterwards.
+    """
     recording = record(scene(device).work, device)
 
     newest: dict[Key, int] = {}
@@ -53,22 +55,21 @@ def test_data_flow_versions_have_one_maker_and_no_use_after_their_end(
     assert recording.nodes
     for node in recording.nodes:
         for key, version in node.reads:
-            assert key not in dead, f"{node} reads what has been freed"
-            assert version == newest.setdefault(key, 0), f"{node} reads another version than {newest[key]}"
+            assert key not in dead, f"{node} reads freed memory"
+            assert version == newest.setdefault(key, 0), f"{node} reads a version other than {newest[key]}"
         for key, version in node.makes:
-            assert key not in dead, f"{node} makes what has been freed"
-            assert version == newest.get(key, -1) + 1, f"{node} makes another version than the one due"
+            assert key not in dead, f"{node} creates a version of freed memory"
+            assert version == newest.get(key, -1) + 1, f"{node} creates an unexpected version"
             newest[key] = version
         assert node.writes <= {state.key for state in node.reads}
         assert node.frees <= {state.key for state in node.reads}
-        assert set(node.temporary).isdisjoint(newest), f"{node} has a temporary that others know"
+        assert set(node.temporary).isdisjoint(newest), f"{node} has a temporary that other nodes use"
         dead |= node.frees
 
 
 @pytest.mark.covers(f"{CLASS}::test_data_flow_graph_with_annotations")
 def test_data_flow_record_function_scopes_are_no_nodes(device: torch.device) -> None:
-    """Contract: a `record_function` scope, nested or not, with a name like an operator's or not, leaves no node. The
-    operators in it are nodes of their own, each with its reads and writes."""
+    """`record_function` scopes are no nodes, whatever their names; the operators in them are separate nodes."""
     scene = scenes.annotated(device)
     recording = record(scene.work, device)
 
@@ -84,9 +85,11 @@ def test_data_flow_record_function_scopes_are_no_nodes(device: torch.device) -> 
 
 
 @pytest.mark.covers(f"{CLASS}::test_data_flow_graph_non_op_allocations")
-def test_data_flow_memory_that_no_operator_takes_is_a_node(device: torch.device) -> None:
-    """Contract: the tensor that torch makes of a Python number lies on the host, is made by no operator, is read by
-    the one it is for, and freed outside it: two nodes of memory stand around the operator."""
+def test_data_flow_allocation_outside_operators_is_a_node(device: torch.device) -> None:
+    """The tensor for a Python number is in host memory and is created by no operator.
+
+    An allocation node before its operator and a free node after it represent it.
+    """
     scene = scenes.scalar(device)
     recording = record(scene.work, device)
 
@@ -102,9 +105,11 @@ def test_data_flow_memory_that_no_operator_takes_is_a_node(device: torch.device)
 
 @SIMPLE
 @GRAPH
-def test_data_flow_operator_makes_what_it_returns(device: torch.device, graph: bool) -> None:
-    """Contract: an operator out of place reads the versions there are, writes none and makes version 0 of its result;
-    a view reads it and makes nothing. With and without autograd the flow is the same."""
+def test_data_flow_operator_creates_its_results(device: torch.device, graph: bool) -> None:
+    """An out-of-place operator reads current versions, writes none and creates version 0 of its result.
+
+    A view reads it and creates nothing. Autograd does not change the flow.
+    """
     scene = (scenes.product if graph else scenes.product_without_graph)(device)
     recording = record(scene.work, device)
 
@@ -119,8 +124,10 @@ def test_data_flow_operator_makes_what_it_returns(device: torch.device, graph: b
 @IN_PLACE
 @GRAPH
 def test_data_flow_operator_in_place_makes_the_next_version(device: torch.device, graph: bool) -> None:
-    """Contract: in place, an operator reads a version, writes to its memory and so makes the next one; its other
-    operand keeps its version. With autograd on it makes one more tensor: the old value, which backward will need."""
+    """An in-place operator reads a version, writes to its memory and creates the next version.
+
+    Its other operand keeps its version. With autograd on, it also creates a copy of the old value for the backward.
+    """
     scene = (scenes.product_in_place if graph else scenes.product_in_place_without_graph)(device)
     recording = record(scene.work, device)
 
@@ -136,7 +143,7 @@ def test_data_flow_operator_in_place_makes_the_next_version(device: torch.device
 
 @IN_PLACE
 def test_data_flow_each_write_makes_one_version(device: torch.device) -> None:
-    """Contract: versions count writes: after n of them a reader reads version n, and each was made by its write."""
+    """Versions count writes: after n writes a reader reads version n, and each version was created by its write."""
     x, y = scenes.values(device), scenes.values(device)
 
     def work() -> list[torch.Tensor]:
@@ -152,9 +159,11 @@ def test_data_flow_each_write_makes_one_version(device: torch.device) -> None:
 
 
 @COMPLICATED
-def test_data_flow_out_is_written_and_not_made(device: torch.device) -> None:
-    """Contract: a tensor given as `out=` was made before, by whoever allocated it; the operator makes its next
-    version. It reads its operands in the versions that in-place operators left."""
+def test_data_flow_out_is_written_and_not_created(device: torch.device) -> None:
+    """A tensor passed as `out=` was created by its allocation, and the operator creates its next version.
+
+    The operator reads its operands in the versions that in-place operators left.
+    """
     scene = scenes.chain(device)
     recording = record(scene.work, device)
 
@@ -168,9 +177,8 @@ def test_data_flow_out_is_written_and_not_made(device: torch.device) -> None:
 
 
 @COMPLICATED
-def test_data_flow_temporaries_of_an_operator_are_its_own(device: torch.device) -> None:
-    """Contract: a composite operator's temporaries are named at its node and nowhere else; neither they nor the
-    operators it calls are part of the flow."""
+def test_data_flow_temporaries_are_only_at_their_operator(device: torch.device) -> None:
+    """The temporaries of a composite operator are only at its node, and its inner operators are not in the flow."""
     x = scenes.values(device)
     recording = record(lambda: torch.nn.functional.cosine_similarity(x, x, dim=0).neg(), device)
 
@@ -184,8 +192,8 @@ def test_data_flow_temporaries_of_an_operator_are_its_own(device: torch.device) 
 
 
 @COMPLICATED
-def test_data_flow_number_as_operand_costs_the_operator_a_temporary() -> None:
-    """Contract: on the CPU a whole number is converted for an operator on floats, in memory of the operator's own."""
+def test_data_flow_number_as_operand_needs_a_temporary() -> None:
+    """On the CPU, an integer operand of a floating-point operator is converted in a temporary."""
     recording = record(scenes.chain(torch.device("cpu")).work)
 
     for name in ("aten::mul", "aten::sub_"):
@@ -195,7 +203,7 @@ def test_data_flow_number_as_operand_costs_the_operator_a_temporary() -> None:
 
 @COMPLICATED
 def test_data_flow_write_through_a_view_is_a_write_to_its_base(device: torch.device) -> None:
-    """Contract: views share their base's memory and so its versions: a write through one makes the base's next."""
+    """A write through a view creates the next version of its base."""
     recording = record(scenes.views_and_deletion(device).work, device)
 
     base = recording.key(recording.result["base"])
@@ -209,7 +217,7 @@ def test_data_flow_write_through_a_view_is_a_write_to_its_base(device: torch.dev
 
 @COMPLICATED
 def test_data_flow_list_of_tensors_is_read_tensor_by_tensor(device: torch.device) -> None:
-    """Contract: an operator on a list reads each tensor in it, and on a list it writes to makes a version of each."""
+    """An operator on a list reads each tensor in it, and creates a new version of each tensor that it writes."""
     x, y, z = (scenes.values(device) for _ in range(3))
     recording = record(lambda: (torch.cat([x, y, z]), torch._foreach_add_([x, y], [z, z])), device)
 
@@ -222,9 +230,11 @@ def test_data_flow_list_of_tensors_is_read_tensor_by_tensor(device: torch.device
 
 
 @COMPLICATED
-def test_data_flow_memory_is_freed_where_the_last_reference_goes(device: torch.device) -> None:
-    """Contract: a tensor that is dropped is freed at once, by a node that reads its last version, between the
-    operators before and after; what the program keeps is not freed."""
+def test_data_flow_memory_is_freed_with_the_last_reference(device: torch.device) -> None:
+    """A dropped tensor is freed immediately by a node that reads its last version.
+
+    Tensors that the program keeps are not freed.
+    """
     scene = scenes.views_and_deletion(device)
     recording = record(scene.work, device)
 
@@ -238,9 +248,11 @@ def test_data_flow_memory_is_freed_where_the_last_reference_goes(device: torch.d
     assert kept.isdisjoint({key for node in recording.nodes for key in node.frees})
 
 
-def test_data_flow_address_used_again_is_another_tensor(device: torch.device) -> None:
-    """Contract: tensors are told apart by time, not by address: each that is made is one of its own, read by its own
-    reader, even where the allocator gave out the same address again (as it must have here)."""
+def test_data_flow_reused_address_is_another_tensor(device: torch.device) -> None:
+    """Tensors are distinguished by time, not by address.
+
+    Each new tensor has its own reader, even if the allocator reuses an address, which must occur here.
+    """
 
     def work() -> None:
         for _ in range(64):
@@ -254,9 +266,9 @@ def test_data_flow_address_used_again_is_another_tensor(device: torch.device) ->
     assert [node.reads[0].key for node in recording.named("aten::neg")] == made
 
 
-def test_data_flow_tensor_that_moves_has_two_pieces_of_memory(device: torch.device) -> None:
-    """Contract: a tensor that outgrows its memory is the same tensor in another piece, made by the operator that
-    resized it, which freed the first."""
+def test_data_flow_tensor_that_moves_has_two_allocations(device: torch.device) -> None:
+    """A tensor that outgrows its memory is the same tensor in another allocation, and the resize frees the first
+    one."""
 
     def work() -> torch.Tensor:
         grown = torch.ones(4, device=device)
@@ -274,9 +286,11 @@ def test_data_flow_tensor_that_moves_has_two_pieces_of_memory(device: torch.devi
 
 
 @BACKWARD
-def test_data_flow_backward_makes_a_gradient_and_puts_it_in_place(device: torch.device) -> None:
-    """Contract: the node of the last function before a leaf makes its first gradient; accumulating it copies and
-    writes nothing. What backward needs is kept until then, and all of it is freed once backward is over."""
+def test_data_flow_backward_creates_a_gradient(device: torch.device) -> None:
+    """The backward node of the last function before a leaf creates its gradient; accumulation writes nothing.
+
+    Saved tensors are kept until their backward, and all are freed after the pass.
+    """
     scene = scenes.pass_back(device)
     recording = record(scene.work, device)
 
@@ -298,9 +312,8 @@ def test_data_flow_backward_makes_a_gradient_and_puts_it_in_place(device: torch.
 
 
 @BACKWARD
-def test_data_flow_backward_adds_to_a_gradient_that_is_there(device: torch.device) -> None:
-    """Contract: with a gradient from before, accumulating reads the new one, which it frees, and makes the next
-    version of the old one, whose memory stays."""
+def test_data_flow_backward_accumulates_into_a_gradient(device: torch.device) -> None:
+    """With an existing gradient, accumulation reads and frees the new one and creates the old one's next version."""
     scene = scenes.pass_back_again(device)
     recording = record(scene.work, device)
 
@@ -316,7 +329,7 @@ def test_data_flow_backward_adds_to_a_gradient_that_is_there(device: torch.devic
 
 
 class Passed(torch.autograd.Function):
-    """Hands gradients on as they are, so that its backward calls no operator."""
+    """Passes gradients on unchanged, so its backward calls no operator."""
 
     @staticmethod
     def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -328,9 +341,8 @@ class Passed(torch.autograd.Function):
 
 
 @BACKWARD
-def test_data_flow_node_that_cannot_be_looked_into_is_taken_to_write(device: torch.device) -> None:
-    """Contract: of a function that calls no operator it is unknown what it does to its input: a write is assumed, as
-    the safe side, so its input has another version after it."""
+def test_data_flow_opaque_node_is_assumed_to_write(device: torch.device) -> None:
+    """A function that calls no operator is assumed to write its input, so the input has another version afterwards."""
     w = scenes.values(device, 1, grad=True)
     recording = record(lambda: Passed.apply(w).backward(), device)
 
@@ -342,8 +354,10 @@ def test_data_flow_node_that_cannot_be_looked_into_is_taken_to_write(device: tor
 
 @STACKED
 def test_data_flow_steps_by_hand_are_a_chain_of_versions(device: torch.device) -> None:
-    """Contract: each step's update reads the step's gradient and makes the weight's next version, which the next
-    forward reads; the first backward makes the gradient, the second its next version."""
+    """Each step's update reads its gradient and creates the weight's next version, which the next forward reads.
+
+    The first backward creates the gradient, and the second its next version.
+    """
     scene = scenes.stacked(device)
     recording = record(scene.work, device)
 
@@ -364,9 +378,8 @@ def test_data_flow_steps_by_hand_are_a_chain_of_versions(device: torch.device) -
 
 
 @STACKED
-def test_data_flow_activations_of_a_layer_die_with_its_backward(device: torch.device) -> None:
-    """Contract: the result that a layer's backward needs is freed when that is done: before the backward of the layer
-    below makes its gradient, not at the end of the pass."""
+def test_data_flow_activations_are_freed_after_their_backward(device: torch.device) -> None:
+    """The result that a layer's backward needs is freed after it, before the previous layer's backward."""
     recording = record(scenes.stacked(device).work, device)
 
     outputs = [node.makes[0].key for node in recording.named("aten::tanh")][:2]

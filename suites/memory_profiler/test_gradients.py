@@ -1,4 +1,4 @@
-"""How gradients are found: in the operators of autograd, in modules that are called, in optimisers that take steps."""
+"""Extraction of gradients: from autograd operators, module calls and optimizer steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FROM_OPERATORS = pytest.mark.covers(f"{CLASS}::test_extract_gradients_low_level"
 FROM_MODULE = pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_module")
 FROM_MODULE_AND_OPTIMIZER = pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_module_and_optimizer")
 
-# Whether `.grad` is there before the run: made by it, or added to.
+# Whether `.grad` exists before the run: the run creates it, or accumulates into it.
 START = pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 
 CLEARED = pytest.mark.parametrize(
@@ -43,13 +43,13 @@ Pair = tuple[int | None, int]
 
 
 def address(tensor: torch.Tensor | None) -> int:
-    """Where a tensor's memory is. The tensor must be there."""
+    """The address of a tensor's memory. The tensor must not be None."""
     assert tensor is not None
     return tensor.untyped_storage().data_ptr()
 
 
 def found(recording: Recording, by: Finder) -> set[Pair]:
-    """The addresses of each parameter, None where the finder does not know it, and its gradient."""
+    """The addresses of each parameter (None if the finder does not know it) and its gradient."""
     return {
         (None if each.parameter is None else each.parameter.address, each.gradient.address)
         for each in recording.gradients
@@ -58,12 +58,12 @@ def found(recording: Recording, by: Finder) -> set[Pair]:
 
 
 def pairs(parameters: Iterable[torch.Tensor]) -> set[Pair]:
-    """What is to be found of parameters by who knows them."""
+    """The expected pairs from a finder that knows the parameters."""
     return {(address(p), address(p.grad)) for p in parameters}
 
 
 def unpaired(gradients: Iterable[torch.Tensor | None]) -> set[Pair]:
-    """What is to be found of gradients by who does not know their parameters."""
+    """The expected pairs from a finder that does not know the parameters."""
     return {(None, address(gradient)) for gradient in gradients}
 
 
@@ -72,20 +72,22 @@ def grads(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
 
 
 def leaves(device: torch.device) -> list[torch.Tensor]:
-    """Two tensors that require gradients and belong to no module."""
+    """Two tensors that require grad and belong to no module."""
     return [torch.full((3,), value, device=device, requires_grad=True) for value in (0.5, 2.0)]
 
 
 def backward(a: torch.Tensor, b: torch.Tensor) -> None:
-    """A pass in which one leaf is used through a view and both end up in one scalar."""
+    """A pass in which one leaf is used through a view, and both contribute to one scalar."""
     ((a.expand(4, 3) * b).cos() + b).sum().backward()
 
 
 @FROM_OPERATORS
 @START
 def test_extract_gradients_of_autograd_gives_the_gradient_of_each_leaf(device: torch.device, warm: bool) -> None:
-    """Contract: with no module and no optimiser about, both the operator that puts a first gradient in place and the
-    one that adds to a gradient give it away, without its leaf; and nothing else passes for a gradient."""
+    """Without module and optimizer, the operators that write or accumulate a gradient identify it, without its leaf.
+
+    Nothing else is identified as a gradient.
+    """
     both = leaves(device)
     if warm:
         backward(*both)
@@ -99,7 +101,7 @@ def test_extract_gradients_of_autograd_gives_the_gradient_of_each_leaf(device: t
 
 @FROM_OPERATORS
 def test_extract_gradients_of_a_leaf_without_requires_grad_is_none(device: torch.device) -> None:
-    """Contract: a leaf that autograd does not reach gives nothing away, even if it has a gradient from before."""
+    """A leaf that autograd does not reach yields no gradient, even if it has one from before."""
     used, idle = leaves(device)
     backward(used, idle)
 
@@ -111,9 +113,11 @@ def test_extract_gradients_of_a_leaf_without_requires_grad_is_none(device: torch
 
 @FROM_MODULE
 @START
-def test_extract_gradients_of_a_module_gives_those_there_at_its_call(device: torch.device, warm: bool) -> None:
-    """Contract: a call of a module gives away each parameter with its gradient if there is one by then: in a first
-    pass it comes too early and autograd alone shows them. Layers of our own count like torch's."""
+def test_extract_gradients_of_a_module_at_its_call(device: torch.device, warm: bool) -> None:
+    """A module call yields each parameter with its gradient if it exists at that time.
+
+    In the first pass only autograd yields them. Custom layers are treated like torch's.
+    """
     model = perceptron(device)
     x = torch.ones((2, 3), device=device)
     if warm:
@@ -128,7 +132,7 @@ def test_extract_gradients_of_a_module_gives_those_there_at_its_call(device: tor
 
 @FROM_MODULE
 def test_extract_gradients_of_a_module_without_a_backward_in_the_run(device: torch.device) -> None:
-    """Contract: gradients of an earlier pass are found in a run that only calls the module, by the call alone."""
+    """Gradients of an earlier pass are found in a run that only calls the module, by the call alone."""
     model = perceptron(device)
     x = torch.ones((2, 3), device=device)
     model(x).sum().backward()
@@ -141,7 +145,7 @@ def test_extract_gradients_of_a_module_without_a_backward_in_the_run(device: tor
 
 @FROM_MODULE
 def test_extract_gradients_of_a_module_without_gradients_is_none(device: torch.device) -> None:
-    """Contract: a model that was never trained, or whose gradients are gone, has nothing that passes for one."""
+    """A model without gradients yields none."""
     model = perceptron(device)
     x = torch.ones((2, 3), device=device)
     model(x).sum().backward()
@@ -154,9 +158,11 @@ def test_extract_gradients_of_a_module_without_gradients_is_none(device: torch.d
 
 @FROM_MODULE
 @START
-def test_extract_gradients_ignores_what_hooks_make(device: torch.device, warm: bool) -> None:
-    """Contract: tensors that hooks of a module make stay apart from gradients; where a hook replaces a gradient, the
-    one that lands in `.grad` is found and the one it replaced is not."""
+def test_extract_gradients_ignores_tensors_of_hooks(device: torch.device, warm: bool) -> None:
+    """Tensors created by module hooks are not gradients.
+
+    If a hook replaces a gradient, the one in `.grad` is found and the replaced one is not.
+    """
     model = perceptron(device)
     x = torch.ones((2, 3), device=device)
     made: list[torch.Tensor] = []
@@ -190,8 +196,10 @@ def test_extract_gradients_ignores_what_hooks_make(device: torch.device, warm: b
 def test_extract_gradients_of_an_optimizer_gives_those_of_its_step(
     device: torch.device, make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], set_to_none: bool, warm: bool
 ) -> None:
-    """Contract: a step gives away each parameter with the gradient it is stepped with, made in this run or before it,
-    cleared in place or replaced. Autograd shows the same gradients, and nobody shows anything else."""
+    """An optimizer step yields each parameter with the gradient that it uses, however that was created or cleared.
+
+    Autograd yields the same gradients, and there are no others.
+    """
     both = leaves(device)
     optimizer = make(both)
 
@@ -212,13 +220,13 @@ def test_extract_gradients_of_an_optimizer_gives_those_of_its_step(
 @CLEARED
 @OPTIMIZERS
 @START
-def test_extract_gradients_looks_at_an_optimizer_once_in_a_run(
+def test_extract_gradients_inspects_an_optimizer_once_per_run(
     device: torch.device, make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], set_to_none: bool, warm: bool
 ) -> None:
-    """Contract: what a first step shows stands for the whole run. Gradients that are cleared in place are the same at
-    each step; of those that are replaced the later ones are autograd's to show, which it does.
+    """Only an optimizer's first step is inspected in a run.
 
-    The replaced ones are kept alive, so that no other can have their address.
+    Gradients cleared in place stay the same in each step; of replaced ones, autograd yields the later ones. The
+    replaced gradients are kept alive, so that no other tensor has their address.
     """
     both = leaves(device)
     optimizer = make(both)
@@ -243,8 +251,7 @@ def test_extract_gradients_looks_at_an_optimizer_once_in_a_run(
 @FROM_MODULE_AND_OPTIMIZER
 @START
 def test_extract_gradients_of_module_and_optimizer_agree(device: torch.device, warm: bool) -> None:
-    """Contract: in a run with both, a parameter has one gradient whoever shows it: those of the module's call, if
-    there were any by then, those of the optimiser's step and those of autograd are the same."""
+    """Module call, optimizer step and autograd agree on the gradient of each parameter."""
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     x = torch.ones((2, 3), device=device)

@@ -1,7 +1,7 @@
-"""Whole data flows, and a timeline, as text: on top of the properties, what a change in torch does, seen at a glance.
+"""Whole data flows and a timeline as text, which show the effect of a change in torch at a glance.
 
-The texts are in `listings/`, each by the name of a scene of `scenes.py`. They hold from the release named here on, and
-for the CPU: elsewhere operators are made of other operators. To write one anew, take the text from the failure.
+The texts are in `listings/`, each named after a scene in `scenes.py`. They apply from the release named here on, and to
+the CPU only, because operators on other devices call other operators. To update one, take the text from the failure.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def written(name: str) -> str:
 
 
 def listing(recording: Recording, tensors: Tensors, with_categories: bool) -> str:
-    """The data flow of a recording, with the names of those of the tensors that the profiler has seen in use."""
+    """The data flow of a recording, with names for those of the tensors that the profiler recorded."""
     seen = {state.key.address for state in recording.categories}
     used = {name: tensor for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() in seen}
     names = Names({recording.key(tensor): name for name, tensor in used.items()})
@@ -62,23 +62,23 @@ def listing(recording: Recording, tensors: Tensors, with_categories: bool) -> st
 @pytest.mark.parametrize(
     "scene", [pytest.param(scene, id=scene.__name__, marks=pytest.mark.covers(row)) for scene, row in ROWS.items()]
 )
-def test_data_flow_listing_is_as_written(scene: Callable[[torch.device], Scene]) -> None:
-    """Contract: the whole flow of a small program, with what each tensor is where that is the point, is the text."""
+def test_data_flow_equals_its_listing(scene: Callable[[torch.device], Scene]) -> None:
+    """The whole data flow of a small program, with categories where relevant, equals its listing."""
     program = scene(torch.device("cpu"))
 
     recording = record(program.work)
 
     found = listing(recording, program.given | recording.result, with_categories=scene in scenes.CATEGORIES)
-    assert found == written(scene.__name__), f"the flow of {scene.__name__} is now\n{found}"
+    assert found == written(scene.__name__), f"the flow of {scene.__name__} is\n{found}"
 
 
 @pytest.mark.covers("test_memory_profiler::TestMemoryProfilerE2E::test_memory_timeline")
-def test_timeline_listing_is_as_written() -> None:
-    """Contract: every entry of a training step's timeline: what happened, to what, what that is now, how large."""
+def test_timeline_equals_its_listing() -> None:
+    """The timeline of a training step equals its listing: action, tensor, category and size of every entry."""
     program = scenes.training(torch.device("cpu"))
 
     recording = record(program.work)
 
     names = Names({recording.key(tensor): name for name, tensor in recording.result.items()})
     found = timeline_listing(recording.timeline, names, recording.categories)
-    assert found == written("training"), f"the timeline of a training step is now\n{found}"
+    assert found == written("training"), f"the timeline of a training step is\n{found}"

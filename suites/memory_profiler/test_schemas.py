@@ -1,4 +1,4 @@
-"""Which schema an operator in the record has, and so which of its arguments it may write to."""
+"""The schema match of each recorded operator, and so the arguments it may write to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LIST_CALLS: list[tuple[str, Call, str, str, set[str]]] = [
 
 
 def matches(work: Callable[[], object], device: torch.device, name: str) -> list[Match]:
-    """What is said of the operators of this name in a run."""
+    """The matches of the operators with this name in a run."""
     found = [match for match in record(work, device).matches if match.name == name]
     assert found, f"no {name} was recorded"
     return found
@@ -61,8 +61,10 @@ def matches(work: Callable[[], object], device: torch.device, name: str) -> list
 def test_schemamatcher_writes_where_the_schema_says(
     device: torch.device, call: Call, name: str, overload: str, written: set[str]
 ) -> None:
-    """Contract: from name and arguments the one overload that was called is told, and with it the arguments it writes
-    to: `self` of what works in place, each tensor of `out=`, a list of tensors as a whole, nothing else."""
+    """Name and arguments determine the one overload that was called, and the arguments that it writes to.
+
+    These are `self` for in-place operators, the `out=` tensors, and a list of tensors as a whole.
+    """
     x, y = torch.ones((3, 3), device=device), torch.full((3, 3), 2.0, device=device)
 
     first = matches(lambda: call(x, y), device, name)[0]
@@ -73,7 +75,7 @@ def test_schemamatcher_writes_where_the_schema_says(
 
 @SCHEMAS
 def test_schemamatcher_matches_operators_within_an_operator(device: torch.device) -> None:
-    """Contract: what an operator is made of is known as well: `ones` writes to nothing, the fill inside it does."""
+    """Inner operators are matched too: `ones` writes to nothing, and the fill inside it does."""
     recording = record(lambda: torch.ones(3, device=device), device)
 
     found = {match.name: match for match in recording.matches}
@@ -83,9 +85,11 @@ def test_schemamatcher_matches_operators_within_an_operator(device: torch.device
 
 
 @BACKWARD
-def test_schemamatcher_knows_nothing_of_an_autograd_node(device: torch.device) -> None:
-    """Contract: nodes of autograd are no operators: no schema, and of each input it is unknown whether it is written
-    to. The operators that a node calls are matched as ever."""
+def test_schemamatcher_has_no_schema_for_an_autograd_node(device: torch.device) -> None:
+    """Autograd nodes have no schema, and it is unknown whether they write to their inputs.
+
+    The operators that a node calls are matched as usual.
+    """
     x = torch.ones(3, device=device)
     w = torch.ones(3, device=device, requires_grad=True)
 
@@ -102,7 +106,7 @@ def test_schemamatcher_knows_nothing_of_an_autograd_node(device: torch.device) -
 
 
 def test_schemamatcher_second_backward_writes_to_the_gradient(device: torch.device) -> None:
-    """Contract: a gradient that is there already is added to in place, by an operator whose schema says so."""
+    """Accumulation into an existing gradient is in place, by an operator whose schema says so."""
     x = torch.ones(3, device=device)
     w = torch.ones(3, device=device, requires_grad=True)
     torch.dot(x, w).backward()
@@ -114,7 +118,7 @@ def test_schemamatcher_second_backward_writes_to_the_gradient(device: torch.devi
 
 @pytest.mark.covers(f"{CLASS}::test_data_flow_graph_with_annotations")
 def test_schemamatcher_has_no_schema_for_an_unknown_name() -> None:
-    """Contract: words without a namespace cannot be an operator; words with one could be, and are not."""
+    """A name without a namespace cannot be an operator; one with an unknown namespace has no schemas."""
 
     def work() -> None:
         with record_function("plain words"), record_function("space::words"):

@@ -1,4 +1,4 @@
-"""The timeline: when memory was taken, written to and given back, how much of it, and what it held."""
+"""The timeline: when memory was allocated, written and freed, its size, and its category."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ SCENES = pytest.mark.parametrize(
     "scene", [scenes.chain, scenes.views_and_deletion, scenes.stacked, scenes.training], ids=lambda s: s.__name__
 )
 
-BLOCK = 512  # bytes: the caching allocator on CUDA hands out whole blocks of this size
+BLOCK = 512  # bytes: the block size of the caching allocator on CUDA
 
 
 def taken(size: int, device: torch.device) -> int:
-    """The bytes that an allocator takes for a tensor of `size` bytes: the CPU's exactly as many."""
+    """The bytes that the allocator uses for a tensor of `size` bytes; on the CPU exactly that many."""
     return size if device.type == "cpu" else -(-size // BLOCK) * BLOCK
 
 
 def on(device: torch.device, found: Recording) -> list[Event]:
-    """The entries of the timeline for one device."""
+    """The timeline's entries for one device."""
     return [event for event in found.timeline if event.key.device == str(device)]
 
 
 @NO_ID
-def test_timeline_counts_memory_that_nobody_saw_a_tensor_in(device: torch.device) -> None:
-    """Contract: memory that is only freed in the run, memory that is taken and freed without an operator's having
-    read it, and a tensor that one has read are all in the timeline: each in full, taken before freed, in order, and
-    nothing else is. What is only freed must have been there before.
+def test_timeline_counts_memory_without_a_tensor(device: torch.device) -> None:
+    """Memory that no operator used as a tensor is in the timeline, like memory that one did.
 
-    On the CPU, the size of memory is known when it is freed if it was taken under a profiler. The sizes are whole
-    blocks, so they hold on CUDA too.
+    The case covers memory that is only freed in the run, and so existed before, memory that is allocated and freed, and
+    a tensor. On the CPU, the size of freed memory is known if it was allocated under a profiler. The sizes are whole
+    blocks, so they apply to CUDA too.
     """
     with recording(device):
         held = [torch.empty(1024, device=device)]
@@ -69,10 +68,10 @@ def test_timeline_counts_memory_that_nobody_saw_a_tensor_in(device: torch.device
 
 
 @NO_ID
-def test_timeline_on_the_cpu_leaves_out_memory_of_unknown_size() -> None:
-    """Contract: memory that was taken with no profiler about, and is freed in the run, has no size on the CPU: there
-    is no entry for it, rather than one with a size made up."""
-    held = [torch.empty(1 << 22)]  # so large that it has an address which no profile has ever seen
+def test_timeline_on_the_cpu_omits_memory_of_unknown_size() -> None:
+    """CPU memory that was allocated while no profiler was active, and is freed in the run, has no entry in the
+    timeline."""
+    held = [torch.empty(1 << 22)]  # so large that its address has not been used in any profile
 
     def work() -> None:
         held.clear()
@@ -87,9 +86,11 @@ def test_timeline_on_the_cpu_leaves_out_memory_of_unknown_size() -> None:
 def test_timeline_entries_are_in_order_and_balance(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
-    """Contract: entries are in order of time, what was there before first. Each piece of memory is there before, or is
-    taken, once; is written to and freed only after that, freed at most once, and has one size throughout. (Memory that
-    held no tensor is not told apart, so of it this cannot be said.)"""
+    """Entries are in chronological order, with preexisting memory first.
+
+    Each allocation exists before or is created once, is written and freed only afterwards, is freed at most once, and
+    has a constant size. (Memory without a tensor has no identity, so this is not checked for it.)
+    """
     told = [event for event in record(scene(device).work, device).timeline if event.key.tensor is not None]
 
     assert [event.time_ns for event in told] == sorted(event.time_ns for event in told)
@@ -98,9 +99,9 @@ def test_timeline_entries_are_in_order_and_balance(
     alive: dict[Key, Event] = {}
     dead: set[Key] = set()
     for event in told:
-        assert event.key not in dead, f"{event} comes after the end"
+        assert event.key not in dead, f"{event} is after the free"
         if event.action in (Action.PREEXISTING, Action.CREATE):
-            assert event.key not in alive, f"{event} comes a second time"
+            assert event.key not in alive, f"{event} is a duplicate"
             assert event.version == 0
             alive[event.key] = event
         else:
@@ -117,8 +118,7 @@ def test_timeline_entries_are_in_order_and_balance(
 def test_timeline_increment_version_is_a_write_of_the_data_flow(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
-    """Contract: each write in the data flow is one new version in the timeline and the other way round, in the same
-    order, and each piece of memory ends with its last version."""
+    """Each write in the data flow is one new version in the timeline, in the same order, and vice versa."""
     found = record(scene(device).work, device)
 
     flow = [(key, v) for node in found.nodes for key, v in node.makes if v > 0]
@@ -136,8 +136,10 @@ def test_timeline_increment_version_is_a_write_of_the_data_flow(
     ids=["float32", "float64", "uint8", "complex64"],
 )
 def test_timeline_sizes_are_those_of_tensors(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Contract: memory taken in the run has its tensor's size, up to what the allocator rounds up; of a tensor that
-    was there before, seen through a view with its axes swapped, the size is told from shape and strides."""
+    """Memory allocated in the run has its tensor's size plus the allocator's rounding.
+
+    For a tensor from before, seen through a transposed view, the size is computed from shape and strides.
+    """
     before = torch.ones(shape, dtype=dtype, device=device)
     view = before.t() if before.dim() == 2 else before
 
@@ -156,9 +158,10 @@ def test_timeline_sizes_are_those_of_tensors(device: torch.device, dtype: torch.
 
 @FULL
 def test_timeline_of_a_training_step_adds_up(device: torch.device) -> None:
-    """Contract: over a step of training, parameters and the optimiser's state are there throughout, in full. Gradients
-    come one by one and are all there at the end. Activations come and go but for what the program keeps; of
-    temporaries and autograd's own tensors nothing is left."""
+    """In a training step, parameters and optimizer state exist throughout, and gradients only grow.
+
+    Of activations, only what the program keeps is left; temporaries and autograd details are all freed.
+    """
     found = record(scenes.training(device).work, device)
 
     left = found.result
@@ -182,8 +185,8 @@ def test_timeline_of_a_training_step_adds_up(device: torch.device) -> None:
 
 
 @FULL
-def test_timeline_ends_with_what_is_alive(device: torch.device) -> None:
-    """Contract: what the timeline has taken and not freed is exactly the memory of the tensors that are alive."""
+def test_timeline_ends_with_the_live_tensors(device: torch.device) -> None:
+    """The allocations that the timeline does not free are exactly the memory of the live tensors."""
     scene = scenes.views_and_deletion(device)
     found = record(scene.work, device)
 
@@ -198,8 +201,11 @@ def test_timeline_ends_with_what_is_alive(device: torch.device) -> None:
 def test_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
-    """Contract: for operators that need no memory besides their results, the timeline of a GPU is that of the CPU,
-    entry by entry: action, version and what the tensor is. Only sizes of what is taken in the run are whole blocks."""
+    """For operators that allocate only their results, a GPU's timeline equals the CPU's in action, version and
+    category.
+
+    Only the sizes of new allocations are rounded to whole blocks.
+    """
     cpu = torch.device("cpu")
     on_gpu, on_cpu = record(scene(device).work, device), record(scene(cpu).work, cpu)
 
@@ -220,8 +226,8 @@ def test_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
 
 @pytest.mark.requires(device="cuda")
 @NO_ID
-def test_timeline_tells_cpu_and_device_apart(device: torch.device) -> None:
-    """Contract: a copy to the device is memory of the device, its source is memory of the host, each of its size."""
+def test_timeline_distinguishes_cpu_and_device(device: torch.device) -> None:
+    """A copy to the device has a device allocation, and its source a host allocation, each with its size."""
 
     def work() -> torch.Tensor:
         return torch.ones(512).to(device).neg_()

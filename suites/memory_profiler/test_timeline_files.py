@@ -1,4 +1,4 @@
-"""The timeline as torch writes it to files: for a plot, in full, and as pages."""
+"""Exported timeline files: for a plot, raw, and as pages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from .values import Action, Category, Sizes, State
 
 
 def export(found: Recording, path: Path, device: torch.device | str) -> None:
-    """Write a timeline file; what it holds follows from how its name ends. torch says that this will go one day."""
+    """Write a timeline file, whose format depends on the file name's suffix. torch warns that the function is
+    deprecated."""
     write = below(found.prof, "export_memory_timeline")
     with pytest.warns(FutureWarning, match="export_memory_timeline"):
         write(str(path), device=str(device))
 
 
 def read(path: Path) -> Any:
-    """The JSON in a file, packed or not."""
+    """The JSON in a file, compressed or not."""
     data = path.read_bytes()
     return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
 def columns(sizes: Sizes) -> list[int]:
-    """Sizes by category as a row of a plot: a zero to start from, and a figure for each category, in torch's order."""
+    """The sizes by category as a row of a plot: a leading zero, and one number per category in torch's order."""
     return [0, *(sizes.get(category, 0) for category in private.category_columns())]
 
 
@@ -43,8 +44,10 @@ def columns(sizes: Sizes) -> list[int]:
 def test_export_memory_timeline_plot_points_sum_up_the_timeline(
     device: torch.device, tmp_path: Path, ending: str
 ) -> None:
-    """Contract: the file is two lists of one length: times, in microseconds and in order, and after each the bytes of
-    each category. They begin with what was there before and end with what is left."""
+    """The file is two lists of one length: times in microseconds, in order, and the bytes of each category.
+
+    They start with preexisting memory and end with live memory.
+    """
     found = record(scenes.training(device).work, device)
     path = tmp_path / f"timeline{ending}"
 
@@ -56,17 +59,20 @@ def test_export_memory_timeline_plot_points_sum_up_the_timeline(
     assert len(times) == len(rows) > 10
     assert times == sorted(times)
     assert (rows[0], rows[-1]) == (expected[0], expected[-1])
-    rest = iter(zip(moments, expected, strict=True))  # of moments in one microsecond the last is there
+    # of several times within one microsecond, the last one is in the file
+    rest = iter(zip(moments, expected, strict=True))
     for time, row in zip(times[1:], rows[1:], strict=True):
         assert any(sizes == row and abs(time - moment / 1000) <= 1 for (moment, _), sizes in rest), f"{time}: {row}"
-    assert abs(times[0] - moments[1][0] / 1000) <= 1  # what was there before is given the first moment of the run
+    assert abs(times[0] - moments[1][0] / 1000) <= 1  # preexisting memory has the first time of the run
     assert abs(times[-1] - moments[-1][0] / 1000) <= 1
     assert sum(rows[0]) > 0
 
 
 def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device, tmp_path: Path) -> None:
-    """Contract: the file has, in order, each entry's time in nanoseconds, action, bytes and category. Bytes are
-    negative where they go, and a write is two entries: bytes of the old version go, those of the new one come."""
+    """The raw file has each entry's time in nanoseconds, action, bytes and category, in order.
+
+    Freed bytes are negative, and a write is two entries: one for the old version and one for the new.
+    """
     found = record(scenes.training(device).work, device)
     path = tmp_path / "timeline.raw.json.gz"
 
@@ -89,7 +95,7 @@ def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device,
 
 
 def test_export_memory_timeline_of_another_device_is_empty(tmp_path: Path) -> None:
-    """Contract: a file is of one device: of one that the run did not use it holds nothing."""
+    """The file for a device that the run did not use is empty."""
     found = record(scenes.chain(torch.device("cpu")).work)
     plot, raw = tmp_path / "timeline.json", tmp_path / "timeline.raw.json.gz"
 
@@ -101,8 +107,8 @@ def test_export_memory_timeline_of_another_device_is_empty(tmp_path: Path) -> No
 
 
 @pytest.mark.requires(device="cuda")
-def test_export_memory_timeline_of_cpu_and_device_are_apart(device: torch.device, tmp_path: Path) -> None:
-    """Contract: of a run on both, each device's file has its own memory only."""
+def test_export_memory_timeline_distinguishes_cpu_and_device(device: torch.device, tmp_path: Path) -> None:
+    """For a run on both devices, each device's file has only its own memory."""
 
     def work() -> torch.Tensor:
         return torch.ones(512).neg_().to(device).neg_()
@@ -121,7 +127,7 @@ def test_export_memory_timeline_of_cpu_and_device_are_apart(device: torch.device
 def test_export_memory_timeline_html_without_matplotlib_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Contract: the page with a plot needs matplotlib; where that is missing torch says so and writes no file."""
+    """The page with a plot needs matplotlib; without it torch prints a message and writes no file."""
     found = record(scenes.chain(torch.device("cpu")).work)
     path = tmp_path / "timeline.html"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -133,8 +139,8 @@ def test_export_memory_timeline_html_without_matplotlib_is_not_written(
 
 
 @pytest.mark.requires(device="cuda")
-def test_export_memory_timeline_html_holds_a_plot(device: torch.device, tmp_path: Path) -> None:
-    """Contract: the page is HTML with a PNG picture in it."""
+def test_export_memory_timeline_html_contains_a_plot(device: torch.device, tmp_path: Path) -> None:
+    """The page is HTML with a PNG image."""
     pytest.importorskip("matplotlib").use("Agg")
     found = record(scenes.training(device).work, device)
     path = tmp_path / "timeline.html"
@@ -149,9 +155,8 @@ def test_export_memory_timeline_html_holds_a_plot(device: torch.device, tmp_path
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_profiler_viz")
-def test_profile_plot_page_says_who_took_what(device: torch.device) -> None:
-    """Contract: the page for looking at memory over time carries the frames that took it, down to the case itself,
-    and what it is."""
+def test_profile_plot_page_has_stacks_and_categories(device: torch.device) -> None:
+    """The page for memory over time has the stack of each allocation, including the case's frame, and its category."""
     training = scenes.training(device)
     x = scenes.values(device)
 
@@ -168,4 +173,4 @@ def test_profile_plot_page_says_who_took_what(device: torch.device) -> None:
     assert carried is not None
     data = base64.b64decode(carried[1])
     for word in (b"scenes.py", b"models.py", b": train", b"parameter", b"gradient", b"activation", b"temporary"):
-        assert word in data, f"the page does not tell of {word!r}"
+        assert word in data, f"the page does not contain {word!r}"

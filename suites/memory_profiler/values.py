@@ -1,4 +1,4 @@
-"""What the memory profiler says of a run, as plain values: pieces of memory, what was done to them, what they are."""
+"""The memory profiler's results as plain values: allocations, actions, and categories."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-MEMORY = "[memory]"  # the name of a step that takes memory or gives it back outside any operator
+MEMORY = "[memory]"  # the name of a node for an allocation or free outside of any operator
 
 
 class Category(StrEnum):
-    """What a tensor is for. A tensor of which nothing can be said has none."""
+    """The category of a tensor, None if unknown."""
 
     INPUT = "input"
     TEMPORARY = "temporary"
@@ -23,7 +23,7 @@ class Category(StrEnum):
 
 
 class Action(StrEnum):
-    """What the timeline says happened to a piece of memory."""
+    """The action of a timeline entry."""
 
     PREEXISTING = "preexisting"
     CREATE = "create"
@@ -32,18 +32,18 @@ class Action(StrEnum):
 
 
 class Finder(StrEnum):
-    """How a gradient was found."""
+    """The source from which a gradient was extracted."""
 
-    OPERATOR = "operator"  # by the operator with which autograd accumulates it
-    PYTHON = "python"  # in a module that was called, or an optimiser that took a step
+    OPERATOR = "operator"  # the operator with which autograd accumulates it
+    PYTHON = "python"  # a module call or an optimizer step
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A piece of memory. `tensor` and `allocation` are None where the profiler never saw a tensor in it.
+    """An allocation. `tensor` and `allocation` are None if the profiler recorded no tensor in it.
 
-    Pieces that held the same tensor one after the other share `tensor`; each has its own `allocation`, which grows
-    with time. An address, in contrast, is used again.
+    Successive allocations of one tensor share `tensor`; each has its own `allocation`, which increases over time. An
+    address, in contrast, is reused.
     """
 
     tensor: int | None
@@ -53,7 +53,7 @@ class Key:
 
 
 class State(NamedTuple):
-    """A tensor between two writes: version 0 is what it was made with, or had when the profile began."""
+    """A version of a tensor: version 0 is the one at its creation, or at the start of the profile."""
 
     key: Key
     version: int
@@ -61,9 +61,9 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One step of the data flow: an operator that the program, or autograd, called, or memory taken or given back.
+    """One step of the data flow: an operator called by the program or by autograd, or an allocation or free.
 
-    `temporary` lived and died within the step.
+    `temporary` are allocations that are created and freed within the step.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One entry of the timeline. `size` is in bytes and positive; `time_ns` is -1 for what was there before."""
+    """One timeline entry. `size` is in bytes and positive; `time_ns` is -1 for preexisting memory."""
 
     time_ns: int
     action: Action
@@ -87,7 +87,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class FoundGradient:
-    """A gradient in the record of a run, and the parameter it belongs to where its finder knows."""
+    """A gradient extracted from a run, and its parameter if the source knows it."""
 
     by: Finder
     parameter: Key | None
@@ -96,9 +96,9 @@ class FoundGradient:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An operator in the record and the schemas that fit it.
+    """A recorded operator and the schemas that match it.
 
-    `writes` are the arguments that it may write to; None where no schema fits and so nothing is known.
+    `writes` are the arguments that it may write to; None if no schema matches.
     """
 
     name: str
@@ -111,10 +111,10 @@ Sizes = dict[Category | None, int]
 
 
 def sizes_over_time(events: Iterable[Event], categories: dict[State, Category | None]) -> list[tuple[int, Sizes]]:
-    """The bytes of each category after each moment at which something happened, in order of time.
+    """The bytes of each category after each point in time with an event, in chronological order.
 
-    A write moves a tensor's bytes from the category of the version before to that of the next. What was there before
-    is in from the first moment on, at time -1.
+    A write moves a tensor's bytes from the category of the old version to that of the new one. Preexisting memory is
+    included from the start, at time -1.
     """
     moments: list[tuple[int, Sizes]] = []
     now: Sizes = {}
@@ -140,9 +140,9 @@ def sizes_over_time(events: Iterable[Event], categories: dict[State, Category | 
 
 
 class Names:
-    """Names for pieces of memory: those given, and `t1`, `t2`, … for others in the order in which they are asked for.
+    """Names for allocations: those given, and `t1`, `t2`, … for others in the order of their first use.
 
-    The profiler's own numbers differ with what ran before, so a listing cannot use them.
+    The profiler's own numbers depend on earlier work, so a listing cannot use them.
     """
 
     def __init__(self, given: dict[Key, str]) -> None:
@@ -150,7 +150,7 @@ class Names:
         self._numbered = 0
 
     def __call__(self, key: Key) -> str:
-        """The name of `key`, the same each time; memory that held no tensor is `untold`."""
+        """The name of `key`, the same each time; memory without a tensor is `untold`."""
         if key.tensor is None:
             return "untold"
         if key not in self._names:
@@ -160,11 +160,11 @@ class Names:
 
 
 def flow_listing(nodes: Sequence[Node], names: Names, categories: dict[State, Category | None] | None = None) -> str:
-    """The data flow as text, a line a node: `operator(what.version, …) -> what.version, … using what, …`.
+    """The data flow as text, one node per line: `operator(name.version, …) -> name.version, … using name, …`.
 
-    Memory taken and given back outside operators reads `take() -> …` and `free(…)`; what an operator frees of what
-    it did not make is marked `freed`. With `categories`, each is followed by its own. Nodes that touch no tensor are
-    left out.
+    Allocations and frees outside of operators are `take() -> …` and `free(…)`; memory that an operator frees without
+    having created it is marked `freed`. With `categories`, each version is followed by its category. Nodes that touch
+    no tensor are omitted.
     """
     lines = []
     for node in nodes:
@@ -190,7 +190,7 @@ def _told(state: State, node: Node, names: Names, categories: dict[State, Catego
 
 
 def timeline_listing(events: Iterable[Event], names: Names, categories: dict[State, Category | None]) -> str:
-    """The timeline as text, a line an entry without its time: `action what.version:category size B`."""
+    """The timeline as text, one entry per line without its time: `action name.version:category size B`."""
     lines = []
     for event in events:
         after = event.version + 1 if event.action is Action.INCREMENT_VERSION else event.version

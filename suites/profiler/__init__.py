@@ -1,1 +1,1 @@
-"""The profiler's event tree: what was recorded, under what, and in which order."""
+"""The profiler's event tree: recorded events, their nesting and their order."""

@@ -1,7 +1,7 @@
-"""The names of torch, undocumented, that this suite depends on. Nothing else in the suite reaches for one.
+"""The undocumented torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed: the contract under
-test is the tree, not where torch keeps it.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason: the tree is under test,
+not where torch keeps it.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from suites.reaching import below, reach
 
 
 def event_roots(profile: torch.profiler.profile) -> list[Any]:
-    """The root events of a profile that has ended, oldest first."""
+    """The root events of a finished profile, oldest first."""
     return below(profile, "profiler.kineto_results.experimental_event_tree")()
 
 
 def event_tag(event: Any) -> str:
-    """What sort of event it is: `TorchOp`, `Allocation`, `OutOfMemory`, `PyCall`, `PyCCall`, `Kineto`, …
+    """The kind of an event: `TorchOp`, `Allocation`, `OutOfMemory`, `PyCall`, `PyCCall`, `Kineto`, …
 
-    From the type of its extra fields: the event's own tag has no Python name for some sorts.
+    Derived from the type of its extra fields, because the event's own tag has no Python name for some kinds.
     """
     return type(below(event, "extra_fields")).__name__.removeprefix("_ExtraFields_")
 
 
 def extra(event: Any, path: str) -> Any:
-    """A field that only events of this sort have, such as `alloc_size` or `caller.file_name`."""
+    """A field specific to the event's kind, such as `alloc_size` or `caller.file_name`."""
     return below(event, f"extra_fields.{path}")
 
 
 def wrapper_tensor(kind: type[torch.Tensor], inner: torch.Tensor) -> Any:
-    """A tensor of a subclass that has the shape, dtype and device of `inner`, and no memory of its own."""
+    """A wrapper subclass tensor with the shape, dtype and device of `inner` and no memory of its own."""
     make = reach("torch.Tensor._make_wrapper_subclass")
     return make(kind, inner.shape, dtype=inner.dtype, device=inner.device)
 

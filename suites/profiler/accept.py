@@ -1,10 +1,10 @@
 """Accepts the trees of the running torch as golden files: `python -m suites.profiler.accept [TREE …]`.
 
-Each tree is taken in a fresh process. What changed is printed as a diff, to be reviewed with the change that caused it.
-Never by CI: where the variable `CI` is set, nothing is accepted. `--into FILE` accepts nothing either:
-it writes one tree to that file, to be looked at.
+Each tree is taken in a fresh process. Changes are printed as a diff, for review together with the change that caused
+them. CI never accepts trees: nothing is accepted if the variable `CI` is set. `--into FILE` accepts nothing either; it
+writes one tree to that file for inspection.
 
-Exit status: 0 accepted or as before, 1 a tree could not be taken (the others are accepted), 2 refused.
+Exit status: 0 accepted or unchanged, 1 a tree could not be taken (the others are accepted), 2 usage error.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ BY_NAME = {golden.name: golden for golden in GOLDENS}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Accept the trees named, or all that this machine can have; returns the exit status."""
+    """Accept the given trees, or all that this machine can produce; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m suites.profiler.accept", description="accept trees of this torch")
-    parser.add_argument("trees", nargs="*", metavar="TREE", help=f"one of {', '.join(BY_NAME)}; without: all")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="write the one tree named to this file, accept none")
+    parser.add_argument("trees", nargs="*", metavar="TREE", help=f"one of {', '.join(BY_NAME)}; default: all")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="write the given tree to this file and accept none")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.trees if name not in BY_NAME]
     if unknown:
@@ -55,19 +55,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _possible() -> list[str]:
-    """The trees that this machine can have; says which it cannot."""
+    """The trees that this machine can produce; prints the others."""
     cuda = torch.cuda.is_available()
     left_out = [golden.name for golden in GOLDENS if golden.cuda and not cuda]
     if left_out:
-        print(f"left out, since torch finds no CUDA device: {', '.join(left_out)}")
+        print(f"skipped, since torch finds no CUDA device: {', '.join(left_out)}")
     return [name for name in BY_NAME if name not in left_out]
 
 
 def _accept(name: str, folder: Path) -> bool:
-    """Take one tree and write what changes in the folder; false if it could not be taken."""
+    """Take one tree and write the changes to the folder; returns False if it could not be taken."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "tree.txt")
-        # A process for each: what one tree loads and warms up must not be in the next one's text.
+        # One process per tree, so that what one tree loads and warms up does not affect the next one.
         command = [sys.executable, "-m", "suites.profiler.accept", name, "--into", str(file)]
         if subprocess.run(command, check=False).returncode != 0:
             return False
@@ -78,12 +78,12 @@ def _accept(name: str, folder: Path) -> bool:
     for minor in sorted(before.keys() | after.keys()):
         _write(folder / file_name(name, minor), before.get(minor), after.get(minor))
     if before == after:
-        print(f"{name}: as in {file_name(name, applicable(after, running) or running)}")
+        print(f"{name}: unchanged, {file_name(name, applicable(after, running) or running)}")
     return True
 
 
 def _take(name: str, file: Path) -> int:
-    """Write the text of a tree, as it is in this process, to a file; 1 if this machine or this torch cannot have it."""
+    """Write the text of a tree in this process to a file; returns 1 if this machine or torch cannot produce it."""
     golden = BY_NAME[name]
     if golden.cuda and not torch.cuda.is_available():
         return _refuse(name, "it needs a CUDA device, and torch finds none")
@@ -101,7 +101,7 @@ def _refuse(name: str, reason: str) -> int:
 
 
 def _write(file: Path, before: str | None, after: str | None) -> None:
-    """Bring one file from its old text to its new one, either of which may be none, and print the difference."""
+    """Change a file from its old text to the new one, either of which may be None, and print the difference."""
     if before == after:
         return
     print(difference(before or "", after or "", file.name if before else "nothing", file.name if after else "nothing"))

@@ -1,6 +1,6 @@
-"""Exported traces, read strictly: what a viewer would have to guess at is an error here.
+"""A strict reader for exported traces: anything that a viewer would have to guess is an error.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Pure but for `load`.
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Pure except for `load`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 
 class TraceError(ValueError):
-    """A file that is not a valid trace."""
+    """The file is not a valid trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A complete event: something with a beginning and an end on one line of the trace (a process's thread)."""
+    """A complete event: a duration on one line of the trace (a thread of a process)."""
 
     category: str
     name: str
@@ -32,7 +32,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """An event without duration: an instant (`i`), or an end of an arrow (`s` where it starts, `f` where it ends)."""
+    """An event without duration: an instant (`i`), or the start (`s`) or end (`f`) of a flow arrow."""
 
     phase: str
     category: str
@@ -45,14 +45,14 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace: its events in the file's order, and the file's other fields."""
+    """A trace: its events in file order, and the file's other fields."""
 
     spans: tuple[Span, ...]
     moments: tuple[Moment, ...]
     properties: Mapping[str, Any]
 
     def of(self, *categories: str) -> list[Span]:
-        """The spans of these categories, a span before those within it."""
+        """The spans of these categories, each before those within it."""
         spans = [span for span in self.spans if span.category in categories]
         return sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))
 
@@ -68,7 +68,7 @@ _REQUIRED = {
 
 
 def load(file: Path) -> Trace:
-    """The trace in a file, packed if its name ends in `.gz`; raises TraceError."""
+    """The trace in a file, compressed if its name ends in `.gz`. Raises TraceError."""
     content = file.read_bytes()
     return parse(gzip.decompress(content) if file.suffix == ".gz" else content)
 
@@ -76,8 +76,8 @@ def load(file: Path) -> Trace:
 def parse(content: bytes) -> Trace:
     """The trace in the bytes of a file.
 
-    Raises TraceError for what is no strict JSON (RFC 8259: no NaN, no field twice, UTF-8), lacks the list of events,
-    or has an event of an unknown phase, without a required field, or with a time that is none.
+    Raises TraceError for data that is not strict JSON (RFC 8259: no NaN, no duplicate keys, UTF-8), lacks the list of
+    events, or has an event with an unknown phase, a missing field, or an invalid time.
     """
     try:
         document = json.loads(
@@ -98,7 +98,7 @@ def parse(content: bytes) -> Trace:
 
 
 def crossing(spans: Iterable[Span]) -> tuple[Span, Span] | None:
-    """Two spans of one line that overlap without one being within the other; none if all nest."""
+    """Two spans of one line that overlap without nesting; None if all nest."""
     open_spans: dict[tuple[str, str], list[Span]] = {}
     for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):
         stack = open_spans.setdefault(span.line, [])
@@ -111,9 +111,9 @@ def crossing(spans: Iterable[Span]) -> tuple[Span, Span] | None:
 
 
 def indented(spans: Iterable[Span]) -> list[tuple[int, str]]:
-    """The spans by time, each with the number of spans of its line that it lies within, and its name.
+    """The spans in order of time, each with its nesting depth on its line, and its name.
 
-    Asks for spans that nest, and that are in the order of `Trace.of`.
+    The spans must nest and be in the order of `Trace.of`.
     """
     open_spans: dict[tuple[str, str], list[Span]] = {}
     result: list[tuple[int, str]] = []
@@ -127,13 +127,13 @@ def indented(spans: Iterable[Span]) -> list[tuple[int, str]]:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError(f"a field twice in an object of {[name for name, _ in pairs]}")
+        raise ValueError(f"duplicate keys in an object with the keys {[name for name, _ in pairs]}")
     return fields
 
 
@@ -147,9 +147,9 @@ def _check(event: Any) -> None:
     for name in ("ts", "dur"):
         value = event.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or value < 0:
-            raise TraceError(f"{name} is {value!r}, which is no time: {event}")
+            raise TraceError(f"{name} is {value!r}, which is not a time: {event}")
     if not isinstance(event["name"], str) or not isinstance(event.get("args", {}), dict):
-        raise TraceError(f"a name that is no text, or args that are no object: {event}")
+        raise TraceError(f"a name that is not a string, or args that are not an object: {event}")
 
 
 def _line(event: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Each case begins after the first profile of its process."""
+"""Each case starts after the first profile of its process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Accepted texts of trees, kept as data beside the cases: `golden/<tree>.<torch minor>.txt`.
+"""Accepted texts of trees, stored next to the cases: `golden/<tree>.<torch minor>.txt`.
 
-The file for a release of torch is the newest one that is not above it: a release has a file of its own only where its
-tree differs from that of the release before. Pure but for reading and writing the files.
+The file for a release of torch is the newest one that is not newer than it: a release has its own file only if its tree
+differs from that of the release before. Pure except for reading and writing the files.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .normal import normal_form
 from .trees import HOST, HOST_AND_CUDA, record, warm_up
 from .workloads import Work
 
-Minor = tuple[int, int]  # a release of torch: (2, 13)
+Minor = tuple[int, int]  # a torch release: (2, 13)
 FOLDER = Path(__file__).parent / "golden"
 COVERS = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
 
 
 class UnstableTreeError(Exception):
-    """Two profiles of the same work gave two trees, so there is no text to accept."""
+    """Two profiles of the same work gave different trees, so there is no text to accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A tree with an accepted text: how to make it, and the rows of the inventory that it covers."""
+    """A tree with an accepted text: how to produce it, and the inventory rows that it covers."""
 
     name: str
     build: Callable[[torch.device], Work]
@@ -82,20 +82,20 @@ GOLDENS = (
 
 
 def running_minor() -> Minor:
-    """The release of the torch that is imported."""
+    """The release of the imported torch."""
     return parse_minor(torch.__version__)
 
 
 def parse_minor(version: str) -> Minor:
-    """`(2, 13)` of `"2.13.0+cpu"`; raises ValueError for what does not begin with two numbers."""
+    """`(2, 13)` for `"2.13.0+cpu"`. Raises ValueError for a version that does not start with two numbers."""
     found = re.match(r"(\d+)\.(\d+)(?:\.|$)", version)
     if not found:
-        raise ValueError(f"no release in the version {version!r}; it should begin like 2.13.0")
+        raise ValueError(f"no release in the version {version!r}; expected a version such as 2.13.0")
     return int(found[1]), int(found[2])
 
 
 def tree_text(golden: Golden, device: torch.device) -> str:
-    """The normalised text of a tree, as it is now; raises UnstableTreeError if a second profile says otherwise."""
+    """The current normalized text of a tree. Raises UnstableTreeError if a second profile differs."""
     first, second = (str(normal_form(tree)) + "\n" for tree in _trees(golden, device))
     if first != second:
         raise UnstableTreeError(f"two profiles of {golden.name!r} differ:\n{difference(first, second)}")
@@ -112,7 +112,7 @@ def _trees(golden: Golden, device: torch.device) -> Iterable[Node]:
 
 
 def file_name(name: str, minor: Minor) -> str:
-    """The name of the golden file of a tree for one release."""
+    """The name of a tree's golden file for one release."""
     return f"{name}.{minor[0]}.{minor[1]}.txt"
 
 
@@ -124,12 +124,12 @@ def stored(name: str, folder: Path = FOLDER) -> dict[Minor, str]:
 
 
 def applicable(minors: Iterable[Minor], running: Minor) -> Minor | None:
-    """Which of the releases with a file is the one for the running release: the newest not above it."""
+    """The release whose file applies to the running release: the newest not newer than it."""
     return max((minor for minor in minors if minor <= running), default=None)
 
 
 def accepted(texts: Mapping[Minor, str], running: Minor, text: str) -> dict[Minor, str]:
-    """The texts after `text` was accepted for a release: no file says what the one before it says."""
+    """The texts after accepting `text` for a release, without files that repeat the one before."""
     changed = dict(sorted((dict(texts) | {running: text}).items()))
     kept: dict[Minor, str] = {}
     for minor, content in changed.items():
@@ -139,6 +139,6 @@ def accepted(texts: Mapping[Minor, str], running: Minor, text: str) -> dict[Mino
 
 
 def difference(expected: str, found: str, before: str = "expected", after: str = "found") -> str:
-    """The lines in which two texts differ, with the lines above them that say where; empty if they are equal."""
+    """The differing lines of two texts with preceding context; empty if they are equal."""
     lines = difflib.unified_diff(expected.splitlines(), found.splitlines(), before, after, n=8, lineterm="")
     return "\n".join(lines)

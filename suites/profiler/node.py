@@ -8,62 +8,63 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a node stands for."""
+    """The kind of a node."""
 
     PROFILE = "profile"  # the root
     OP = "op"  # an operator, an autograd node or a record_function scope
     MEMORY = "memory"  # an allocation or a release
     OUT_OF_MEMORY = "out of memory"
     PYTHON = "python"  # a Python frame
-    C_CALL = "c call"  # a function written in C, called from Python
-    RUNTIME = "runtime"  # a call into the CUDA runtime or driver
-    DEVICE = "device"  # a kernel, copy or fill, as the device ran it
+    C_CALL = "c call"  # a C function called from Python
+    RUNTIME = "runtime"  # a call of the CUDA runtime or driver
+    DEVICE = "device"  # a kernel, copy or fill that the device ran
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The memory that an allocation took (`size` > 0) or a release gave back (`size` < 0), in bytes."""
+    """The memory of an allocation (`size` > 0) or a release (`size` < 0), in bytes."""
 
     size: int
     device: str
     address: int = field(compare=False)
-    total: int = field(compare=False)  # in use on the device after this event, as the profiler counts it
+    total: int = field(compare=False)  # the profiler's count of memory in use on the device after this event
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One event and the events below it, in the order in which they began.
+    """One event and the events below it, in the order of their start.
 
-    Two nodes are equal if their trees are: kinds, names, sizes of blocks and the children, but not times, addresses,
-    sequence numbers or callers, which differ between two profiles of the same work.
+    Two nodes are equal if their trees are: kinds, names, block sizes and children. Times, addresses, sequence numbers
+    and callers are not compared, because they differ between profiles of the same work.
     """
 
     kind: Kind
     name: str
     children: tuple[Node, ...] = ()
     block: Block | None = None
-    sequence: int = field(default=-1, compare=False)  # operators: which forward operator it is, or is the backward of
+    # operators: the sequence number of the forward operator, also for its backward
+    sequence: int = field(default=-1, compare=False)
     start_ns: int = field(default=0, compare=False)
     end_ns: int = field(default=0, compare=False)
     frame: str = field(default="", compare=False)  # Python frames: the frame itself, as "file: function"
-    caller: str = field(default="", compare=False)  # Python frames and C calls: who called, by the tracer's record
+    caller: str = field(default="", compare=False)  # Python frames and C calls: the caller according to the tracer
 
     def walk(self) -> Iterator[Node]:
-        """Every node below this one, a parent before its children."""
+        """All nodes below this one, parents before children."""
         for child in self.children:
             yield child
             yield from child.walk()
 
     def with_parents(self, parents: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-        """Every node below this one with its ancestors, the nearest first and this one last."""
+        """All nodes below this one with their ancestors, nearest first and this one last."""
         above = (self, *parents)
         for child in self.children:
             yield child, above
             yield from child.with_parents(above)
 
     def of_kind(self, *kinds: Kind) -> list[Node]:
-        """The nodes below this one that are of one of these kinds."""
+        """The nodes below this one of the given kinds."""
         return [node for node in self.walk() if node.kind in kinds]
 
     def all(self, name: str) -> list[Node]:
@@ -83,7 +84,7 @@ class Node:
         return self._only(self.frames(function), f"the frame of {function}()")
 
     def without(self, *kinds: Kind) -> Node:
-        """The same tree with nodes of these kinds cut off, and all below them."""
+        """The same tree without nodes of these kinds and everything below them."""
         kept = tuple(child.without(*kinds) for child in self.children if child.kind not in kinds)
         return replace(self, children=kept)
 
@@ -92,7 +93,7 @@ class Node:
         return found[0]
 
     def __str__(self) -> str:
-        """The tree as text, a line a node, two spaces a level; an allocation says its size."""
+        """The tree as text: one node per line, two spaces per level, with the size of each allocation."""
         size = f" {self.block.size:+d} B {self.block.device}" if self.block else ""
         lines = [f"{self.name}{size}"]
         lines += [f"  {line}" for child in self.children for line in str(child).splitlines()]
@@ -100,5 +101,5 @@ class Node:
 
 
 def names(nodes: Sequence[Node]) -> list[str]:
-    """The names of some nodes, in order."""
+    """The names of the nodes, in order."""
     return [node.name for node in nodes]

@@ -1,10 +1,10 @@
-"""The normaliser: what makes trees of two runs, machines or releases of Python comparable. Pure.
+"""The normalizer, which makes trees of different runs, machines and Python releases comparable. Pure.
 
-Names are folded when a profile is read. Source lines go (`file.py(12): f` is `file.py: f`), folders go except below
-`torch/`, addresses of objects go, template arguments and parameter lists of kernels go, and so does the class under
-which pybind11 hides its functions.
+Names are normalized when a profile is read: source lines (`file.py(12): f` becomes `file.py: f`), directories except
+below `torch/`, object addresses, kernels' template arguments and parameter lists, and the class name that pybind11 adds
+to its functions are removed.
 
-Noise is pruned for golden files only (`normal_form`); a contract sees the whole tree.
+Noise is removed only for golden files (`normal_form`); the cases use the whole tree.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _OF_TORCH = re.compile(r"(?:^|-packages/)(torch/.+)$")
 _ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+")
 _PYBIND = re.compile(r"(pybind11_builtins\.)?pybind11_detail_function_record\w*|PyCapsule")
 
-# Frames of their own up to Python 3.11, part of the function around them since.
+# Separate frames up to Python 3.11, and part of the enclosing function since.
 _INLINED = (": <listcomp>", ": <setcomp>", ": <dictcomp>")
 
 
 def fold_name(name: str) -> str:
-    """The name of a host event without source line, folders and addresses."""
+    """The name of a host event without source line, directories and addresses."""
     frame = _FRAME.match(name)
     if frame:
         file = frame["file"].replace("\\", "/")
@@ -34,7 +34,8 @@ def fold_name(name: str) -> str:
 
 
 def fold_activity(name: str) -> str:
-    """The name of a device event without its template arguments and parameter list: `void f<int>(int*)` is `void f`."""
+    """The name of a device event without template arguments and parameter list: `void f<int>(int*)` becomes `void
+    f`."""
     plain, depth = [], 0
     for letter in name:
         if letter == "<":
@@ -44,17 +45,17 @@ def fold_activity(name: str) -> str:
         elif not depth:
             plain.append(letter)
     text = "".join(plain).strip()
-    # Copies and fills are named in words, "Memcpy HtoD (Pinned -> Device)": those brackets say what was copied.
+    # Copies and fills have names such as "Memcpy HtoD (Pinned -> Device)", whose parentheses say what was copied.
     if text.startswith(("Memcpy", "Memset")):
         return text
     return re.sub(r"(?<=\w)\(.*\)$", "", text)
 
 
 def normal_form(tree: Node) -> Node:
-    """The tree without noise: what a golden file holds.
+    """The tree without noise, as stored in a golden file.
 
-    Cut off: Python frames and C calls below which nothing but frames and C calls happened. Replaced by what is below
-    them: frames of comprehensions.
+    Python frames and C calls with only frames and C calls below them are removed. Frames of comprehensions are replaced
+    by their children.
     """
     return replace(tree, children=_quiet(tree.children))
 

@@ -1,4 +1,4 @@
-"""Two tensor subclasses that do nothing but stand in the way: one for each hook that torch calls."""
+"""Two tensor subclasses that only forward calls: one for each of torch's override hooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import _torch_private as private
 
 
 class FunctionTensor(torch.Tensor):
-    """Sees every public torch function called on it, and passes it on."""
+    """Intercepts every public torch function called on it, and forwards it."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -18,7 +18,7 @@ class FunctionTensor(torch.Tensor):
 
 
 class DispatchTensor(torch.Tensor):
-    """Wraps a plain tensor, sees every operator dispatched on it, and runs it on what it wraps."""
+    """Wraps a plain tensor, intercepts every operator dispatched on it, and runs it on the wrapped tensor."""
 
     wrapped: torch.Tensor
 

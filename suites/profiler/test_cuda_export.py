@@ -1,4 +1,4 @@
-"""Chrome trace files of work on the device: kernels, streams, and what ties them to the operators."""
+"""Chrome trace files of device work: kernels, streams, and their links to operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture
 def trace(device: torch.device, tmp_path: Path) -> Trace:
-    """The trace of two operators on each of three side streams; fails the case if it has no kernel."""
+    """The trace of two operators on each of three side streams; fails the case if it has no kernels."""
     work = side_streams(device)
     warm_up(work, activities=HOST_AND_CUDA)
     with quiet_collector(), profiler(activities=HOST_AND_CUDA) as prof:
@@ -32,16 +32,18 @@ def trace(device: torch.device, tmp_path: Path) -> Trace:
     return trace
 
 
-def test_export_chrome_trace_kernels_are_on_the_streams_they_were_given_to(trace: Trace) -> None:
-    """Contract: the file names the stream of each kernel: two kernels on each of three, none elsewhere."""
+def test_export_chrome_trace_kernels_are_on_their_streams(trace: Trace) -> None:
+    """The file has the stream of each kernel: two kernels on each of three streams, and no others."""
     streams = [kernel.args["stream"] for kernel in trace.of("kernel")]
 
     assert sorted(streams.count(stream) for stream in set(streams)) == [2] * STREAMS, str(streams)
 
 
 def test_export_chrome_trace_kernel_correlates_with_one_launch_and_operator(trace: Trace) -> None:
-    """Contract: a kernel shares its correlation with one call that launched it, before it began, and the call lies
-    within the operator whose id both have; each operator has one kernel."""
+    """A kernel shares its correlation id with the one call that launched it, before it started.
+
+    The call is within the operator with the same external id, and each operator has one kernel.
+    """
     calls = {call.args["correlation"]: call for call in trace.of("cuda_runtime", "cuda_driver")}
     operators = {span.args["External id"]: span for span in trace.of("cpu_op")}
     launched: list[str] = []
@@ -61,7 +63,7 @@ def test_export_chrome_trace_kernel_correlates_with_one_launch_and_operator(trac
 
 
 def test_export_chrome_trace_arrows_lead_from_launches_to_kernels(trace: Trace) -> None:
-    """Contract: each kernel has one arrow to it, which starts at its launch and ends where the kernel begins."""
+    """Each kernel has one flow arrow, from its launch to the start of the kernel."""
     calls = {str(call.args["correlation"]): call for call in trace.of("cuda_runtime", "cuda_driver")}
     starts = {m.arrow: m for m in trace.moments if m.category == "ac2g" and m.phase == "s"}
     ends = [m for m in trace.moments if m.category == "ac2g" and m.phase == "f"]
@@ -76,7 +78,7 @@ def test_export_chrome_trace_arrows_lead_from_launches_to_kernels(trace: Trace) 
 
 
 def test_export_chrome_trace_kernels_of_a_stream_do_not_overlap(trace: Trace) -> None:
-    """Contract: kernels of one stream run one after the other, in the order of their launches."""
+    """Kernels of one stream do not overlap and run in launch order."""
     by_stream: dict[object, list[chrome.Span]] = {}
     for kernel in trace.of("kernel"):
         by_stream.setdefault(kernel.args["stream"], []).append(kernel)

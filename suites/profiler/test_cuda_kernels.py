@@ -1,4 +1,4 @@
-"""What the device ran, in the tree: kernels, copies and device memory below the operators that asked for them."""
+"""Device events in the tree: kernels, copies and device memory below the operators that caused them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LAUNCH = re.compile(r"cu(da)?LaunchKernel")
 
 
 def warm(work: Work) -> Work:
-    """The work, once done: kernels are loaded, and the allocator's caches are filled."""
+    """The work, run once so that kernels are loaded and the allocator's caches are filled."""
     work()
     return work
 
 
 def ran_on_device(tree: Node) -> list[Node]:
-    """The device's events in a tree, of which there must be some for the case to mean anything."""
+    """The device events in a tree, at least one of which must exist for the case to be meaningful."""
     events = tree.of_kind(Kind.DEVICE)
     assert events, f"the profiler recorded nothing on the device (may this user read its counters?):\n{tree}"
     return events
@@ -37,7 +37,7 @@ def ran_on_device(tree: Node) -> list[Node]:
 
 @ON_STREAMS
 def test_kernels_on_side_streams_are_below_their_operators(device: torch.device) -> None:
-    """Contract: an operator's kernel is below it whatever the stream: one each here, and none anywhere else."""
+    """A kernel is below its operator on any stream: exactly one per operator here."""
     tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
     kernels = ran_on_device(tree)
@@ -49,7 +49,7 @@ def test_kernels_on_side_streams_are_below_their_operators(device: torch.device)
 
 @ON_STREAMS
 def test_operators_on_side_streams_are_in_program_order(device: torch.device) -> None:
-    """Contract: the order of operators in the tree is that of the calls, not that in which streams got to run them."""
+    """Operators are in the order of the calls, not in the order in which the streams ran them."""
     tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
     calls = [name for name in names(tree.children) if name in ("aten::tanh", "aten::sub")]
@@ -58,7 +58,7 @@ def test_operators_on_side_streams_are_in_program_order(device: torch.device) ->
 
 @ON_STREAMS
 def test_same_work_on_streams_gives_the_same_tree(device: torch.device) -> None:
-    """Contract: with caches filled, each profile of the same work on the same streams has the same tree."""
+    """With filled caches, every profile of the same work on the same streams has the same tree."""
     work = side_streams(device)
     warm_up(work, activities=HOST_AND_CUDA)
 
@@ -70,7 +70,7 @@ def test_same_work_on_streams_gives_the_same_tree(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{TREE}_cuda_with_stream", f"{TREE}_cuda_detailed")
 def test_kernel_is_below_the_call_that_launched_it(device: torch.device) -> None:
-    """Contract: between operator and kernel is one call of the runtime or driver, a launch, with that kernel alone."""
+    """Between operator and kernel is one launch call of the runtime or driver, with only that kernel below it."""
     tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
     kernels = ran_on_device(tree)
@@ -84,7 +84,7 @@ def test_kernel_is_below_the_call_that_launched_it(device: torch.device) -> None
 
 
 def test_kernels_of_backward_are_below_the_nodes_that_ran_them(device: torch.device) -> None:
-    """Contract: the engine's thread for the device is profiled too, and every kernel is below some operator."""
+    """The engine's device thread is profiled too, and every kernel is below an operator."""
     leaf = torch.rand(64, device=device, requires_grad=True)
 
     def work() -> None:
@@ -102,8 +102,10 @@ def test_kernels_of_backward_are_below_the_nodes_that_ran_them(device: torch.dev
 
 @TRAINING
 def test_training_step_parts_have_their_own_kernels(device: torch.device) -> None:
-    """Contract: forward, backward and optimiser have each their kernels below them: every kernel is below one of the
-    three, an update of a parameter is one kernel in the optimiser's scope, and dropping gradients is none."""
+    """Each kernel of a training step is below exactly one of forward, backward and optimizer step.
+
+    A parameter's update is one kernel in the optimizer's scope, and dropping gradients runs none.
+    """
     tree = record(warm(training_step(device)), activities=HOST_AND_CUDA)
 
     kernels = ran_on_device(tree)
@@ -118,9 +120,11 @@ def test_training_step_parts_have_their_own_kernels(device: torch.device) -> Non
 
 
 @DETAILED
-def test_frames_operators_launches_and_kernels_are_one_line(device: torch.device) -> None:
-    """Contract: with stacks, a kernel's ancestors are the launch, operators, and the frames from the module to the
-    caller, in this order; and memory is still below the operator that allocates."""
+def test_frames_operators_launches_and_kernels_are_ancestors_in_order(device: torch.device) -> None:
+    """With stacks, a kernel's ancestors are its launch, operators, and the frames from module to caller, in this order.
+
+    Memory events are still below the allocating operator.
+    """
     tree = record(warm(training_step(device)), activities=HOST_AND_CUDA, with_stack=True, profile_memory=True)
 
     ran_on_device(tree)
@@ -140,7 +144,7 @@ def test_frames_operators_launches_and_kernels_are_one_line(device: torch.device
 
 @pytest.mark.parametrize("to_device", [True, False], ids=["to_device", "to_host"])
 def test_copy_between_cpu_and_device_is_below_aten_copy(device: torch.device, to_device: bool) -> None:
-    """Contract: the transfer is a device event of its own below `aten::copy_`, and names its direction."""
+    """A transfer is a separate device event below `aten::copy_`, and its name has the direction."""
     source = torch.rand(1024, device="cpu" if to_device else device)
     target = device if to_device else torch.device("cpu")
 
@@ -153,10 +157,9 @@ def test_copy_between_cpu_and_device_is_below_aten_copy(device: torch.device, to
 
 @pytest.mark.covers(f"{TREE}_with_memory")
 def test_profile_memory_device_memory_is_below_the_operator_that_allocates(device: torch.device) -> None:
-    """Contract: a tensor on the device is one allocation there, of at least its size, directly below the operator that
-    allocates, and one release of the same address and size.
+    """A device tensor is one allocation of at least its size, directly below its operator, and one matching release.
 
-    The tensor dies within a scope: torch's tree has a device's memory only below other events.
+    The tensor is freed within a scope, because torch's tree has device memory only below other events.
     """
 
     def work() -> None:
@@ -173,7 +176,7 @@ def test_profile_memory_device_memory_is_below_the_operator_that_allocates(devic
 
 
 def test_activities_cpu_only_records_no_device_events(device: torch.device) -> None:
-    """Contract: without the CUDA activity the operators on the device are there, their kernels are not."""
+    """Without the CUDA activity, operators on the device are recorded, and their kernels are not."""
     tree = record(warm(side_streams(device)))
 
     assert len(tree.all("aten::tanh")) == STREAMS
@@ -195,11 +198,11 @@ print(sum(event.device_type.name == "CUDA" for event in later.events()))
 @pytest.mark.xfail(
     torch.__version__ >= (2, 13),
     raises=AssertionError,
-    reason="since torch 2.13 a first profile of the host alone tells Kineto for good to do without the device"
+    reason="since torch 2.13 a first profile of the CPU only makes Kineto ignore the device permanently"
     " (https://github.com/pytorch/pytorch/pull/186036)",
 )
 def test_activities_cuda_is_recorded_after_a_cpu_only_profile(device: torch.device) -> None:
-    """Contract: what a profile records does not depend on what the first profile of the process recorded."""
+    """The events that a profile records do not depend on the first profile of the process."""
     ended = children.run(HOST_THEN_DEVICE, device)
 
     assert int(ended.lines()[-1]) > 0

@@ -1,4 +1,4 @@
-"""Calls into the CUDA runtime in the tree: memory from the driver, copies, synchronisation."""
+"""CUDA runtime calls in the tree: memory from the driver, copies, synchronization."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ pytestmark = [
     pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_cuda_detailed"),
 ]
 
-# What the allocator asks the driver for memory with, in its ordinary form and with expandable segments.
+# The calls by which the allocator gets memory from the driver, without and with expandable segments.
 FROM_DRIVER = ("cudaMalloc", "cuMemCreate")
 
 
 def calls(tree: Node, *wanted: str) -> list[str]:
-    """The calls of the runtime and driver in a tree that have one of these names."""
+    """The runtime and driver calls in a tree with one of these names."""
     return [name for name in names(tree.of_kind(Kind.RUNTIME)) if name in wanted]
 
 
 def runtime(work: Callable[[], object]) -> Node:
-    """The tree of some work with all its calls of the runtime."""
+    """The tree of some work with all its runtime calls."""
     return record(work, activities=HOST_AND_CUDA, all_runtime_calls=True)
 
 
 @pytest.mark.requires(device="cuda", memory=">=1GiB")
-def test_cudamalloc_is_below_the_operator_that_ran_out(device: torch.device) -> None:
-    """Contract: an operator whose memory is not in the allocator's cache has a call for more below it, and the same
-    operator served from the cache has none."""
-    size = 64 << 20  # a segment of its own
+def test_cudamalloc_is_below_the_operator_without_cached_memory(device: torch.device) -> None:
+    """An operator that the allocator's cache cannot serve has a driver allocation below it; a cached one has none."""
+    size = 64 << 20  # a separate segment
 
     def allocate() -> None:
         torch.empty(size, dtype=torch.uint8, device=device)
@@ -48,9 +47,11 @@ def test_cudamalloc_is_below_the_operator_that_ran_out(device: torch.device) -> 
     assert calls(cached, *FROM_DRIVER) == [], str(cached)
 
 
-def test_item_is_a_copy_and_a_wait_below_its_operator(device: torch.device) -> None:
-    """Contract: `item()` copies to the host and waits for it: both calls are below the operator, the copy first, and
-    the copy's transfer is below its call."""
+def test_item_is_a_copy_and_a_synchronize_below_its_operator(device: torch.device) -> None:
+    """`item()` has a copy to the host and a synchronization below its operator, in this order.
+
+    The device event of the copy is below its call.
+    """
     value = torch.ones((), device=device)
     value.item()
 
@@ -65,10 +66,10 @@ def test_item_is_a_copy_and_a_wait_below_its_operator(device: torch.device) -> N
 
 
 @pytest.mark.parametrize("what", ["device", "stream", "event"])
-def test_synchronize_is_a_runtime_call_of_its_own(device: torch.device, what: str) -> None:
-    """Contract: a wait for the device, a stream or an event is one call more in the tree than without it.
+def test_synchronize_is_one_runtime_call(device: torch.device, what: str) -> None:
+    """Synchronizing the device, a stream or an event adds one runtime call to the tree.
 
-    More, since the profiler waits for the device at its own end.
+    The case compares counts, because the profiler itself synchronizes the device at its end.
     """
     stream, event = torch.cuda.Stream(device), torch.cuda.Event()
     x = torch.ones(8, device=device)

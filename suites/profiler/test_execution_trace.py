@@ -1,4 +1,5 @@
-"""Execution traces: the graph of a profile's operators, as a file. The format is Chakra's, as
+"""Execution traces: the graph of a profile's operators as a file, in Chakra's format.
+
 `torch/csrc/profiler/standalone/execution_trace_observer.cpp` writes it.
 """
 
@@ -24,19 +25,19 @@ pytestmark = pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A node of an execution trace. A value that is a tensor is [tensor, storage, offset, elements, bytes, device]."""
+    """A node of an execution trace. A tensor's value is [tensor, storage, offset, elements, bytes, device]."""
 
     number: int
     name: str
     parent: int
-    record: int  # of the call, 0 for nodes that are no call
+    record: int  # the id of the call, 0 for other nodes
     inputs: dict[str, list[Any]]
     outputs: dict[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What one profile left: its execution trace, and its timeline."""
+    """The results of one profile: its execution trace and its timeline."""
 
     operators: tuple[Operator, ...]
     timeline: chrome.Trace
@@ -46,7 +47,7 @@ class Traces:
         return found
 
     def above(self, operator: Operator) -> list[str]:
-        """The names of those that called it, and of the thread and the process, the innermost first."""
+        """The names of its callers and of the thread and process, innermost first."""
         by_number = {each.number: each for each in self.operators}
         names = []
         while operator.parent != operator.number:
@@ -56,11 +57,11 @@ class Traces:
 
 
 def traces(work: Callable[[], object], place: str, folder: Path) -> Traces:
-    """Profile one call of `work` on the device of this kind."""
+    """Profile one call of `work` on a device of this kind."""
     file, timeline = folder / "execution.json", folder / "timeline.json"
     observer = ExecutionTraceObserver()
     observer.register_callback(str(file))
-    work()  # what is done at the first use only is done
+    work()  # so that first-use initialization is complete
     activities = HOST_AND_CUDA if place == "cuda" else HOST
     with quiet_collector(), profiler(activities=activities, execution_trace_observer=observer) as prof:
         work()
@@ -86,8 +87,10 @@ def linear_layer(place: str) -> Callable[[], torch.Tensor]:
 
 
 def test_execution_trace_and_timeline_have_the_same_calls(place: str, tmp_path: Path) -> None:
-    """Contract: each call of an operator within a profile is in both files, once, with the same number (`rf_id`,
-    "Record function id") and name; neither has others, such as calls in threads that are not the program's."""
+    """Each operator call in a profile is in both files exactly once, with the same id (`rf_id`, "Record function id").
+
+    Neither file has other calls, such as those of other threads.
+    """
     found = traces(training_step(torch.device(place)), place, tmp_path)
 
     executed = Counter((each.record, each.name) for each in found.operators if each.record)
@@ -96,13 +99,12 @@ def test_execution_trace_and_timeline_have_the_same_calls(place: str, tmp_path: 
         for span in found.timeline.spans
         if span.args.get("Record function id")
     )
-    assert executed, "the execution trace has no call"
+    assert executed, "the execution trace has no calls"
     assert executed == seen
 
 
 def test_execution_trace_has_operators_below_their_callers(place: str, tmp_path: Path) -> None:
-    """Contract: the parent of a call is the call or scope that it was made in; above all is the thread, and the
-    process."""
+    """The parent of a call is the call or scope that it was made in, up to the thread and the process."""
     found = traces(linear_layer(place), place, tmp_path)
 
     assert found.above(found.single("aten::addmm")) == [
@@ -114,9 +116,9 @@ def test_execution_trace_has_operators_below_their_callers(place: str, tmp_path:
     assert found.above(found.single("aten::sin"))[0] == "layer"
 
 
-def test_execution_trace_tells_shapes_types_and_devices(place: str, tmp_path: Path) -> None:
-    """Contract: of each tensor that a call takes or returns the trace has shape, strides, type, number of elements,
-    bytes of each, and the device."""
+def test_execution_trace_has_shapes_types_and_devices(place: str, tmp_path: Path) -> None:
+    """The trace has shape, strides, type, number of elements, element size and device of each input and output
+    tensor."""
     found = traces(linear_layer(place), place, tmp_path).single("aten::linear")
 
     device = str(torch.empty(0, device=place).device)
@@ -129,8 +131,7 @@ def test_execution_trace_tells_shapes_types_and_devices(place: str, tmp_path: Pa
 
 
 def test_execution_trace_follows_a_tensor_from_call_to_call(place: str, tmp_path: Path) -> None:
-    """Contract: a tensor and its memory have the same numbers wherever they are: what a call returned is known again
-    as what the next one took."""
+    """A tensor and its storage have the same ids in all calls, as output of one and input of the next."""
     found = traces(linear_layer(place), place, tmp_path)
 
     made, taken = found.single("aten::linear").outputs["values"], found.single("aten::sin").inputs["values"]

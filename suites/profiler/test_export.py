@@ -1,4 +1,4 @@
-"""Chrome trace files: valid, and containing what the run did. Written below the case's temporary folder only."""
+"""Chrome trace files: valid, and with the events of the run. Written only below the case's temporary directory."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ PROFILE = "Trace"  # the category of the span of the whole profile
 
 
 def exported(prof: profile, folder: Path) -> Trace:
-    """The trace of a profile that has ended, by way of a file."""
+    """The trace of a finished profile, via a file."""
     file = folder / "trace.json"
     prof.export_chrome_trace(str(file))
     return chrome.load(file)
 
 
 def profile_of(work: Work, **options: Any) -> profile:
-    """A profile of one call of `work`, whose caches are filled."""
+    """A profile of one call of `work` with filled caches."""
     warm_up(work, **options)
     with quiet_collector(), profiler(**options) as prof:
         work()
@@ -52,7 +52,7 @@ def profile_of(work: Work, **options: Any) -> profile:
 
 
 def operators(tree: Node, leave_out: Collection[str] = (), depth: int = 0) -> list[tuple[int, str]]:
-    """The operators and scopes of a tree but those named, each with the number of such above it."""
+    """The operators and scopes of a tree except those given, each with its nesting depth."""
     result = []
     for child in tree.children:
         counts = child.kind is Kind.OP and child.name not in leave_out
@@ -66,8 +66,10 @@ def operators(tree: Node, leave_out: Collection[str] = (), depth: int = 0) -> li
 def test_export_chrome_trace_has_the_operators_of_the_tree(
     workload: Callable[[], Work], options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Contract: the file is a strict trace; its operators nest by time on their thread as those of the tree do, and the
-    scopes are there as often. None is missing, none is there twice, and none came from elsewhere."""
+    """The file is a strict trace, whose operators nest by time on their thread as in the tree.
+
+    It has the same scopes and operators as the tree, each equally often, and no others.
+    """
     prof = profile_of(workload(), **options)
 
     trace = exported(prof, tmp_path)
@@ -87,10 +89,8 @@ def test_export_chrome_trace_has_the_operators_of_the_tree(
         pytest.param(workloads.training_step, id="training_step"),
     ],
 )
-def test_export_chrome_trace_scopes_hold_what_they_hold_in_the_tree(
-    workload: Callable[[], Work], tmp_path: Path
-) -> None:
-    """Contract: scopes that are left nest with each other and the operators, by time, as they do in the tree."""
+def test_export_chrome_trace_scopes_nest_as_in_the_tree(workload: Callable[[], Work], tmp_path: Path) -> None:
+    """Closed scopes nest with each other and with operators, by time, as in the tree."""
     prof = profile_of(workload())
 
     spans = exported(prof, tmp_path).of(*chrome.HOST)
@@ -100,8 +100,7 @@ def test_export_chrome_trace_scopes_hold_what_they_hold_in_the_tree(
 
 
 def test_export_chrome_trace_scope_never_left_ends_with_the_profile(tmp_path: Path) -> None:
-    """Contract: a scope that nobody closed is in the file with an end, after all that ran in it and not after that of
-    the profile."""
+    """A scope that was never closed ends in the file after everything that ran in it, and not after the profile."""
     trace = exported(profile_of(workloads.scopes()), tmp_path)
 
     (whole,) = trace.of(PROFILE)
@@ -113,10 +112,9 @@ def test_export_chrome_trace_scope_never_left_ends_with_the_profile(tmp_path: Pa
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_export_chrome_trace_spans_nest_within_the_profile(options: dict[str, Any], tmp_path: Path) -> None:
-    """Contract: on a thread no operator or frame ends within another it did not begin in; and all spans lie within that
-    of the profile itself.
+    """Operators and frames nest on each thread, and all spans are within that of the profile.
 
-    Scopes are begun in one call of torch and ended in another, so they cross these frames.
+    Scopes are not compared with frames, because they start in one call of torch and end in another.
     """
     trace = exported(profile_of(workloads.training_step(), **options), tmp_path)
 
@@ -126,8 +124,8 @@ def test_export_chrome_trace_spans_nest_within_the_profile(options: dict[str, An
     assert not outside, f"{outside[:3]} outside {whole}"
 
 
-def test_export_chrome_trace_tells_record_function_and_operators_apart(tmp_path: Path) -> None:
-    """Contract: what `record_function` named is an annotation, what torch dispatched an operator."""
+def test_export_chrome_trace_distinguishes_record_function_and_operators(tmp_path: Path) -> None:
+    """`record_function` scopes are annotations, and dispatched operators are operators."""
     trace = exported(profile_of(workloads.scopes()), tmp_path)
 
     assert Counter(span.name for span in trace.of("user_annotation")) == {
@@ -137,8 +135,7 @@ def test_export_chrome_trace_tells_record_function_and_operators_apart(tmp_path:
 
 
 def test_export_chrome_trace_arrows_lead_from_forward_to_backward(tmp_path: Path) -> None:
-    """Contract: each arrow has one start, in an operator of forward, and one end, later, in the autograd node that
-    is its derivative."""
+    """Each arrow starts in a forward operator and ends, later, in the autograd node of its derivative."""
     trace = exported(profile_of(workloads.forward_and_backward()), tmp_path)
 
     arrows = [moment for moment in trace.moments if moment.category == "fwdbwd"]
@@ -161,9 +158,8 @@ def test_export_chrome_trace_arrows_lead_from_forward_to_backward(tmp_path: Path
     }
 
 
-def test_export_chrome_trace_profile_memory_is_in_the_file(tmp_path: Path) -> None:
-    """Contract: with `profile_memory` each allocation and release is an instant with its bytes, address and total, in
-    the order of the run."""
+def test_export_chrome_trace_has_profile_memory_events(tmp_path: Path) -> None:
+    """With `profile_memory`, each allocation and release is an instant with bytes, address and total, in order."""
     prof = profile_of(workloads.forward_and_backward(), profile_memory=True)
 
     trace = exported(prof, tmp_path)
@@ -177,15 +173,18 @@ def test_export_chrome_trace_profile_memory_is_in_the_file(tmp_path: Path) -> No
 
 
 def test_export_chrome_trace_has_memory_only_with_profile_memory(tmp_path: Path) -> None:
-    """Contract: without `profile_memory` the file has no allocation."""
+    """Without `profile_memory`, the file has no allocations."""
     trace = exported(profile_of(workloads.forward_and_backward()), tmp_path)
 
     assert not [moment for moment in trace.moments if moment.name == "[memory]"]
 
 
-def test_export_chrome_trace_frames_name_the_frame_above_them(tmp_path: Path) -> None:
-    """Contract: each frame has a number of its own and that of its parent, within which it lies; the names along that
-    line are those of the tree. The outermost has none: null, and since torch 2.14 the field is left out."""
+def test_export_chrome_trace_frames_name_their_parent(tmp_path: Path) -> None:
+    """Each frame has an id and that of its parent, within which it lies, and the resulting stacks are those of the
+    tree.
+
+    The outermost frame has no parent: null, and since torch 2.14 no field.
+    """
     prof = profile_of(workloads.plain_code(), with_stack=True)
 
     trace = exported(prof, tmp_path)
@@ -209,12 +208,12 @@ def test_export_chrome_trace_frames_name_the_frame_above_them(tmp_path: Path) ->
         if node.kind in python
     )
     assert expected
-    # The file has the profiler's own frames too.
+    # The file also has the profiler's own frames.
     assert not expected - lines, f"in the tree and not in the file: {expected - lines}"
 
 
 def test_export_chrome_trace_record_shapes_gives_shapes_and_types(tmp_path: Path) -> None:
-    """Contract: with `record_shapes` an operator has the shape and type of each tensor it was given; without, none."""
+    """With `record_shapes`, an operator has the shape and type of each input tensor; without it, it has none."""
     x = torch.ones(2, 3)
     row = torch.arange(3)
 
@@ -229,7 +228,7 @@ def test_export_chrome_trace_record_shapes_gives_shapes_and_types(tmp_path: Path
 
 
 def test_add_metadata_is_in_the_exported_file(tmp_path: Path) -> None:
-    """Contract: metadata added to a profile are fields of the file, JSON as JSON and text as text."""
+    """Metadata added to a profile is in the file's fields, JSON as JSON and text as text."""
     prof = profiler()
     prof.start()
     prof.add_metadata("machine", "a name")
@@ -244,7 +243,7 @@ def test_add_metadata_is_in_the_exported_file(tmp_path: Path) -> None:
 QUOTES = pytest.mark.xfail(
     torch.__version__ < (2, 14),
     raises=chrome.TraceError,
-    reason="https://github.com/pytorch/pytorch/issues/146900: quotes in names are not escaped, up to torch 2.13",
+    reason="https://github.com/pytorch/pytorch/issues/146900: torch up to 2.13 does not escape quotes in names",
 )
 
 
@@ -264,9 +263,10 @@ QUOTES = pytest.mark.xfail(
     ],
 )
 def test_record_function_of_any_name_leaves_the_exported_file_valid(name: str, tmp_path: Path) -> None:
-    """Contract: whatever a scope is called, the file is valid, and the scope is in it with what ran in its block.
+    """A scope with any name leaves the file valid and contains what ran in its block.
 
-    Its name is asked for only where it is plain text: torch may replace characters that JSON would have to escape.
+    The name is compared only if it is plain text, because torch may replace characters that JSON requires to be
+    escaped.
     """
     x = torch.ones(2)
 
@@ -279,11 +279,11 @@ def test_record_function_of_any_name_leaves_the_exported_file_valid(name: str, t
     scope, operator = trace.of(*chrome.HOST)
     assert chrome.indented([scope, operator]) == [(0, scope.name), (1, "aten::sin")]
     if name.isascii() and name.isprintable() and "\\" not in name:
-        assert scope.name in (name, name.replace('"', "'"))  # as torch 2.14 has it
+        assert scope.name in (name, name.replace('"', "'"))  # as torch 2.14 replaces it
 
 
 def test_export_chrome_trace_gz_has_the_same_events(tmp_path: Path) -> None:
-    """Contract: a name that ends in `.gz` gives a packed file with the events of the profile, and no other file."""
+    """A name that ends in `.gz` gives a compressed file with the profile's events, and no other file."""
     prof = profile_of(workloads.forward_and_backward())
     file = tmp_path / "trace.json.gz"
 
@@ -294,7 +294,7 @@ def test_export_chrome_trace_gz_has_the_same_events(tmp_path: Path) -> None:
 
 
 def test_export_chrome_trace_of_an_aborted_profile(tmp_path: Path) -> None:
-    """Contract: a profile ended by an exception gives a valid file with what ran before, the open scope among it."""
+    """A profile ended by an exception gives a valid file with the events before it, including the open scope."""
     x = torch.rand(3)
     prof = profiler()
 
@@ -312,8 +312,10 @@ def test_export_chrome_trace_of_an_aborted_profile(tmp_path: Path) -> None:
 
 
 def test_schedule_exports_the_active_steps_only(tmp_path: Path) -> None:
-    """Contract: with a schedule each cycle is one file, which has the steps that were active, in order, with what ran
-    in them, and nothing of the steps that were waited for or warmed up in."""
+    """With a schedule, each cycle is one file with its active steps, in order.
+
+    Waiting and warm-up steps are not in the file.
+    """
     x = torch.rand(3)
     files: list[Path] = []
 
@@ -335,7 +337,7 @@ def test_schedule_exports_the_active_steps_only(tmp_path: Path) -> None:
 
 
 def test_tensorboard_trace_handler_writes_one_trace(tmp_path: Path) -> None:
-    """Contract: torch's own handler writes one valid trace below its folder, named after the worker."""
+    """`tensorboard_trace_handler` writes one valid trace to its directory, named after the worker."""
     x = torch.rand(3)
     with profiler(on_trace_ready=tensorboard_trace_handler(str(tmp_path), worker_name="worker")):
         torch.sin(x)

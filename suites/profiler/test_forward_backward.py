@@ -17,7 +17,7 @@ LEAF = "torch::autograd::AccumulateGrad"
 
 
 def forward_and_backward(*requires_grad: bool) -> Callable[[], None]:
-    """A pass over (a * b).exp().sum(), whose two inputs are leaves made before the profile."""
+    """A pass over (a * b).exp().sum() with two leaves created before the profile."""
     a, b = (torch.full((3,), 0.5, requires_grad=wanted) for wanted in requires_grad)
 
     def work() -> None:
@@ -34,7 +34,7 @@ def backward_nodes(tree: Node) -> list[str]:
 
 
 def test_operators_called_from_python_are_roots_in_program_order() -> None:
-    """Contract: what Python calls is at the top of the tree, once for each call, in the order of the calls."""
+    """Each operator called from Python is a root of the tree, in the order of the calls."""
 
     def work() -> None:
         x = torch.ones(4)
@@ -59,7 +59,7 @@ def test_operators_called_from_python_are_roots_in_program_order() -> None:
 def test_operators_are_below_the_operator_that_called_them(
     call: Callable[[torch.Tensor], torch.Tensor], chain: list[str]
 ) -> None:
-    """Contract: an operator that is made of others is their ancestor, each called one a child of its caller."""
+    """An operator that calls others is their parent."""
     x = torch.rand(2, 2)
 
     tree = record(lambda: call(x))
@@ -72,7 +72,7 @@ def test_operators_are_below_the_operator_that_called_them(
 
 
 def test_operator_that_calls_none_is_a_leaf() -> None:
-    """Contract: a conversion to the dtype a tensor has already does nothing, and nothing is below it."""
+    """A conversion to the dtype that a tensor already has does nothing, so it is a leaf."""
     x = torch.rand(2)
 
     tree = record(lambda: x.to(torch.float32, copy=False))
@@ -81,7 +81,7 @@ def test_operator_that_calls_none_is_a_leaf() -> None:
 
 
 def test_profile_has_nothing_that_ran_outside_it() -> None:
-    """Contract: only operators called between the profile's start and end are recorded."""
+    """Only operators called between the profile's start and end are recorded."""
     x = torch.rand(3)
     torch.sin(x)
 
@@ -92,14 +92,14 @@ def test_profile_has_nothing_that_ran_outside_it() -> None:
 
 
 def test_backward_evaluates_nodes_of_forward_in_reverse() -> None:
-    """Contract: the engine evaluates the node of each forward operator once, the last operator's first, then leaves."""
+    """The engine evaluates the node of each forward operator once, in reverse order, and then those of the leaves."""
     tree = record(forward_and_backward(True, True))
 
     assert backward_nodes(tree) == ["SumBackward0", "ExpBackward0", "MulBackward0", LEAF, LEAF]
 
 
 def test_backward_is_after_forward_in_the_tree() -> None:
-    """Contract: at the top of the tree all of forward stands before all of backward."""
+    """In the tree, all forward operators precede all backward nodes."""
     tree = record(forward_and_backward(True, True))
 
     order = names(tree.children)
@@ -114,7 +114,7 @@ def test_backward_is_after_forward_in_the_tree() -> None:
 
 @pytest.mark.parametrize("node", ["SumBackward0", "ExpBackward0", "MulBackward0"])
 def test_evaluate_function_holds_the_node_and_the_node_its_operators(node: str) -> None:
-    """Contract: below the engine's evaluation of a node is that node alone, and the operators it runs are below it."""
+    """Below the engine's evaluation of a node is only that node, and its operators are below the node."""
     operators = {"SumBackward0": "aten::expand", "ExpBackward0": "aten::mul", "MulBackward0": "aten::mul"}
 
     evaluation = record(forward_and_backward(True, True)).one(ENGINE + node)
@@ -128,8 +128,8 @@ def test_evaluate_function_holds_the_node_and_the_node_its_operators(node: str) 
     [((True, True), 2), ((True, False), 1), ((False, True), 1), ((False, False), 0)],
     ids=["both", "first", "second", "neither"],
 )
-def test_accumulategrad_is_there_once_for_each_leaf(requires_grad: tuple[bool, bool], leaves: int) -> None:
-    """Contract: one AccumulateGrad for each leaf that requires a gradient, none for the others, and none twice."""
+def test_accumulategrad_occurs_once_per_leaf(requires_grad: tuple[bool, bool], leaves: int) -> None:
+    """There is one AccumulateGrad per leaf that requires grad, and none for other leaves."""
     tree = record(forward_and_backward(*requires_grad))
 
     assert backward_nodes(tree).count(LEAF) == leaves
@@ -137,9 +137,11 @@ def test_accumulategrad_is_there_once_for_each_leaf(requires_grad: tuple[bool, b
 
 
 def test_sequence_number_is_shared_by_forward_and_backward() -> None:
-    """Contract: each forward operator that autograd follows has a sequence number of its own, larger than those before,
-    which the engine's evaluation of its backward node has too, and that node: by it a reader finds what a backward node
-    belongs to, here for two products of the same name. What autograd does not follow, and the leaves, have none."""
+    """Each forward operator that autograd records has an increasing sequence number, shared with its backward node.
+
+    The number identifies the forward operator of a backward node, here for two products of the same name. Operators
+    that autograd does not record, and leaves, have none.
+    """
     a, b = (torch.full((3,), 0.5, requires_grad=True) for _ in range(2))
 
     def work() -> None:
@@ -165,9 +167,9 @@ def test_sequence_number_is_shared_by_forward_and_backward() -> None:
 
 
 def test_no_grad_leaves_no_autograd_nodes() -> None:
-    """Contract: under `no_grad` the tree holds forward operators only, even if the inputs require gradients.
+    """Under `no_grad`, the tree has forward operators only, even if inputs require grad.
 
-    A loss that has a gradient all the same is taken backward, and shows.
+    The work calls `backward` if the loss requires grad, so that a violation would be visible.
     """
     a = torch.ones(3, requires_grad=True)
 
@@ -184,7 +186,7 @@ def test_no_grad_leaves_no_autograd_nodes() -> None:
 
 
 def test_events_lie_within_their_parent_and_siblings_do_not_overlap() -> None:
-    """Contract: the tree is one of intervals: a child begins and ends within its parent, before its next sibling."""
+    """A child's time interval lies within its parent's and ends before its next sibling starts."""
     tree = record(forward_and_backward(True, True))
 
     for parent in tree.of_kind(Kind.OP):

@@ -1,4 +1,4 @@
-"""Whole trees, against the texts that were accepted for this release of torch (docs/golden-trees.md)."""
+"""Whole trees, compared with the texts accepted for this release of torch (docs/golden-trees.md)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _parameter(golden: Golden) -> object:
 
 @pytest.mark.parametrize("golden", [_parameter(golden) for golden in GOLDENS])
 def test_golden_tree_is_the_accepted_one(golden: Golden) -> None:
-    """Contract: the tree has the text that a person accepted for this release of torch, or for the newest before it.
+    """The tree equals the text that was accepted for this release of torch, or for the newest release before it.
 
-    With no such file there is nothing to compare with, and the case is skipped.
+    Without such a file, the case is skipped.
     """
     running, texts = running_minor(), stored(golden.name)
     minor = applicable(texts, running)
@@ -34,5 +34,5 @@ def test_golden_tree_is_the_accepted_one(golden: Golden) -> None:
     file = file_name(golden.name, minor)
     changed = difference(texts[minor], found, file, f"torch {torch.__version__}")
     assert not changed, (
-        f"not the accepted tree; if it is right: python -m suites.profiler.accept {golden.name}\n{changed}"
+        f"differs from the accepted tree; to accept it: python -m suites.profiler.accept {golden.name}\n{changed}"
     )

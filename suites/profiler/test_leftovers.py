@@ -1,4 +1,4 @@
-"""What a profile leaves in the process: threads, tracers, objects, memory, observers."""
+"""Leftovers of a profile in the process: threads, tracers, objects, memory, observers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = [
 
 
 def profile_of(work: Callable[[], object], **options: Any) -> object:
-    """A profile of one call of `work`, its tree read once, with all that it holds. With stacks, two calls before it."""
+    """A profile of one call of `work`, read once and returned. With stacks, two warm-up calls precede it."""
     if options.get("with_stack"):
         warm_up(work, **options)
     with quiet_collector(), profiler(**options) as prof:
@@ -38,9 +38,9 @@ def profile_of(work: Callable[[], object], **options: Any) -> object:
 
 
 def test_with_stack_traces_no_thread_after_the_profile() -> None:
-    """Contract: Python's tracer is taken from all threads at the end, also from those that were running at the start.
+    """Python's tracer is removed from all threads at the end, including those that were running at the start.
 
-    The thread's reading within the profile is the control: it must be traced there.
+    As a control, the thread must be traced within the profile.
     """
     readings: dict[str, object] = {}
     started, ended, read_once = threading.Event(), threading.Event(), threading.Event()
@@ -66,7 +66,7 @@ def test_with_stack_traces_no_thread_after_the_profile() -> None:
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_profile_leaves_no_thread(options: dict[str, Any]) -> None:
-    """Contract: once a first profile has started what it keeps for good, the next has no thread of its own after it."""
+    """After the first profile has started its permanent threads, further profiles leave no thread."""
     profile_of(lambda: torch.ones(1), **options)
     before = set(os.listdir("/proc/self/task"))
 
@@ -76,8 +76,8 @@ def test_profile_leaves_no_thread(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_profile_keeps_nothing_alive_that_was_profiled(options: dict[str, Any]) -> None:
-    """Contract: neither the profiler nor its results keep alive a module, optimiser, tensor or function that ran."""
+def test_profile_keeps_no_profiled_object_alive(options: dict[str, Any]) -> None:
+    """Neither the profiler nor its results keep a module, optimizer, tensor or function of the work alive."""
 
     def profiled() -> tuple[object, dict[str, weakref.ref[object]]]:
         chain, x = workloads.Chain(), torch.ones(3)
@@ -102,12 +102,11 @@ def test_profile_keeps_nothing_alive_that_was_profiled(options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_memory_of_profiles_does_not_add_up(options: dict[str, Any]) -> None:
-    """Contract: a profile that is dropped gives its memory back: eight more take less than a quarter of what eight
-    that are kept take.
+def test_memory_of_dropped_profiles_is_freed(options: dict[str, Any]) -> None:
+    """A dropped profile frees its memory: eight dropped ones take less than a quarter of the memory of eight kept ones.
 
-    The kept ones are the control, which shows that the reading sees a profile at all. Read is what malloc has handed
-    out and not got back, so that neither its caches nor other processes matter.
+    The kept ones are the control, which shows that the measurement registers a profile. It counts the bytes that malloc
+    has handed out and that were not freed, so that neither caches nor other processes matter.
     """
     x = torch.ones(4)
 
@@ -116,7 +115,7 @@ def test_memory_of_profiles_does_not_add_up(options: dict[str, Any]) -> None:
             torch.sin(x)
 
     def profiles(kept: int) -> int:
-        """Bytes that eight profiles added, of which the last `kept` are alive at the reading."""
+        """The bytes added by eight profiles, of which the last `kept` are alive at the measurement."""
         before = handed_out()
         held: list[object] = []
         for _ in range(8):
@@ -132,7 +131,7 @@ def test_memory_of_profiles_does_not_add_up(options: dict[str, Any]) -> None:
 
 
 class _MallInfo(ctypes.Structure):
-    """glibc's account of its heap (mallinfo2(3), since glibc 2.33): all figures in bytes but the four counts."""
+    """glibc's heap statistics (mallinfo2(3), since glibc 2.33), in bytes except for the four counts."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -144,18 +143,18 @@ class _MallInfo(ctypes.Structure):
 
 
 def handed_out() -> int:
-    """The bytes that malloc has handed out and not got back; skips the case where libc does not say."""
+    """The bytes allocated by malloc and not freed. Skips the case if libc does not report them."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
-        pytest.skip("libc has no mallinfo2, which glibc has since 2.33: nothing tells the memory in use")
+        pytest.skip("libc has no mallinfo2 (glibc has it since 2.33), so the memory in use is unknown")
     mallinfo.restype = _MallInfo
     info = mallinfo()
     return int(info.uordblks + info.hblkhd)
 
 
 def test_executiontraceobserver_ends_with_the_profile(tmp_path: Path) -> None:
-    """Contract: the execution trace of an observer has the profile's operators, none that ran later, and is complete
-    when the profile has ended."""
+    """An execution trace has the profile's operators, none that ran later, and is complete when the profile has
+    ended."""
     file = tmp_path / "execution.json"
     observer = ExecutionTraceObserver()
     observer.register_callback(str(file))

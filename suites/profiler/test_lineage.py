@@ -1,4 +1,4 @@
-"""Who called whom: the Python tracer's record against the tree."""
+"""Callers according to the Python tracer, compared with the tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
 
 
 def recursion() -> Work:
-    """A function that calls itself, and another that calls it back."""
+    """A function that calls itself through a second one."""
     x = torch.rand(2)
 
     def descend(levels: int) -> torch.Tensor:
@@ -33,7 +33,7 @@ def recursion() -> Work:
 
 
 def generators() -> Work:
-    """A generator that another one drains, with operators on both sides of each yield, and one left half-way."""
+    """A generator drained by another one, with operators around each yield, and a generator left unfinished."""
     x = torch.rand(2)
 
     def produce() -> Iterator[torch.Tensor]:
@@ -52,7 +52,7 @@ def generators() -> Work:
 
 
 def sorting() -> Work:
-    """A function written in C that calls back into Python: the sort's keys run operators."""
+    """A C function that calls back into Python: the sort keys run operators."""
     x = torch.rand(4)
 
     def key(index: int) -> float:
@@ -65,7 +65,7 @@ def sorting() -> Work:
 
 
 def python_backward() -> Work:
-    """An autograd function in Python: the engine calls its backward from C."""
+    """An autograd function in Python, whose backward the engine calls from C++."""
 
     class Double(torch.autograd.Function):
         @staticmethod
@@ -109,12 +109,12 @@ def python_backward() -> Work:
     ],
 )
 def test_with_stack_caller_is_the_parent(workload: Callable[[], Work]) -> None:
-    """Contract: of every frame and C call, the caller that the tracer noted is the nearest Python frame above it.
+    """For every frame and C call, the caller that the tracer recorded is the nearest Python frame above it.
 
-    The tracer learns of callers from Python, the tree is built from times: two sources, one lineage. Only frames that
-    were on the stack when the profile began have no frame above them: each thread has one such root, that of a pool
-    that torch's compiler keeps as well. What the profiler calls to stop itself is looked at nowhere: beside such a pool
-    it stands below no frame now and then.
+    The tracer gets callers from Python, and the tree is built from times, so the sources are independent. Only frames
+    that were on the stack when the profile started have no parent frame: each thread has one such root, including those
+    of a thread pool that torch's compiler keeps. The profiler's own calls at its end are not compared, because next to
+    such a pool they are sometimes below no frame.
     """
     tree = record(workload(), with_stack=True)
 
@@ -124,15 +124,15 @@ def test_with_stack_caller_is_the_parent(workload: Callable[[], Work]) -> None:
     ]
     mine = [root for root in roots if root not in others]
     assert len(mine) == 1, str(tree)
-    assert compared(mine[0]) > 5, str(tree)  # a pool's thread may start while the profile runs: its tree is not ours
+    assert compared(mine[0]) > 5, str(tree)  # a pool's thread may start during the profile; its tree is not compared
 
 
 def test_with_stack_caller_is_the_parent_on_another_thread() -> None:
-    """Contract: a thread that runs when the profile begins has a line of frames of its own, from its first call on: its
-    calls are below the callers on that thread, and not below those of the thread that waits for it.
+    """A thread that was running when the profile started has its own stack of frames, from its first call on.
 
-    Threads that make no call in the profile, such as those of a pool, are not looked at: torch does not know which
-    threads they are, and puts the frames of each below those of another.
+    Its calls are below their callers on that thread, and not below those of the waiting thread. Threads without calls
+    in the profile, such as those of a pool, are not compared: torch cannot identify them and puts the frames of each
+    below those of another.
     """
     start, done = threading.Semaphore(0), threading.Semaphore(0)
     ending = False
@@ -172,13 +172,13 @@ def test_with_stack_caller_is_the_parent_on_another_thread() -> None:
 
 
 def root_of(tree: Node, function: str) -> Node:
-    """The root that the only frame of a function is below, or is."""
+    """The root above the only frame of a function, or the frame itself."""
     frame = tree.one_frame(function)
     return next(root for root in tree.children if any(node is frame for node in (root, *root.walk())))
 
 
 def compared(tree: Node) -> int:
-    """How many nodes have a frame above them; fails the case if one of these is not the node's recorded caller."""
+    """The number of nodes with a parent frame; fails the case if one of them is not the recorded caller."""
     count = 0
     for node, above in tree.with_parents():
         parent = next((n for n in above if n.kind is Kind.PYTHON), None)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_prof
 
 
 def forward_and_backward() -> Callable[[], None]:
-    """A pass with temporaries: tensors are both made and released in it."""
+    """A pass with temporaries: tensors are both allocated and released in it."""
     leaf = torch.rand(16, requires_grad=True)
 
     def work() -> None:
@@ -27,13 +27,13 @@ def forward_and_backward() -> Callable[[], None]:
 
 
 def blocks(tree: Node) -> list[Block]:
-    """The allocations and releases in a tree, in the order in which they happened."""
+    """The allocations and releases in a tree, in chronological order."""
     events = sorted(tree.of_kind(Kind.MEMORY), key=lambda node: node.start_ns)
     return [node.block for node in events if node.block]
 
 
 def test_profile_memory_events_are_leaves_with_a_size() -> None:
-    """Contract: nothing is below an allocation or release, each has a size other than zero, and both sorts occur."""
+    """Allocations and releases are leaves with a nonzero size, and both occur."""
     tree = record(forward_and_backward(), profile_memory=True)
 
     events = tree.of_kind(Kind.MEMORY)
@@ -50,7 +50,7 @@ def test_profile_memory_events_are_leaves_with_a_size() -> None:
     ids=["float32", "float64", "uint8"],
 )
 def test_profile_memory_allocation_is_below_its_operator(dtype: torch.dtype, shape: tuple[int, ...], size: int) -> None:
-    """Contract: a new tensor is one allocation of its size in bytes, directly below the operator that allocates."""
+    """A new tensor is one allocation of its size, directly below the allocating operator."""
     tree = record(lambda: torch.zeros(shape, dtype=dtype), profile_memory=True)
 
     assert [node.block.size for node in tree.of_kind(Kind.MEMORY) if node.block] == [size]
@@ -61,7 +61,7 @@ def test_profile_memory_allocation_is_below_its_operator(dtype: torch.dtype, sha
 
 
 def test_profile_memory_release_is_where_the_tensor_dies() -> None:
-    """Contract: a release has the address and the size of its allocation and stands in the scope that dropped it."""
+    """A release has the address and size of its allocation, and is in the scope that dropped the tensor."""
 
     def work() -> None:
         with record_function("make"):
@@ -79,8 +79,8 @@ def test_profile_memory_release_is_where_the_tensor_dies() -> None:
     assert made.address not in {block.address for block in blocks(tree.one("keep"))}
 
 
-def test_profile_memory_allocations_less_releases_is_what_is_left() -> None:
-    """Contract: over a profile the sizes add up to the bytes of the tensors made in it that still live."""
+def test_profile_memory_sizes_add_up_to_live_tensors() -> None:
+    """The sizes in a profile add up to the bytes of the tensors created in it that are still alive."""
 
     def work() -> torch.Tensor:
         temporary = torch.rand(100)
@@ -92,8 +92,8 @@ def test_profile_memory_allocations_less_releases_is_what_is_left() -> None:
     assert any(block.size < 0 for block in blocks(tree))
 
 
-def test_profile_memory_total_moves_by_each_size() -> None:
-    """Contract: the total that each event reports is the one before it, changed by its own size."""
+def test_profile_memory_total_changes_by_each_size() -> None:
+    """The total of each event is the previous one plus the event's size."""
     events = blocks(record(forward_and_backward(), profile_memory=True))
 
     assert len(events) > 2
@@ -102,7 +102,7 @@ def test_profile_memory_total_moves_by_each_size() -> None:
 
 
 def test_profile_memory_outofmemory_is_a_leaf_below_its_operator() -> None:
-    """Contract: memory that cannot be had leaves an out-of-memory event, no allocation, and a profile that goes on."""
+    """A failed allocation is an out-of-memory event below its operator, and the profile continues."""
 
     def work() -> None:
         with pytest.raises(RuntimeError, match="allocate memory"):
@@ -117,7 +117,7 @@ def test_profile_memory_outofmemory_is_a_leaf_below_its_operator() -> None:
 
 
 def test_profile_memory_is_needed_for_memory_events() -> None:
-    """Contract: without `profile_memory` there is no memory event, and with it the operators are the same."""
+    """Without `profile_memory` there are no memory events; the operators are the same."""
     work = forward_and_backward()
     work()
 

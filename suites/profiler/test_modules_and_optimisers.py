@@ -1,4 +1,4 @@
-"""Modules and optimisers in the tree."""
+"""Modules and optimizers in the tree."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ZERO_GRAD = "Optimizer.zero_grad#SGD.zero_grad"
 
 
 def modules_in(tree: Node) -> list[Node]:
-    """The calls of modules in a tree, in the order in which they began."""
+    """The module calls in a tree, in the order of their start."""
     return [node for node in tree.of_kind(Kind.PYTHON) if node.name.startswith(PREFIX)]
 
 
 @WITH_MODULES
 def test_with_stack_modules_nest_as_their_calls() -> None:
-    """Contract: a module's call is a frame with the name of its class, numbered, and holds the modules it calls."""
+    """A module's call is a frame with its class name and a number, and contains the calls of its submodules."""
     tree = record(modules(), with_stack=True).one_frame("work")
 
     outermost = modules_in(tree)[0]
@@ -37,7 +37,8 @@ def test_with_stack_modules_nest_as_their_calls() -> None:
 
 @WITH_MODULES
 def test_with_stack_module_instance_keeps_its_number() -> None:
-    """Contract: within a profile the number belongs to the instance: one called twice has one, and two have two."""
+    """Within a profile, the number identifies the instance: calls of one instance share it, and two instances
+    differ."""
     one, other, x = Scale(), Scale(), torch.ones(3)
 
     def work() -> None:
@@ -53,7 +54,7 @@ def test_with_stack_module_instance_keeps_its_number() -> None:
 
 @WITH_MODULES
 def test_with_stack_forward_hook_is_below_the_module_beside_its_forward() -> None:
-    """Contract: what a forward hook runs is below the call of its module, and not below the module's `forward`."""
+    """Operators of a forward hook are below the module's call, but not below its `forward`."""
     module, x = Scale(), torch.ones(3)
 
     def hook(*_: object) -> None:
@@ -74,7 +75,7 @@ def test_with_stack_forward_hook_is_below_the_module_beside_its_forward() -> Non
 
 @WITH_MODULES
 def test_with_stack_module_left_by_an_exception_ends_there() -> None:
-    """Contract: what runs after the exception of a module was caught is not below the module."""
+    """Operators that run after a module's exception was caught are not below the module."""
 
     class Failing(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -97,15 +98,17 @@ def test_with_stack_module_left_by_an_exception_ends_there() -> None:
 
 @WITH_MODULES
 def test_with_stack_is_needed_for_modules() -> None:
-    """Contract: without `with_stack` the operators of modules stand alone."""
+    """Without `with_stack`, the operators of modules are roots."""
     tree = record(modules())
 
     assert names(tree.children) == ["aten::mul", "aten::mul", "aten::relu"]
 
 
 def test_optimizer_step_is_a_scope_around_its_updates() -> None:
-    """Contract: each step is one scope named after the optimiser; all updates, one for each parameter, are in it, and
-    neither forward nor backward is."""
+    """Each step is one scope named after the optimizer, with one update per parameter in it.
+
+    Neither forward nor backward is in it.
+    """
     work = training_step()
 
     def twice() -> None:
@@ -121,7 +124,7 @@ def test_optimizer_step_is_a_scope_around_its_updates() -> None:
 
 
 def test_zero_grad_is_a_scope_of_the_optimizer() -> None:
-    """Contract: `zero_grad` is one scope, after that of the step, and the gradients' memory is released in it."""
+    """`zero_grad` is one scope after the step's, and the gradients are released in it."""
     tree = record(training_step(), profile_memory=True)
 
     scopes = [name for name in names(tree.children) if name.startswith("Optimizer.")]
@@ -131,7 +134,7 @@ def test_zero_grad_is_a_scope_of_the_optimizer() -> None:
 
 
 def test_optimizer_updates_are_below_its_step_and_no_module() -> None:
-    """Contract: with stacks the updates are below the optimiser's own `step`, which no module's call holds."""
+    """With stacks, updates are below the optimizer's `step` and below no module."""
     tree = record(training_step(), with_stack=True).one_frame("work")
 
     (step,) = (frame for frame in tree.frames("step") if frame.name == "torch/optim/sgd.py: step")
@@ -142,7 +145,7 @@ def test_optimizer_updates_are_below_its_step_and_no_module() -> None:
 
 
 def test_backward_is_below_no_module_and_no_optimizer() -> None:
-    """Contract: the engine's work is below the call of `backward`, not below the modules whose nodes it evaluates."""
+    """The engine's work is below the call of `backward`, not below the modules whose nodes it evaluates."""
     tree = record(training_step(), with_stack=True).one_frame("work")
 
     lines = [names(above) for node, above in tree.with_parents() if node.name.endswith("Backward0")]
@@ -156,7 +159,7 @@ def test_backward_is_below_no_module_and_no_optimizer() -> None:
     "optimiser", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop], ids=lambda o: o.__name__
 )
 def test_optimizer_step_scope_has_the_name_of_the_class(optimiser: type[torch.optim.Optimizer]) -> None:
-    """Contract: the scope of a step says which optimiser it was, and an update of the parameter is in it."""
+    """The scope of a step has the optimizer's class name, and contains an update of the parameter."""
     parameter = torch.ones(3, requires_grad=True)
     parameter.grad = torch.ones(3)
     step = optimiser([parameter]).step

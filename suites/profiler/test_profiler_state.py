@@ -1,4 +1,4 @@
-"""What a profile leaves behind, and whether the next one is the same."""
+"""The process state after a profile, and the independence of the next profile."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ OPTIONS = [
 
 
 class AbortError(Exception):
-    """What a case throws out of a profile."""
+    """Raised by a case within a profile."""
 
 
 def state() -> dict[str, object]:
-    """What tells whether a profiler is at work: torch's own word, and what Python calls at each call and collection."""
+    """The state that shows whether a profiler is active: torch's flag, and Python's tracer and collector callbacks."""
     return {
         "enabled": private.profiler_enabled(),
         "tracer": sys.getprofile(),
@@ -45,9 +45,9 @@ def state() -> dict[str, object]:
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("end", ["normal", "exception"])
 def test_nothing_runs_after_a_profile(options: dict[str, Any], end: str) -> None:
-    """Contract: when a profile ends, by an exception too, nothing records any more and Python's tracer is as before.
+    """After a profile, also one ended by an exception, nothing is recorded and Python's tracer is restored.
 
-    The same readings inside the profile are the control: they must differ there.
+    As a control, the same readings must differ within the profile.
     """
     before = state()
     during: dict[str, object] = {}
@@ -72,7 +72,7 @@ def test_nothing_runs_after_a_profile(options: dict[str, Any], end: str) -> None
 
 
 def aborted(work: Callable[[], object], error: type[Exception], **options: Any) -> profile:
-    """The profile of a call of `work` that ends in `error`; with stacks, after two calls that warm up."""
+    """The profile of a call of `work` that ends in `error`; with stacks, after two warm-up calls."""
 
     def fails() -> None:
         with pytest.raises(error):
@@ -91,9 +91,8 @@ def aborted(work: Callable[[], object], error: type[Exception], **options: Any) 
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, Any]) -> None:
-    """Contract: the tree of an aborted profile is whole: what ran before the exception is there, in its scope, and so
-    is the operator that raised."""
+def test_profile_ended_by_an_exception_has_earlier_events(options: dict[str, Any]) -> None:
+    """The tree of an aborted profile has what ran before the exception, in its scope, and the operator that raised."""
     x = torch.rand(3)
 
     def work() -> None:
@@ -105,14 +104,14 @@ def test_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, An
 
     order = [n.name for n in tree.of_kind(Kind.OP) if n.name in ("scope", "aten::sin", "aten::add")]
     assert order == ["scope", "aten::sin", "aten::add"]
-    if not options.get("with_stack"):  # with stacks a scope ends with the frame that entered it
+    if not options.get("with_stack"):  # with stacks, a scope ends with the frame that entered it
         inside = [n.name for n in tree.one("scope").children if n.name in order]
         assert inside == ["aten::sin", "aten::add"]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_profile_holds_nothing_of_the_one_before(options: dict[str, Any]) -> None:
-    """Contract: a profile after an aborted one has its own operators only, and the older tree does not change."""
+def test_profile_has_no_events_of_an_earlier_one(options: dict[str, Any]) -> None:
+    """A profile after an aborted one has only its own operators, and the earlier tree does not change."""
     x = torch.rand(3)
 
     def work() -> None:
@@ -142,7 +141,7 @@ def test_profile_holds_nothing_of_the_one_before(options: dict[str, Any]) -> Non
     ],
 )
 def test_same_work_gives_the_same_tree(workload: Callable[[], Work], options: dict[str, Any]) -> None:
-    """Contract: with torch's lazy caches filled, each profile of the same work has the same tree, sizes included."""
+    """With filled caches, every profile of the same work has the same tree, including sizes."""
     work = workload()
     warm_up(work, **options)
 

@@ -1,4 +1,4 @@
-"""Python frames in the tree: plain code, and tensor subclasses that hook into torch."""
+"""Python frames in the tree: plain code, and tensor subclasses with torch's override hooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITH_DISPATCH = pytest.mark.covers(f"{TREE}_with_stack_and_torch_dispatch")
 
 
 def recorded(work: Callable[[], object]) -> Node:
-    """What is below the frame of `work` in a profile of it."""
+    """The tree below the frame of `work` in a profile of it."""
     return record(work, with_stack=True).one_frame("work")
 
 
@@ -28,13 +28,13 @@ def operators(tree: Node) -> list[str]:
 
 
 def frames_above(tree: Node, operator: str) -> list[str]:
-    """The functions whose frames are above an operator that is there once, the outermost first."""
+    """The functions whose frames are above an operator that occurs once, outermost first."""
     (parents,) = (above for node, above in tree.with_parents() if node.name == operator)
     return [n.name.rpartition(": ")[2] for n in reversed(parents) if n.kind is Kind.PYTHON]
 
 
 def test_with_stack_operators_are_below_the_frames_that_called_them() -> None:
-    """Contract: above each operator are the frames that were on Python's stack when it ran, in the stack's order."""
+    """Above each operator are the frames of Python's stack at its call, in order."""
     tree = recorded(plain_code())
 
     assert frames_above(tree, "aten::cos") == ["work", "returning"]
@@ -42,7 +42,7 @@ def test_with_stack_operators_are_below_the_frames_that_called_them() -> None:
 
 
 def test_with_stack_frame_left_by_an_exception_ends_there() -> None:
-    """Contract: what a function runs after it caught an exception is below it, not below the function that raised."""
+    """Operators that run after a caught exception are below the function that caught it, not the one that raised."""
     tree = recorded(plain_code())
 
     assert frames_above(tree, "aten::tan") == ["work"]
@@ -50,7 +50,7 @@ def test_with_stack_frame_left_by_an_exception_ends_there() -> None:
 
 
 def test_with_stack_recursion_is_as_deep_in_the_tree_as_on_the_stack() -> None:
-    """Contract: each activation of a function is a frame of its own, below the one that called it."""
+    """Each activation of a recursive function is a separate frame below its caller."""
     x = torch.rand(2)
 
     def descend(levels: int) -> torch.Tensor:
@@ -62,8 +62,8 @@ def test_with_stack_recursion_is_as_deep_in_the_tree_as_on_the_stack() -> None:
     assert frames_above(recorded(work), "aten::sin") == ["work"] + ["descend"] * 4
 
 
-def test_with_stack_generator_holds_only_what_it_ran_itself() -> None:
-    """Contract: a generator's frame ends at each yield, so the consumer's operators are beside it and not below."""
+def test_with_stack_generator_holds_only_its_own_operators() -> None:
+    """A generator's frame ends at each yield, so the consumer's operators are siblings of it."""
     x = torch.rand(2)
 
     def produce() -> Iterator[torch.Tensor]:
@@ -81,7 +81,7 @@ def test_with_stack_generator_holds_only_what_it_ran_itself() -> None:
 
 
 def test_with_stack_is_needed_for_frames() -> None:
-    """Contract: without `with_stack` the tree has no Python frame and no call of a C function."""
+    """Without `with_stack`, the tree has no Python frames and no C calls."""
     tree = record(plain_code())
 
     assert not tree.of_kind(Kind.PYTHON, Kind.C_CALL)
@@ -90,9 +90,9 @@ def test_with_stack_is_needed_for_frames() -> None:
 
 @WITH_FUNCTION
 def test_torch_function_override_is_between_the_call_and_the_operator() -> None:
-    """Contract: the operator runs once, below the subclass's __torch_function__, itself below the call from Python.
+    """The operator runs once, below the subclass's __torch_function__, which is below the call from Python.
 
-    The public function is there twice: as the caller called it and as the override passed it on.
+    The public function occurs twice: the caller's call, and the override's.
     """
     tree = recorded(on_function_tensor())
 
@@ -110,7 +110,7 @@ def test_torch_function_override_is_between_the_call_and_the_operator() -> None:
 
 @WITH_FUNCTION
 def test_torch_function_result_becomes_the_subclass_after_the_operator() -> None:
-    """Contract: the conversion of the result to the subclass is below the override too, once, after the operator."""
+    """The conversion of the result to the subclass is below the override too, once, after the operator."""
     tree = recorded(on_function_tensor())
 
     override = next(
@@ -122,9 +122,11 @@ def test_torch_function_result_becomes_the_subclass_after_the_operator() -> None
 
 
 @WITH_DISPATCH
-def test_torch_dispatch_override_is_between_the_operator_and_its_inner_twin() -> None:
-    """Contract: the operator on the subclass is the caller of __torch_dispatch__, which calls it again on the plain
-    tensors: two events of one name, the inner one below the frame, the frame below the outer one."""
+def test_torch_dispatch_override_is_between_outer_and_inner_operator() -> None:
+    """The operator on the subclass contains __torch_dispatch__, which contains the operator on the plain tensors.
+
+    Both operators have the same name.
+    """
     tree = recorded(on_dispatch_tensor())
 
     outer, inner = tree.all("aten::add")
@@ -137,7 +139,7 @@ def test_torch_dispatch_override_is_between_the_operator_and_its_inner_twin() ->
 
 @WITH_DISPATCH
 def test_torch_dispatch_override_is_not_called_for_plain_tensors() -> None:
-    """Contract: the same call on plain tensors, the subclass being around, has one event and no frame below it."""
+    """For plain tensors, the operator has one event without frames below it, even if a subclass exists."""
     x = torch.rand(2)
     DispatchTensor(x)
 
@@ -153,7 +155,7 @@ def test_torch_dispatch_override_is_not_called_for_plain_tensors() -> None:
 
 @pytest.mark.covers(f"{TREE}_with_memory", f"{TREE}_with_memory_and_stack")
 def test_with_stack_memory_events_stay_below_their_operators() -> None:
-    """Contract: with frames in the tree an allocation is still directly below its operator, the operator below all."""
+    """With frames in the tree, an allocation is still directly below its operator."""
 
     def work() -> torch.Tensor:
         return torch.ones(8)
@@ -168,7 +170,7 @@ def test_with_stack_memory_events_stay_below_their_operators() -> None:
 
 @pytest.mark.covers(f"{TREE}_with_memory_and_stack")
 def test_with_stack_release_is_below_the_frame_that_dropped_the_tensor() -> None:
-    """Contract: a tensor that dies in a function is released below its frame, one returned from it below the caller."""
+    """A tensor that dies in a function is released below its frame, and a returned one below the caller."""
 
     def dies() -> None:
         torch.empty(64)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.covers(
 
 
 def test_record_function_scopes_nest_as_the_blocks_do() -> None:
-    """Contract: a scope holds what ran in its block, operators and scopes alike, and nothing that ran elsewhere."""
+    """A scope contains the operators and scopes of its block, and no others."""
     x = torch.rand(3)
 
     def work() -> None:
@@ -35,8 +35,8 @@ def test_record_function_scopes_nest_as_the_blocks_do() -> None:
     assert names(tree.one("second").children) == ["aten::tan"]
 
 
-def test_record_function_entered_twice_is_there_twice() -> None:
-    """Contract: scopes of one name are not merged, each holds the operators of its own block."""
+def test_record_function_entered_twice_has_two_scopes() -> None:
+    """Scopes with the same name are not merged; each contains the operators of its own block."""
     x = torch.rand(3)
 
     def work() -> None:
@@ -51,7 +51,7 @@ def test_record_function_entered_twice_is_there_twice() -> None:
 
 
 def test_record_function_holds_the_backward_called_in_it() -> None:
-    """Contract: on the CPU the engine runs in the calling thread, so all of backward is below the caller's scope."""
+    """On the CPU the engine runs in the calling thread, so the backward pass is below the caller's scope."""
     leaf = torch.rand(3, requires_grad=True)
 
     def work() -> None:
@@ -71,7 +71,7 @@ def test_record_function_holds_the_backward_called_in_it() -> None:
 
 
 def test_record_function_never_closed_ends_with_the_scope_around_it() -> None:
-    """Contract: a scope that is entered and never left holds the rest of its enclosing scope, and nothing after it."""
+    """A scope that is never closed contains the rest of its enclosing scope, and nothing after it."""
     x = torch.rand(3)
 
     def work() -> object:
@@ -94,7 +94,7 @@ def test_record_function_never_closed_ends_with_the_scope_around_it() -> None:
 
 
 def test_record_function_never_closed_holds_the_backward_pass() -> None:
-    """Contract: an open scope holds scopes of their own block and the engine's work in them as well as operators."""
+    """A scope that is never closed contains closed scopes, the engine's work in them, and operators."""
     leaf = torch.rand(3, requires_grad=True)
 
     def work() -> object:
@@ -118,7 +118,8 @@ def test_record_function_never_closed_holds_the_backward_pass() -> None:
 
 
 def test_record_function_never_closed_ends_with_the_profile() -> None:
-    """Contract: a scope open at the end of the profile holds the rest of it, and does not reach into the next one."""
+    """A scope that is open at the end of the profile contains the rest of it, and does not extend into the next
+    profile."""
     x = torch.rand(3)
 
     def work() -> object:
@@ -137,7 +138,7 @@ def test_record_function_never_closed_ends_with_the_profile() -> None:
 
 
 def test_record_function_left_by_an_exception_ends_there() -> None:
-    """Contract: an exception closes the scopes it passes through; what runs after it is caught is not below them."""
+    """An exception closes the scopes that it passes through, so later operators are not below them."""
     x = torch.rand(3)
 
     def fail() -> None:

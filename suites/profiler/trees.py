@@ -1,10 +1,11 @@
 """Profiles of a piece of work, read as trees of plain values.
 
-Left out: the profiler at work on itself (starting, stopping) and, unless asked for, calls into the CUDA runtime that
-started nothing on the device: device queries, `cudaMalloc`, … happen or not by what the process did before.
+Omitted are the profiler's own work (start, stop) and, unless requested, CUDA runtime calls that started nothing on the
+device: whether device queries, `cudaMalloc`, … occur depends on the earlier state of the process.
 
-Replaced by what is below them: the device's copies of scopes (a span from the first to the last kernel of each) and the
-overhead of tracing the device. They have no caller, so torch puts them in by their times, where host events then nest.
+Replaced by their children are the device's copies of scopes (a span from the first to the last kernel of each) and the
+overhead of device tracing. They have no caller, so torch inserts them by their times, and host events then nest in
+them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ HOST_AND_CUDA = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 def profiler(*, activities: Sequence[ProfilerActivity] = HOST, **options: Any) -> profile:
     """A profiler that has not started; `options` are those of `torch.profiler.profile`.
 
-    It keeps the events of all its cycles, which makes no difference where there is but one: releases before 2.13 warn
-    of the opposite at the first profile of a process, and a warning fails a case.
+    It keeps the events of all cycles, which makes no difference for a single one. Releases before 2.13 warn about the
+    opposite at the first profile of a process, and a warning fails a case.
     """
     return profile(activities=activities, acc_events=True, **options)
 
@@ -43,7 +44,7 @@ def record(
 ) -> Node:
     """Profile one call of `work` and return the tree; `options` are those of `torch.profiler.profile`.
 
-    What `work` returns is kept alive until the profile has ended. With stacks, `work` is called twice before that.
+    The result of `work` is kept alive until the profile has ended. With stacks, `work` is called twice before that.
     """
     if options.get("with_stack"):
         warm_up(work, activities=activities, **options)
@@ -54,11 +55,11 @@ def record(
 
 
 def warm_up(work: Callable[[], object], **options: Any) -> None:
-    """Call `work` without a profile and with one that nobody reads.
+    """Call `work` without a profile, and with one that is not read.
 
-    What torch does on first use only is then done, imports among it. The latter matter: torch keeps the names in
-    Python frames by address, and those of code that died within the profile, as a module's does once imported, can
-    read as garbage (https://github.com/pytorch/pytorch/issues/136040).
+    This completes torch's first-use initialization, including imports. Imports matter because torch stores the names of
+    Python frames by address, and those of code freed during the profile, such as a module's after its import, can read
+    as garbage (https://github.com/pytorch/pytorch/issues/136040).
     """
     work()
     with quiet_collector(), profiler(**options):
@@ -67,7 +68,7 @@ def warm_up(work: Callable[[], object], **options: Any) -> None:
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Keep Python's garbage collector from running finalisers, and freeing tensors, in the middle of a profile."""
+    """Prevent Python's garbage collector from running finalizers, and freeing tensors, during a profile."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -78,7 +79,7 @@ def quiet_collector() -> Iterator[None]:
 
 
 def read(prof: profile, *, all_runtime_calls: bool = False) -> Node:
-    """The tree of a profile that has ended, below a root node of kind `profile`."""
+    """The tree of a finished profile, below a root node of kind `profile`."""
     roots = private.event_roots(prof)
     uncalled = _OVERHEAD | frozenset(_host_names(roots))
     return Node(Kind.PROFILE, "profile", _nodes(roots, uncalled, all_runtime_calls))
@@ -101,7 +102,7 @@ _OVERHEAD = frozenset(
 
 
 def _host_names(events: Sequence[Any]) -> Iterator[str]:
-    """The names of operators and scopes among these events and below them. A device event of such a name is a copy."""
+    """The names of operators and scopes in these trees. A device event with such a name is a copy of it."""
     for event in events:
         if private.event_tag(event) == "TorchOp":
             yield event.name

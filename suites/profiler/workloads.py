@@ -1,8 +1,8 @@
-"""Pieces of work to profile, shared by contracts and golden files.
+"""Workloads to profile, shared by cases and golden files.
 
-Each builder makes what its work needs and returns the work, a function named `work` (its frame is where a tree with
-stacks begins). One call of it releases all the memory it allocated, and no other: torch notes the sizes of blocks while
-memory is profiled, so a release of an older block is an event or is none by what happened before.
+Each builder creates what its work needs and returns a function named `work`, whose frame is the start of a tree with
+stacks. One call of it releases exactly the memory that it allocated: torch records block sizes only while memory is
+profiled, so whether the release of an older block is an event depends on earlier profiles.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STREAMS = 3
 
 
 def forward_and_backward(device: torch.device = CPU) -> Work:
-    """A pass over two leaves with temporaries, a conversion of dtype, and a gradient for one leaf twice."""
+    """A pass over two leaves with temporaries, a dtype conversion, and two gradients for one leaf."""
     a, b = (torch.full((3,), 0.5, device=device, requires_grad=True) for _ in range(2))
 
     def work() -> None:
@@ -32,7 +32,7 @@ def forward_and_backward(device: torch.device = CPU) -> Work:
 
 
 def scopes(device: torch.device = CPU, *, leave_open: bool = True) -> Work:
-    """Scopes around forward and backward, nested and repeated, with one around backward that is never left."""
+    """Nested and repeated scopes around forward and backward, and one around the backward that is never closed."""
     leaf = torch.full((3,), 0.5, device=device, requires_grad=True)
 
     def work() -> object:
@@ -53,7 +53,7 @@ def scopes(device: torch.device = CPU, *, leave_open: bool = True) -> Work:
 
 
 def plain_code(device: torch.device = CPU) -> Work:
-    """Python that calls Python that calls an operator, twice, the first time through an exception."""
+    """Nested Python calls of an operator, twice, the first time with an exception."""
     x = torch.rand(2, device=device)
 
     def raising() -> None:
@@ -74,7 +74,7 @@ def plain_code(device: torch.device = CPU) -> Work:
 
 
 def on_function_tensor(device: torch.device = CPU) -> Work:
-    """An operator on a tensor with a __torch_function__ of its own."""
+    """An operator on a tensor with __torch_function__."""
     x, y = torch.rand(2, device=device).as_subclass(FunctionTensor), torch.rand(2, device=device)
 
     def work() -> torch.Tensor:
@@ -84,7 +84,7 @@ def on_function_tensor(device: torch.device = CPU) -> Work:
 
 
 def on_dispatch_tensor(device: torch.device = CPU) -> Work:
-    """An operator on a tensor with a __torch_dispatch__ of its own."""
+    """An operator on a tensor with __torch_dispatch__."""
     x, y = DispatchTensor(torch.rand(2, device=device)), torch.rand(2, device=device)
 
     def work() -> torch.Tensor:
@@ -126,9 +126,9 @@ def modules(device: torch.device = CPU) -> Work:
 
 
 def training_step(device: torch.device = CPU) -> Work:
-    """Forward through modules, backward, a step of an optimiser, the gradients dropped, and a device's end awaited."""
+    """Forward through modules, backward, an optimizer step, `zero_grad`, and a device synchronization."""
     chain, x = Chain().to(device), torch.ones(3, device=device)
-    # One kernel or operator for each parameter: the multi-tensor forms are chosen by device and release.
+    # One kernel or operator per parameter: the use of multi-tensor forms depends on device and release.
     optimiser = torch.optim.SGD(chain.parameters(), lr=0.1, foreach=False)
 
     def work() -> None:
@@ -142,7 +142,7 @@ def training_step(device: torch.device = CPU) -> Work:
 
 
 def side_streams(device: torch.device) -> Work:
-    """Two operators on each of three CUDA streams that are not the default one, and the device's end awaited."""
+    """Two operators on each of three side streams, and a device synchronization."""
     streams = [torch.cuda.Stream(device) for _ in range(STREAMS)]
     x = torch.ones((64, 64), device=device)
     torch.cuda.synchronize(device)

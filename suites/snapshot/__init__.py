@@ -1,1 +1,1 @@
-"""Snapshots of memory: what was recorded of allocations, and what is made of it for people to look at."""
+"""Memory snapshots: recorded allocation history, and the pages and texts made from it."""

@@ -1,6 +1,6 @@
-"""An allocator on paper: it does what it is told and writes it down in the form of torch's snapshots of memory.
+"""A simulated allocator, which records its calls in the format of torch's memory snapshots.
 
-Addresses and frames are the caller's to choose, so that what torch makes of a snapshot can be said beforehand.
+The caller chooses addresses and frames, so that the expected output of torch for a snapshot is known in advance.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ Frame = dict[str, Any]
 Snapshot = dict[str, Any]
 
 MIB = 1 << 20
-#: Blocks are multiples of it, as those of torch's allocator are.
+#: Block sizes are multiples of it, as in torch's allocator.
 STEP = 512
 
 
 def frame(name: str, line: int = 1, filename: str = "/code/model.py") -> Frame:
-    """One call in a stack."""
+    """One frame of a stack."""
     return {"filename": filename, "line": line, "name": name}
 
 
 def stack(*names: str) -> list[Frame]:
-    """The calls that led to something, the innermost first, at lines 1, 2, … of one file."""
+    """A call stack, innermost call first, at lines 1, 2, … of one file."""
     return [frame(name, line) for line, name in enumerate(names, 1)]
 
 
@@ -51,14 +51,14 @@ class _Segment:
 
 
 class Paper:
-    """The allocator of one machine, and what it has done since it was made."""
+    """The allocator of one machine, and its history since its creation."""
 
     def __init__(self, devices: int = 1) -> None:
         self._segments: list[_Segment] = []
         self._traces: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
         self._now = 0
 
-    # What it is told to do
+    # Calls
 
     def reserve(
         self,
@@ -70,7 +70,7 @@ class Paper:
         device: int = 0,
         noted: bool = True,
     ) -> None:
-        """Take a segment from the driver. With `noted` false it was there before anything was written down."""
+        """Allocate a segment from the driver. With `noted=False`, it existed before recording started."""
         segment = _Segment(address, size, stream, pool, device, list(frames), [_Block(address, size)])
         self._segments.append(segment)
         self._segments.sort(key=lambda each: each.address)
@@ -78,7 +78,8 @@ class Paper:
             self._note(segment, "segment_alloc", address, size, segment.frames)
 
     def take(self, segment: int, size: int, *frames: Frame, noted: bool = True) -> int:
-        """Give out a block of the segment at that address, the first that is large enough; its address."""
+        """Allocate the first block that is large enough in the segment at that address, and return the block's
+        address."""
         home = self._home(segment)
         rounded = -(-size // STEP) * STEP
         place, block = next(
@@ -92,7 +93,7 @@ class Paper:
         return block.address
 
     def give_back(self, address: int, *frames: Frame, pending: bool = False) -> None:
-        """Free the block there; with `pending` another stream still has to use it."""
+        """Free the block at an address; with `pending`, another stream has yet to use it."""
         home, block = self._find(address)
         self._note(home, "free_requested", address, block.requested, list(frames))
         block.state = "active_pending_free"
@@ -100,7 +101,7 @@ class Paper:
             self.complete(address, *frames)
 
     def complete(self, address: int, *frames: Frame) -> None:
-        """The streams are done with a block that was freed; it merges with what is free beside it."""
+        """Complete the free of a block after its streams are done, and merge it with adjacent free blocks."""
         home, block = self._find(address)
         self._note(home, "free_completed", address, block.requested, list(frames))
         block.requested, block.state, block.frames = 0, "inactive", []
@@ -113,22 +114,22 @@ class Paper:
         home.blocks = merged
 
     def release(self, segment: int, *frames: Frame) -> None:
-        """Give a segment back to the driver."""
+        """Return a segment to the driver."""
         home = self._home(segment)
         assert {block.state for block in home.blocks} == {"inactive"}, f"the segment at {segment} is in use"
         self._segments.remove(home)
         self._note(home, "segment_free", segment, home.size, list(frames))
 
     def run_out(self, size: int, free: int, *frames: Frame, device: int = 0) -> None:
-        """Refuse a request for lack of memory."""
+        """Record a request that failed for lack of memory."""
         self._now += 1
         entry = {"action": "oom", "device_free": free, "size": size, "stream": 0, "time_us": self._now}
         self._traces[device].append(entry | {"frames": list(frames)})
 
-    # What it says
+    # Results
 
     def snapshot(self) -> Snapshot:
-        """How things stand, and what happened; a copy of its own each time."""
+        """The current state and the history, copied each time."""
         segments = [
             {
                 "device": each.device,
@@ -178,8 +179,11 @@ class Paper:
 
 
 def ordinary() -> Snapshot:
-    """A training step on paper: parameters that stay, activations that go, one block another stream still uses, a
-    segment given back, a request refused."""
+    """A simulated training step.
+
+    Parameters stay allocated, activations are freed, one block is still in use by another stream, a segment is
+    released, and a request fails.
+    """
     paper = Paper()
     paper.reserve(0x7000_0000, 2 * MIB, *stack("alloc_small", "step", "main"))
     paper.reserve(0x8000_0000, 60 * MIB, *stack("alloc_large", "step", "main"), stream=3)
@@ -196,7 +200,7 @@ def ordinary() -> Snapshot:
 
 
 def two_devices() -> Snapshot:
-    """Memory and traces of two devices, the second of which freed what it had."""
+    """Memory and traces of two devices; the second one's block has been freed."""
     paper = Paper(devices=2)
     paper.reserve(0x1000_0000, 2 * MIB, device=0)
     paper.reserve(0x2000_0000, 20 * MIB, device=1, pool=(0, 1))

@@ -1,4 +1,4 @@
-"""Collections of garbage at chosen moments, so that what observes them is seen to be called."""
+"""Garbage collections at chosen times, so that cases can check when observers are called."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch
 
 
 def noop() -> None:
-    """A call, which is when an observer gets its turn after a collection."""
+    """A call, during which an observer runs after a collection."""
 
 
 def collect(generation: int = 2) -> None:
-    """Collect everything, or what is young only, and give an observer its turn."""
+    """Collect all generations, or up to the given one, and let observers run."""
     gc.collect(generation)
     noop()
     noop()
 
 
 class Watched:
-    """A tensor over memory of Python's, which tells whether the tensor is still there.
+    """A tensor over memory owned by Python, which shows whether the tensor still exists.
 
-    A weak reference would not tell: the collector clears it when it finds the cycle, also where it then saves it.
+    A weak reference would not: the collector clears it when it finds the cycle, even if the cycle is then kept alive.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Watched:
         return torch.frombuffer(self._memory, dtype=torch.float32)
 
     def is_held(self) -> bool:
-        """Whether a tensor has this memory."""
+        """Whether a tensor holds this memory."""
         return sys.getrefcount(self._memory) > self._unheld
 
 
 @contextmanager
 def on_demand() -> Iterator[None]:
-    """A block in which nothing is collected unless it is asked for, and after which the collector is as it was."""
+    """A block without automatic collections. The collector is restored at its end."""
     callbacks, enabled = list(gc.callbacks), gc.isenabled()
     gc.disable()
     gc.collect()
@@ -60,7 +60,7 @@ def on_demand() -> Iterator[None]:
 
 
 def leave_a_cycle(x: torch.Tensor) -> None:
-    """Leave a tensor in a cycle as they come about in practice: a function that needs itself and the tensor."""
+    """Leave a tensor in a typical cycle: a function that refers to itself and to the tensor."""
 
     def again(more: bool) -> Any:
         return again(False) if more else x

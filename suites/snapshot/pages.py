@@ -1,6 +1,6 @@
-"""The pages that torch makes of snapshots, taken apart: is it HTML, and what data does it carry?
+"""A parser for the pages that torch makes from snapshots: HTML structure and embedded data.
 
-What a page carries is read as hostile (`plain`): its scripts are never run, its pickles make plain values or nothing.
+The data is treated as untrusted (`plain`): scripts never run, and pickles yield plain values or an error.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 
 from . import plain
 
-#: Elements that have no end, and those whose end may be left out, by the standard.
+#: Void elements, and elements whose end tag is optional in the HTML standard.
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
 OPTIONAL = frozenset(("html", "head", "body"))
 
 
 class PageError(ValueError):
-    """The page is not what a browser could show, and why."""
+    """The page is malformed; the message says why."""
 
 
 @dataclass
 class Script:
-    """One script: what its element says, and its text."""
+    """A script element: its attributes and its text."""
 
     attributes: dict[str, str | None]
     text: str = ""
@@ -35,7 +35,7 @@ class Script:
 
 @dataclass
 class Page:
-    """The structure of a page: its elements in the order in which they begin, its scripts."""
+    """The structure of a page: its elements in document order, and its scripts."""
 
     elements: list[str] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Parser(HTMLParser):
 
     def handle_decl(self, decl: str) -> None:
         if self.page.elements or self.doctype or decl.lower() != "doctype html":
-            raise PageError(f"a declaration {decl!r} where none belongs")
+            raise PageError(f"a declaration {decl!r} is not allowed here")
         self.doctype = True
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -65,7 +65,7 @@ class _Parser(HTMLParser):
         while self.open and self.open[-1] != tag and self.open[-1] in OPTIONAL:
             self.open.pop()
         if not self.open or self.open[-1] != tag:
-            raise PageError(f"</{tag}> ends nothing; open are {self.open}")
+            raise PageError(f"</{tag}> has no open element; open are {self.open}")
         self.open.pop()
 
     def handle_data(self, data: str) -> None:
@@ -76,7 +76,7 @@ class _Parser(HTMLParser):
 
 
 def structure(page: str) -> Page:
-    """The page's elements and scripts. Raises PageError unless it is a whole HTML document, properly nested."""
+    """The page's elements and scripts. Raises PageError unless it is a complete and properly nested HTML document."""
     parser = _Parser()
     parser.feed(page)
     parser.close()
@@ -92,13 +92,13 @@ def structure(page: str) -> Page:
 
 @dataclass(frozen=True)
 class Plot:
-    """What a page of the viewer shows: how, and the data, by the name of the file that it stands for."""
+    """The content of a viewer page: the kind of plot, and the data by file name."""
 
     kind: str
     files: dict[str, Any]
 
 
-#: The viewer's page is one module: it imports the viewer, names the data, and shows them. Nothing else.
+#: The viewer's page is one module script, which imports the viewer, embeds the data, and shows it.
 _MODULE = re.compile(
     r"""\s*import\s*\{\s*add_local_files\s*\}\s*from\s*"https://[^"\s]+"\s*;?
         \s*const\s+local_files\s*=\s*(?P<data>.+?)\s*;?
@@ -108,7 +108,7 @@ _MODULE = re.compile(
 
 
 def plot(page: str) -> Plot:
-    """What a page of the viewer carries. Raises PageError or plain.RefusedError if any of it cannot be read."""
+    """The content of a viewer page. Raises PageError or plain.RefusedError if any of it cannot be read."""
     scripts = structure(page).scripts
     if len(scripts) != 1 or scripts[0].attributes.get("type") != "module":
         raise PageError(f"not one module: {[script.attributes for script in scripts]}")

@@ -1,7 +1,7 @@
-"""Snapshots in files and pages are read as if somebody hostile had written them: plain values or an error.
+"""A safe reader for snapshots in files and pages, which yields plain values or an error.
 
-A pickle is a program. This reader looks at its instructions first and takes only those that make plain values, so that
-nothing is imported and nothing is called; then it looks at what they made.
+A pickle is a program. The reader first checks its opcodes and accepts only those that create plain values, so that
+nothing is imported or called; then it checks the values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pickle
 import pickletools
 from typing import Any, NoReturn
 
-#: The instructions that make, fill and share dictionaries, lists, tuples, texts, numbers, truth values and None.
+#: The opcodes that create, fill and share dictionaries, lists, tuples, strings, numbers, booleans and None.
 _CONTENTS = (
     ["NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"],
     ["BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"],
@@ -22,7 +22,7 @@ _CONTENTS = (
 PLAIN = frozenset(["PROTO", "FRAME", "STOP"]).union(*_CONTENTS)
 DEEPEST = 50
 
-#: What Python's unpickler raises for instructions that do not go together.
+#: The exceptions of Python's unpickler for inconsistent opcodes.
 _UNREADABLE = (
     *(pickle.UnpicklingError, EOFError, MemoryError),
     *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
@@ -30,40 +30,40 @@ _UNREADABLE = (
 
 
 class RefusedError(ValueError):
-    """The bytes are no pickle of plain values, and why."""
+    """The bytes are not a pickle of plain values; the message says why."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Imports nothing, even if an instruction that does were to get past the look at them."""
+    """Imports nothing, even if an opcode that imports were to pass the check."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise RefusedError(f"it wants {module}.{name}")
+        raise RefusedError(f"it refers to {module}.{name}")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise RefusedError(f"it wants something from elsewhere: {pid!r}")
+        raise RefusedError(f"it has a persistent id: {pid!r}")
 
 
 def load(data: bytes, *, padded: bool = False) -> Any:
     """The value in a pickle of plain values. With `padded`, zero bytes may follow it.
 
-    Raises RefusedError for anything else: other instructions, what is cut short, values within themselves.
+    Raises RefusedError for anything else: other opcodes, truncated data, recursive values.
     """
     count, end = 0, None
     try:
         for code, argument, position in pickletools.genops(data):
             count += 1
             if code.name not in PLAIN:
-                raise RefusedError(f"instruction {code.name} at byte {position} makes no plain value")
+                raise RefusedError(f"instruction {code.name} at byte {position} does not create a plain value")
             if code.name in ("BINPUT", "LONG_BINPUT") and argument > count:
-                raise RefusedError(f"it numbers a value {argument} that is at most the {count}th")
+                raise RefusedError(f"memo index {argument} is larger than the number of opcodes, {count}")
             end = (position or 0) + 1
     except RefusedError:
         raise
-    except (ValueError, KeyError) as error:  # what pickletools says of bytes that are no pickle
+    except (ValueError, KeyError) as error:  # the exceptions of pickletools for bytes that are not a pickle
         raise RefusedError(f"it cannot be read: {error}") from error
     rest = data[end:]
     if rest.strip(b"\x00") or (rest and not padded):
-        raise RefusedError(f"{len(rest)} bytes follow what should be all")
+        raise RefusedError(f"{len(rest)} bytes follow the end")
     try:
         value = _Unpickler(io.BytesIO(data)).load()
     except RefusedError:
@@ -75,7 +75,7 @@ def load(data: bytes, *, padded: bool = False) -> Any:
 
 
 def check(value: object) -> None:
-    """Raises RefusedError unless the value is plain through and through, and not within itself."""
+    """Raise RefusedError unless the value consists of plain values and is not recursive."""
     done: set[int] = set()
     within: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""What cases ask of a snapshot, as functions over plain values: which blocks, which entries, whose stacks."""
+"""Queries on snapshots as plain values: blocks, trace entries and stacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FREE = "inactive"
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a segment. Sizes are in bytes; `requested` is 0 in a block that is free."""
+    """A part of a segment. Sizes are in bytes; `requested` is 0 for a free block."""
 
     address: int
     size: int
@@ -31,7 +31,7 @@ class Block:
 
 
 def blocks(segments: Segments) -> Iterator[Block]:
-    """The blocks of segments in order, with their addresses reckoned from the segments'."""
+    """The blocks of segments in order, with addresses computed from the segments' addresses."""
     for segment in segments:
         address = segment["address"]
         for block in segment["blocks"]:
@@ -42,7 +42,7 @@ def blocks(segments: Segments) -> Iterator[Block]:
 
 
 def block_at(segments: Segments, address: int) -> Block | None:
-    """The block that begins at an address."""
+    """The block that starts at an address."""
     return next((block for block in blocks(segments) if block.address == address), None)
 
 
@@ -57,8 +57,10 @@ def of_pool(segments: Segments, pool: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 def faults(segments: list[dict[str, Any]]) -> list[str]:
-    """What is wrong with a list of segments, a line each: parts that do not add up, pieces that overlap, neighbours
-    that are free and were not merged."""
+    """The inconsistencies of a list of segments, one line each.
+
+    These are wrong sums, overlaps, and adjacent free blocks that were not merged.
+    """
     found = []
     for segment in segments:
         name = f"segment at {segment['address']:#x}"
@@ -90,22 +92,23 @@ def faults(segments: list[dict[str, Any]]) -> list[str]:
 
 
 def actions(trace: Iterable[dict[str, Any]]) -> list[str]:
-    """What was done, in order."""
+    """The actions of a trace, in order."""
     return [entry["action"] for entry in trace]
 
 
 def at(trace: Iterable[dict[str, Any]], address: int) -> list[dict[str, Any]]:
-    """The entries about a block, or a segment, at an address."""
+    """The entries for a block or segment at an address."""
     return [entry for entry in trace if entry.get("addr") == address]
 
 
 def is_led_to_by(frames: Frames, function: str) -> bool:
-    """Whether a function is among the calls of a stack."""
+    """Whether a stack contains a function."""
     return any(frame["name"] == function or frame["name"].endswith(f".{function}") for frame in frames)
 
 
 def live_after(trace: Iterable[dict[str, Any]]) -> dict[int, int]:
-    """Address and size of what a trace allocates and does not free. Raises ValueError where it contradicts itself."""
+    """Address and size of the blocks that a trace allocates and does not free. Raises ValueError if it is
+    inconsistent."""
     live: dict[int, int] = {}
     requested: dict[int, int] = {}
     for number, entry in enumerate(trace):

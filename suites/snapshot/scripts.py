@@ -1,22 +1,23 @@
-"""Functions in TorchScript. Its compiler reads the types in signatures as they stand, so here they are no texts."""
+"""TorchScript functions. The compiler evaluates signature types at run time, so annotations must not be strings
+here."""
 
 import torch
 
 from . import _torch_private as private
 
-#: What was gathered, by the function that Python runs for a script.
+#: Stacks gathered by the function that TorchScript calls in Python.
 GATHERED: list[object] = []
 
 
 @torch.jit.ignore
 def gathered_by_python(x: torch.Tensor) -> int:
-    """Gather the stack with calls of TorchScript and without; how many elements there are."""
+    """Gather the stack with and without TorchScript frames, and return the number of elements."""
     GATHERED.extend(private.gathered(script=script) for script in (True, False))
     return x.numel()
 
 
 def the_script(x: torch.Tensor) -> int:
-    """To be compiled: calls back into Python at its first line."""
+    """To be compiled: calls back into Python on its first line."""
     return gathered_by_python(x) + 2
 
 

@@ -1,4 +1,4 @@
-"""`python -m torch.cuda._memory_viz`: from a snapshot in a file to a page, a text or a picture in another."""
+"""`python -m torch.cuda._memory_viz`: from a snapshot file to a page, a text or a picture."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the program in this process, in a folder and with a home of its own; what it wrote to standard output."""
+    """Run the program in this process, with its own working directory and home; returns its standard output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "path", list(sys.path))  # the program takes its own folder out
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the program removes its own directory
     private.module(private.VIZ)
-    monkeypatch.delitem(sys.modules, private.VIZ)  # or Python warns that it is there already
+    monkeypatch.delitem(sys.modules, private.VIZ)  # otherwise Python warns that it is already imported
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["memory_viz", *arguments])
@@ -47,7 +47,8 @@ def stored(path: Path, value: object) -> str:
 
 
 def drawing_program(home: Path) -> None:
-    """Where torch looks for the program that draws flame graphs, so that it is not fetched: one that copies."""
+    """A stand-in for the flame graph program, which copies its input, at the path where torch looks before a
+    download."""
     script = home / ".cache" / "flamegraph.pl"
     script.parent.mkdir()
     script.write_text(f"#!{sys.executable}\nimport sys\nsys.stdout.write('drawn\\n' + sys.stdin.read())\n")
@@ -66,7 +67,7 @@ PLOTS: dict[str, tuple[Sequence[str], str]] = {
 def test_memory_viz_trace_plot_and_segment_plot_make_a_page_of_a_file(
     command: Command, tmp_path: Path, arguments: Sequence[str], kind: str, output: str | None
 ) -> None:
-    """Contract: the page is written to the file that was named, or to output.html, and carries the snapshot."""
+    """The page is written to the given file, or to output.html, and contains the snapshot."""
     snapshot = builder.ordinary()
     source = stored(tmp_path / "in", snapshot)
 
@@ -79,7 +80,7 @@ def test_memory_viz_trace_plot_and_segment_plot_make_a_page_of_a_file(
 
 
 def test_memory_viz_filter_freed_leaves_out_what_was_freed(command: Command, tmp_path: Path) -> None:
-    """Contract: `--filter_freed` leaves allocations that were freed out of the page."""
+    """`--filter_freed` removes allocations that were freed from the page."""
     source = stored(tmp_path / "in", builder.two_devices())
 
     command("trace_plot", "--filter_freed", source)
@@ -92,7 +93,7 @@ def test_memory_viz_filter_freed_leaves_out_what_was_freed(command: Command, tmp
 
 
 def test_memory_viz_stats_and_trace_print_texts(command: Command, tmp_path: Path) -> None:
-    """Contract: `stats` and `trace` print the summary and the program, and write no file."""
+    """`stats` and `trace` print the summary and the program, and write no file."""
     snapshot = builder.ordinary()
     source = stored(tmp_path / "in", snapshot)
 
@@ -103,7 +104,7 @@ def test_memory_viz_stats_and_trace_print_texts(command: Command, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["segments", "memory"])
 def test_memory_viz_segments_and_memory_draw_flamegraphs(command: Command, tmp_path: Path, kind: str) -> None:
-    """Contract: `segments` and `memory` hand the stacks to the drawing program and write its picture to a file."""
+    """`segments` and `memory` pass the stacks to the drawing program and write its output to a file."""
     drawing_program(tmp_path)
     snapshot = builder.ordinary()
 
@@ -113,10 +114,10 @@ def test_memory_viz_segments_and_memory_draw_flamegraphs(command: Command, tmp_p
 
 
 @pytest.mark.xfail(
-    raises=TypeError, reason="the command hands whole snapshots to compare(), which takes lists of segments"
+    raises=TypeError, reason="the command passes whole snapshots to compare(), which takes lists of segments"
 )
 def test_memory_viz_compare_draws_two_files(command: Command, tmp_path: Path) -> None:
-    """Contract: `compare` draws what one of two snapshots has and the other has not."""
+    """`compare` draws what only one of two snapshots has."""
     drawing_program(tmp_path)
     first, second = Paper(), Paper()
     for paper, address in ((first, 0x1000_0000), (second, 0x2000_0000)):
@@ -132,7 +133,7 @@ def test_memory_viz_compare_draws_two_files(command: Command, tmp_path: Path) ->
 
 
 def test_memory_viz_reads_a_snapshot_from_standard_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: the name `-` is standard input."""
+    """The file name `-` means standard input."""
     snapshot = builder.ordinary()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps(snapshot))))
 
@@ -140,7 +141,7 @@ def test_memory_viz_reads_a_snapshot_from_standard_input(command: Command, monke
 
 
 def test_memory_viz_takes_a_list_of_segments(command: Command, tmp_path: Path) -> None:
-    """Contract: what `torch.cuda.memory_snapshot` returns, segments alone, is summed up as a whole snapshot is."""
+    """A list of segments from `torch.cuda.memory_snapshot` gives the same summary as a whole snapshot."""
     snapshot = builder.ordinary()
 
     assert command("stats", stored(tmp_path / "in", snapshot["segments"])) == private.segsum(snapshot) + "\n"
@@ -150,7 +151,7 @@ UNREADABLE = (EOFError, pickle.UnpicklingError)
 
 
 def damaged() -> dict[str, tuple[bytes, tuple[type[Exception], ...]]]:
-    """What the file has, and the errors that say so."""
+    """The content of each file, and the expected exceptions."""
     whole = pickle.dumps(builder.ordinary())
     missing: Snapshot = builder.ordinary()
     del missing["segments"], missing["device_traces"]
@@ -174,7 +175,7 @@ def test_memory_viz_refuses_a_damaged_snapshot(
     errors: tuple[type[Exception], ...],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Contract: a damaged file, or one of something else, is an error; nothing is printed and no output written."""
+    """A damaged file, or one with other data, raises; nothing is printed and no output is written."""
     (tmp_path / "in").write_bytes(data)
 
     with pytest.raises(errors):
@@ -184,8 +185,8 @@ def test_memory_viz_refuses_a_damaged_snapshot(
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_memory_viz_names_a_file_that_is_not_there(command: Command) -> None:
-    """Contract: the error has the name."""
+def test_memory_viz_names_a_missing_file(command: Command) -> None:
+    """A missing file raises an error with its name."""
     with pytest.raises(FileNotFoundError, match="absent"):
         command("stats", "absent")
 
@@ -196,8 +197,7 @@ def test_memory_viz_names_a_file_that_is_not_there(command: Command) -> None:
 def test_memory_viz_explains_wrong_arguments(
     command: Command, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Contract: an unknown action, a missing file or a device that is no number ends with status 2 and a text that
-    says how the program is used."""
+    """An unknown action, a missing argument or a non-numeric device exits with status 2 and a usage message."""
     with pytest.raises(SystemExit) as ended:
         command(*arguments)
 
@@ -205,8 +205,8 @@ def test_memory_viz_explains_wrong_arguments(
     assert "usage:" in capsys.readouterr().err
 
 
-def test_memory_viz_is_a_program(tmp_path: Path) -> None:
-    """Contract: the same by `python -m`, in a process of its own."""
+def test_memory_viz_runs_as_a_program(tmp_path: Path) -> None:
+    """`python -m` runs the same program in a separate process."""
     snapshot = builder.ordinary()
 
     ended = subprocess.run(

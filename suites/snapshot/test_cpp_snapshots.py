@@ -1,4 +1,4 @@
-"""Snapshots taken from C++, for programs that have no Python: a pickle that Python, and anyone, can read."""
+"""Snapshots taken from C++, for programs without Python: a pickle that Python and other readers can load."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS, COLUMNS = 311, 411
 
 @pytest.fixture(scope="module")
 def native() -> ModuleType:
-    """The functions of C++, compiled; the same for every case and run, so that a compiled one is used again."""
+    """The compiled C++ functions. The source is the same for every case and run, so that a cached build is used."""
     from torch.utils.cpp_extension import load_inline
 
     built: ModuleType = load_inline(
@@ -44,8 +44,10 @@ def native() -> ModuleType:
 
 
 def test_cpp_snapshot_is_a_plain_pickle(native: ModuleType) -> None:
-    """Contract: what C++ writes is a pickle of plain values with the parts that Python's snapshot has. It needs a build
-    for CUDA; without a GPU there are no segments."""
+    """A C++ snapshot is a pickle of plain values with the same parts as a Python snapshot.
+
+    It needs a build for CUDA; without a GPU there are no segments.
+    """
     snapshot = plain.load(native.taken())
 
     assert {"segments", "device_traces"} <= set(snapshot)
@@ -59,9 +61,11 @@ def test_cpp_snapshot_is_a_plain_pickle(native: ModuleType) -> None:
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cpp_memory_snapshot_pickle")
 @pytest.mark.parametrize("with_stacks", [False, True])
 def test_cpp_snapshot_recording_has_the_stacks(native: ModuleType, device: torch.device, with_stacks: bool) -> None:
-    """Contract: recorded from C++, a live block has its bytes, the last event is its allocation, and its stack goes
-    through the operator and then the Python that called it, and has TorchScript, if stacks were asked for; no more
-    entries are kept than were asked for."""
+    """A recording from C++ has a live block's bytes, and its allocation as the last event.
+
+    If stacks are enabled, they contain the operator, then the calling Python function, and TorchScript. The number of
+    entries is limited as requested.
+    """
     compiled = torch.jit.script(scripts.filled_by_a_script)
     native.recording(True, with_stacks)
     try:
@@ -91,9 +95,8 @@ def test_cpp_snapshot_recording_has_the_stacks(native: ModuleType, device: torch
 
 
 @pytest.mark.requires(device="cuda")
-def test_cpp_snapshot_and_python_snapshot_see_the_same(native: ModuleType, device: torch.device) -> None:
-    """Contract: taken one after the other, both snapshots have the same segments and blocks: those of a stream and of
-    a pool of their own among them."""
+def test_cpp_snapshot_equals_python_snapshot(native: ModuleType, device: torch.device) -> None:
+    """Consecutive C++ and Python snapshots have the same segments and blocks, including a side stream and a pool."""
     tensors = [torch.empty(size, device=device) for size in (10, 100_000, 5_000_000)]
     side = torch.cuda.Stream(device)
     with torch.cuda.stream(side):
@@ -118,7 +121,7 @@ def test_cpp_snapshot_and_python_snapshot_see_the_same(native: ModuleType, devic
 
     assert told(ours) == told(theirs)
     assert described(ours) == described(theirs)
-    # Graphs of cases before may have left segments of their pools: what is their own here is among the others.
+    # Graphs of earlier cases may have left segments of their pools, so the comparison uses subsets.
     assert {each["stream"] for each in ours} >= {torch.cuda.default_stream(device).cuda_stream, side.cuda_stream}
     assert {each["segment_pool_id"] for each in ours} >= {(0, 0), pool.id}
     tensors.clear()

@@ -1,4 +1,4 @@
-"""Cycles that hold memory of a GPU: seen when they are collected, with where the memory was allocated."""
+"""Cycles that hold GPU memory: reported when they are collected, with the allocation's stack."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .collecting import collect, leave_a_cycle, on_demand
 pytestmark = [
     pytest.mark.requires(device="cuda", not_={"rocm": True}),
     pytest.mark.timeout(600),
-    pytest.mark.keeps(
-        "the observer stays registered for the end of the process, and symbols of libraries are kept", host="64MiB"
-    ),
+    pytest.mark.keeps("the observer stays registered until process exit, and library symbols are cached", host="64MiB"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Nothing is collected but on demand; afterwards nothing is recorded."""
+    """Disable automatic collections, and stop recording afterwards."""
     with on_demand():
         yield
     private.record(None)
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
-def test_observe_tensor_cycles_shows_where_gpu_memory_comes_from(device: torch.device) -> None:
-    """Contract: the callback gets a page with the graph of the cycle: the tensor, the cell that holds it, the function;
-    and the calls that allocated the tensor, this case's among them. The memory is freed."""
+def test_observe_tensor_cycles_shows_the_allocation_of_gpu_memory(device: torch.device) -> None:
+    """The callback gets a page with the cycle (tensor, cell, function) and the stack of the tensor's allocation.
+
+    The memory is freed.
+    """
     shown: list[str] = []
     disarm: Callable[[], None] = private.observe_tensor_cycles(shown.append)
     before = torch.cuda.memory_allocated(device)
@@ -45,14 +45,14 @@ def test_observe_tensor_cycles_shows_where_gpu_memory_comes_from(device: torch.d
     text = pages.structure(page).scripts[1].text
     for word in (
         *("torch.Tensor", "torch.Size([3, 4])", "cell_contents", "again"),
-        "test_observe_tensor_cycles_shows_where_gpu_memory_comes_from",
+        "test_observe_tensor_cycles_shows_the_allocation_of_gpu_memory",
     ):
-        assert word in text, f"the page does not tell of {word!r}"
+        assert word in text, f"the page does not contain {word!r}"
     assert torch.cuda.memory_allocated(device) == before
 
 
 def test_observe_tensor_cycles_shows_no_cycle_without_gpu_memory() -> None:
-    """Contract: cycles that hold no tensor, or tensors of the host only, are no matter."""
+    """Cycles without tensors, or with CPU tensors only, are not reported."""
     shown: list[str] = []
     disarm = private.observe_tensor_cycles(shown.append)
     leave_a_cycle(torch.empty(3, 4))

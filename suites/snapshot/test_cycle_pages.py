@@ -1,4 +1,4 @@
-"""Pages of cycles: each is HTML with the graph in it, and with where each tensor was allocated."""
+"""Pages of cycles: HTML with the graph, and with the allocation stack of each tensor."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import torch
 from . import _torch_private as private
 from . import pages
 
-#: Texts that are keys or strings in the garbage, and mean something where a page is careless with them.
+#: Texts that occur as keys or strings in the garbage, and break a page that does not escape them.
 HOSTILE = {
     "quotes": "'\"`\\",
     "lines": "one\ntwo\r",
     "comment": "<!-- -->",
     "elements": "<b>&amp;",
 }
-#: Those that today's pages are broken by.
+#: Those that break today's pages.
 BREAKING = {"end_of_script": "</script><script>alert(1)</script>", "placeholder": "$LISTENERS"}
 CARELESS = pytest.mark.xfail(
     raises=(ValueError, AssertionError),
-    reason="texts are put into the page as they are, </script> and $LISTENERS included",
+    reason="texts are inserted into the page unescaped, including </script> and $LISTENERS",
 )
 
 
@@ -38,7 +38,7 @@ def nodes_of(*objects: object, context: str | None = None) -> list[Any]:
 
 
 def graph_in(page: str) -> str:
-    """The graph that the page's second script draws; the first is the library that draws it."""
+    """The graph that the page's second script draws; the first one loads the drawing library."""
     library, drawing = pages.structure(page).scripts
     assert (library.attributes.get("src") or "").startswith("https://")
     assert not library.text.strip()
@@ -48,7 +48,7 @@ def graph_in(page: str) -> str:
 
 
 def listeners(page: str) -> dict[int, str]:
-    """The text that is shown for each node, by the node's number in the drawing, which counts from one."""
+    """The text shown for each node, by its number in the drawing, starting from one."""
     shown = re.findall(
         r"getElementById\('node(\d+)'\)\.addEventListener\('mouseover'.*?\{\s*"
         r'document\.getElementById\("stacktrace"\)\.textContent = ("(?:[^"\\\n]|\\.)*")\s*\}\)',
@@ -67,7 +67,7 @@ def garbage(text: str = "key") -> Sequence[object]:
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
 def test_to_html_draws_the_graph() -> None:
-    """Contract: the page is an HTML document that draws the graph of the nodes that were given."""
+    """The page is an HTML document that draws the graph of the given nodes."""
     nodes = nodes_of(*garbage())
 
     page = private.cycle_page(nodes)
@@ -77,8 +77,8 @@ def test_to_html_draws_the_graph() -> None:
     assert listeners(page) == {}
 
 
-def test_to_html_tells_where_a_tensor_was_allocated() -> None:
-    """Contract: a node of which it is known where it comes from shows that, with its label, and no other node does."""
+def test_to_html_shows_the_allocation_of_a_tensor() -> None:
+    """A node with a known allocation stack shows it with its label; no other node does."""
     nodes = nodes_of(*garbage(), context="model.py:3:forward\nmain.py:9:<module>")
     (place,) = [number for number, node in enumerate(nodes) if node.root]
 
@@ -94,8 +94,8 @@ def test_to_html_tells_where_a_tensor_was_allocated() -> None:
         *(pytest.param(text, id=name, marks=CARELESS) for name, text in BREAKING.items()),
     ],
 )
-def test_to_html_is_broken_by_no_text_in_the_garbage(text: str) -> None:
-    """Contract: a key or a string may be anything: the page has the elements of any other, and draws the graph."""
+def test_to_html_escapes_texts_in_the_garbage(text: str) -> None:
+    """A key or string with any content does not change the page's structure, and the graph is drawn."""
     nodes = nodes_of(*garbage(text), context=text)
 
     page = private.cycle_page(nodes)

@@ -1,4 +1,4 @@
-"""Observing cycles that hold tensors from end to end: on the host, with its tensors taken for a GPU's."""
+"""End-to-end observation of cycles with tensors, on the host, with CPU tensors treated as GPU tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIGIN = "model.py:3:forward"
 
 @pytest.fixture(autouse=True)
 def taken_for_a_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Tensors of the host count as a GPU's, and all come from one place; what is asked to be recorded is noted."""
+    """Treat CPU tensors as GPU tensors with one fixed allocation stack, and log the calls that enable recording."""
     asked: list[Any] = []
     cycles, memory = private.module(private.CYCLES), private.module(private.MEMORY)
     monkeypatch.setattr(cycles, "is_cuda_tensor", lambda value: isinstance(value, torch.Tensor))
@@ -34,8 +34,10 @@ def taken_for_a_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 
 def test_observe_tensor_cycles_makes_a_page_of_a_cycle(taken_for_a_gpus: list[Any]) -> None:
-    """Contract: allocations are recorded from then on, with a limit; a cycle that is collected is one page, with the
-    tensor, what holds it, and where it was allocated; the tensor is freed."""
+    """The first observer enables recording with a limit.
+
+    A collected cycle yields one page with the tensor, its referrers and its allocation stack; the tensor is freed.
+    """
     shown: list[str] = []
     disarm = private.observe_tensor_cycles(shown.append)
     watched = Watched()
@@ -52,11 +54,11 @@ def test_observe_tensor_cycles_makes_a_page_of_a_cycle(taken_for_a_gpus: list[An
     (page,) = shown
     text = pages.structure(page).scripts[1].text
     for word in ("torch.Tensor", "torch.Size([3])", "cell_contents", "again", ORIGIN):
-        assert word in text, f"the page does not tell of {word!r}"
+        assert word in text, f"the page does not contain {word!r}"
 
 
 def test_observe_tensor_cycles_shows_no_cycle_without_a_tensor() -> None:
-    """Contract: the control: other cycles are no matter."""
+    """Control: cycles without tensors are not reported."""
     shown: list[str] = []
     disarm = private.observe_tensor_cycles(shown.append)
     table: dict[str, Any] = {}
@@ -71,7 +73,7 @@ def test_observe_tensor_cycles_shows_no_cycle_without_a_tensor() -> None:
 
 @pytest.fixture
 def warnings_logged() -> Iterator[list[str]]:
-    """What torch's module for cycles logs."""
+    """The log messages of torch's cycle module."""
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
@@ -85,10 +87,10 @@ def warnings_logged() -> Iterator[list[str]]:
 
 
 @pytest.mark.xfail(
-    raises=FileNotFoundError, reason="the page that the warning names is deleted as soon as it has been given"
+    raises=FileNotFoundError, reason="the page that the warning names is deleted immediately after it was written"
 )
 def test_warn_tensor_cycles_names_a_page(warnings_logged: list[str]) -> None:
-    """Contract: `warn_tensor_cycles` logs one warning a cycle, with the name of a file that holds its page."""
+    """`warn_tensor_cycles` logs one warning per cycle, with the path of a file that contains its page."""
     disarm = private.warn_tensor_cycles()
     leave_a_cycle(torch.empty(3, 4))
 

@@ -1,4 +1,4 @@
-"""Cycles of references that hold tensors: seen when they are collected, and shown as a graph."""
+"""Reference cycles that hold tensors: reported when they are collected, and shown as a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found = list[list[Any]]
 
 
 class Holder:
-    """Something that can hold itself."""
+    """An object that can refer to itself."""
 
     def __init__(self, **held: Any) -> None:
         self.__dict__.update(held)
@@ -32,15 +32,15 @@ def is_tensor(value: object) -> bool:
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Nothing is collected but on demand."""
+    """Disable automatic collections."""
     with on_demand():
         yield
 
 
 @pytest.fixture
 def observed(quiet: None) -> Iterator[tuple[Found, Callable[[], None]]]:
-    """What was found of cycles so far, a list a collection, each object as its type and what it is called; and what
-    ends the observing."""
+    """The garbage found so far, one list per collection, as pairs of type name and id; and a function that stops
+    observing."""
     found: Found = []
     disarm = private.observe_garbage(
         lambda garbage: found.append([(type(each).__name__, id(each)) for each in garbage])
@@ -50,7 +50,7 @@ def observed(quiet: None) -> Iterator[tuple[Found, Callable[[], None]]]:
 
 
 def cycle(**held: Any) -> int:
-    """Leave a cycle behind; the identity of what is in it."""
+    """Leave a cycle behind and return the id of its object."""
     holder = Holder(**held)
     holder.me = holder  # type: ignore[attr-defined]
     return id(holder)
@@ -58,8 +58,10 @@ def cycle(**held: Any) -> int:
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
 def test_observe_garbage_sees_a_cycle_when_it_is_collected(observed: tuple[Found, Callable[[], None]]) -> None:
-    """Contract: the observer is called after the collection that finds a cycle, with all that is in it, the tensor
-    that it holds included; nothing is in it that was freed at once."""
+    """The observer is called after a collection that finds a cycle, with all objects in it, including its tensor.
+
+    Objects freed by reference counting are not among them.
+    """
     found, _ = observed
     tensor = torch.ones(3)
     expected = {cycle(tensor=tensor), id(tensor)}
@@ -75,8 +77,7 @@ def test_observe_garbage_sees_a_cycle_when_it_is_collected(observed: tuple[Found
 
 
 def test_observe_garbage_frees_what_was_seen(observed: tuple[Found, Callable[[], None]]) -> None:
-    """Contract: observing keeps nothing alive: when the observer has returned the cycle is gone, and the collector
-    keeps no garbage and is in no debugging mode."""
+    """Observation keeps no objects alive: afterwards the cycle is freed, and the collector is not in debug mode."""
     found, _ = observed
     watched = Watched()
     assert not watched.is_held()
@@ -91,12 +92,14 @@ def test_observe_garbage_frees_what_was_seen(observed: tuple[Found, Callable[[],
     assert gc.get_debug() == 0
 
 
-def test_observe_garbage_sees_every_collection_until_it_is_disarmed(observed: tuple[Found, Callable[[], None]]) -> None:
-    """Contract: cycles of later collections are seen too, also where only young objects are collected; once disarmed
-    nothing is, and cycles are freed as ever."""
+def test_observe_garbage_sees_every_collection_until_it_is_removed(observed: tuple[Found, Callable[[], None]]) -> None:
+    """Later collections are observed too, also of young generations only.
+
+    After the observer is removed, nothing is observed, and cycles are freed as usual.
+    """
     found, disarm = observed
     for generation in (2, 2, 0, 1):
-        found.clear()  # a later cycle may be where an earlier one was
+        found.clear()  # a later cycle may have the address of an earlier one
         name = cycle()
         collect(generation)
         assert name in {identity for garbage in found for _, identity in garbage}, f"generation {generation}"
@@ -113,8 +116,8 @@ def test_observe_garbage_sees_every_collection_until_it_is_disarmed(observed: tu
     assert not watched.is_held()
 
 
-def test_observe_garbage_goes_on_after_a_failing_observer(quiet: None) -> None:
-    """Contract: an error in the observer is raised where the program was, and the next collection is observed."""
+def test_observe_garbage_continues_after_a_failing_observer(quiet: None) -> None:
+    """An exception in the observer propagates to the program, and the next collection is observed."""
     assert quiet is None
     calls: list[set[int]] = []
 
@@ -135,16 +138,16 @@ def test_observe_garbage_goes_on_after_a_failing_observer(quiet: None) -> None:
     assert any(name in call for call in calls[1:])
 
 
-# What is shown of them
+# The graph
 
 
 def edges(nodes: list[Any]) -> set[tuple[int, str, int]]:
-    """Who refers to whom, by their numbers, and by what."""
+    """The edges as (from, label, to), by node number."""
     return {(number, label, to) for number, node in enumerate(nodes) for label, to in node.referrents}
 
 
 def closure_over(x: torch.Tensor) -> Callable[[bool], Any]:
-    """A function that needs itself and a tensor: a cycle, as they come about in practice."""
+    """A function that refers to itself and to a tensor, a typical cycle."""
 
     def again(more: bool) -> Any:
         return again(False) if more else x
@@ -153,9 +156,11 @@ def closure_over(x: torch.Tensor) -> Callable[[bool], Any]:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
-def test_create_graph_of_a_cycle_has_what_leads_to_a_tensor() -> None:
-    """Contract: of all objects the graph has those from which a tensor is reached, with what each refers to the next
-    by; the tensor is marked. Bystanders are left out."""
+def test_create_graph_of_a_cycle_has_the_objects_that_lead_to_a_tensor() -> None:
+    """The graph contains the objects that lead to a tensor, with labelled references, and marks the tensor.
+
+    Other objects are omitted.
+    """
     tensor = torch.ones(3)
     function = closure_over(tensor)
     assert function.__closure__ is not None
@@ -174,7 +179,7 @@ def test_create_graph_of_a_cycle_has_what_leads_to_a_tensor() -> None:
 
 
 def test_create_graph_of_a_cycle_names_references() -> None:
-    """Contract: an edge says by what: an index, a key, an attribute, a bound method's object."""
+    """An edge names the reference: an index, a key, an attribute, or a bound method's object."""
     tensor = torch.ones(2)
     row = [0, tensor]
     table = {"key": row}
@@ -191,15 +196,15 @@ def test_create_graph_of_a_cycle_names_references() -> None:
 
 
 def test_create_graph_of_a_cycle_without_a_tensor_is_empty() -> None:
-    """Contract: garbage with no tensor in it has no nodes."""
+    """Garbage without a tensor has no nodes."""
     holder = Holder()
     holder.me = holder  # type: ignore[attr-defined]
 
     assert private.cycle_graph([holder, vars(holder)], context=lambda _: None, filter=is_tensor) == []
 
 
-def test_create_graph_of_a_cycle_passes_over_dead_proxies() -> None:
-    """Contract: a weak proxy whose object is gone, which raises when it is looked at, is no part of the graph."""
+def test_create_graph_of_a_cycle_skips_dead_proxies() -> None:
+    """A dead weak proxy, which raises on access, is not part of the graph."""
     holder = Holder()
     proxy = weakref.proxy(holder)
     del holder
@@ -208,8 +213,8 @@ def test_create_graph_of_a_cycle_passes_over_dead_proxies() -> None:
     assert len(private.cycle_graph([proxy, tensor, [tensor]], context=lambda _: None, filter=is_tensor)) == 2
 
 
-def test_create_graph_of_a_cycle_keeps_where_a_tensor_comes_from() -> None:
-    """Contract: what is known of an object's making is with its node, as it was given."""
+def test_create_graph_of_a_cycle_keeps_the_context_of_a_tensor() -> None:
+    """A node has the context of its object as given."""
     tensor = torch.ones(2)
 
     nodes = private.cycle_graph([tensor, [tensor]], context=lambda each: "made here" if is_tensor(each) else None,
@@ -223,9 +228,11 @@ DOT_EDGE = re.compile(r'^(\d+) -> (\d+) \[label = ("(?:[^"\\]|\\.)*")\]$')
 
 
 @pytest.mark.parametrize("text", ["plain", 'a "quote" \\ and\nlines', "größe", "}; evil -> [x]"], ids=ascii)
-def test_to_dot_tells_the_graph_of_a_cycle(text: str) -> None:
-    """Contract: Graphviz is told of every node with its label, the tensor in another colour, and of every edge with
-    its own, and of nothing else, whatever texts the objects hold. Labels are written as JSON writes texts."""
+def test_to_dot_has_the_graph_of_a_cycle(text: str) -> None:
+    """The Graphviz output has every node and edge with its label, the tensor in another color, and nothing else.
+
+    Labels are JSON strings, so any text in the objects is safe.
+    """
     tensor = torch.ones(2)
     held = {text: tensor}
     nodes = private.cycle_graph([held, tensor, text], context=lambda _: None, filter=is_tensor)
@@ -242,4 +249,4 @@ def test_to_dot_tells_the_graph_of_a_cycle(text: str) -> None:
         (number, to, label) for number, node in enumerate(nodes) for label, to in node.referrents
     ]
     assert f"[{text!r}]" in {json.loads(each[3]) for each in told_edges}
-    assert len(told_nodes) + len(told_edges) + 2 == len(lines)  # two lines say how all are drawn
+    assert len(told_nodes) + len(told_edges) + 2 == len(lines)  # two lines set the drawing style

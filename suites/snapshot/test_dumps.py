@@ -1,7 +1,7 @@
-"""Snapshots taken and written to files: what the caller gets, and what others can read.
+"""Snapshots as values and as files.
 
-On a machine without a GPU a snapshot of ours stands in the place of the one that the allocator gives, so that what
-torch does with it is seen; the recordings themselves are in `test_history`.
+Without a GPU, a fixed snapshot replaces the allocator's, so that torch's processing can be tested; `test_history` tests
+the recordings themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Asked = list[object]
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> tuple[Snapshot, Asked]:
-    """The snapshot that the allocator is made to give, and what it was asked for."""
+    """The snapshot that the replaced allocator function returns, and the arguments of its calls."""
     snapshot, asked = builder.ordinary(), []
 
     def give(pool: object) -> Snapshot:
@@ -37,8 +37,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> tuple[Snapshot, Asked]:
 
 
 def test_dump_snapshot_writes_a_plain_pickle(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
-    """Contract: the file is a pickle of plain values, which anyone can read without running anything, equal to the
-    snapshot; what was in the file before is gone."""
+    """The file is a pickle of plain values, equal to the snapshot, and replaces the file's earlier content."""
     path = tmp_path / "dump.pickle"
     path.write_bytes(b"x" * 1_000_000)
 
@@ -48,14 +47,14 @@ def test_dump_snapshot_writes_a_plain_pickle(given: tuple[Snapshot, Asked], tmp_
 
 
 def test_dump_snapshot_that_cannot_be_written_is_an_error(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
-    """Contract: a folder that is not there is an error, not a dump that is lost without a word."""
+    """A missing directory raises instead of losing the dump silently."""
     assert given
     with pytest.raises(FileNotFoundError):
         private.dump_snapshot(str(tmp_path / "absent" / "dump.pickle"))
 
 
 def test_snapshot_is_of_all_pools(given: tuple[Snapshot, Asked]) -> None:
-    """Contract: a snapshot is what the allocator gives when it is asked for everything."""
+    """A snapshot requests all pools from the allocator."""
     snapshot, asked = given
 
     assert private.snapshot() is snapshot
@@ -65,11 +64,10 @@ def test_snapshot_is_of_all_pools(given: tuple[Snapshot, Asked]) -> None:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize("include", [True, False])
 @pytest.mark.parametrize("pool", [None, (3, 4)])
-def test_memory_snapshot_is_of_the_pool_asked_for(
+def test_memory_snapshot_is_of_the_requested_pool(
     given: tuple[Snapshot, Asked], pool: tuple[int, int] | None, include: bool
 ) -> None:
-    """Contract: `torch.cuda.memory_snapshot` gives the segments alone, of one pool or of all, and passes on whether
-    traces are wanted."""
+    """`torch.cuda.memory_snapshot` returns the segments of one pool or all, and passes `include_traces` on."""
     snapshot, asked = given
 
     found = torch.cuda.memory_snapshot(pool, include_traces=include)
@@ -81,7 +79,7 @@ def test_memory_snapshot_is_of_the_pool_asked_for(
 def test_augment_with_fx_traces_marks_frames_of_generated_code(
     given: tuple[Snapshot, Asked], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Contract: a snapshot, and a dump, can have frames led back to the nodes of a graph; left alone, they have not."""
+    """With `augment_with_fx_traces`, snapshots and dumps have graph nodes in their frames, and none without it."""
     file = "fx_generated_none.py"
     metadata = {
         "lineno_map": {2: 0},
@@ -108,9 +106,9 @@ def test_augment_with_fx_traces_marks_frames_of_generated_code(
         assert (marked["fx_node_name"], marked["fx_node_op"], marked["fx_node_target"]) == ("n", "o", "t")
 
 
-# What recording is told to the allocator by
+# The arguments of recording
 
-#: What `_record_memory_history` passes on, in order, when it is told nothing.
+#: The defaults that `_record_memory_history` passes on, in order.
 DEFAULTS = {
     "enabled": "all",
     "context": "all",
@@ -121,7 +119,7 @@ DEFAULTS = {
     "global_record_annotations": False,
     "skip_actions": [],
 }
-if torch.__version__ >= (2, 14):  # the history of pinned memory, and of the host alone
+if torch.__version__ >= (2, 14):  # pinned memory history, and host only
     DEFAULTS |= {"record_pinned_host_memory": False, "record_cuda": True}
 
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
@@ -147,8 +145,10 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
 def test_record_memory_history_passes_each_option_on(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...], options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
-    """Contract: each option reaches the allocator in its place, and what is not said is as documented: everything is
-    recorded, with stacks of both languages, without a limit."""
+    """Each option of `_record_memory_history` is passed to the allocator in its position.
+
+    The defaults are as documented: record everything, with stacks of both languages, without a limit.
+    """
     passed: list[tuple[Any, ...]] = []
 
     def recording(*each: object) -> None:
@@ -161,7 +161,7 @@ def test_record_memory_history_passes_each_option_on(
     assert passed == [tuple((DEFAULTS | changed).values())]
 
 
-#: What the error calls each option, and the words that it knows.
+#: The name of each option in the error message, and its values.
 KNOWN = {
     "enabled": ("state", {"state", "all", "None"}),
     "context": ("context", {"state", "alloc", "all", "None"}),
@@ -172,8 +172,8 @@ KNOWN = {
 @pytest.mark.requires(cuda=True)
 @pytest.mark.parametrize("option", ["enabled", "context", "stacks"])
 def test_record_memory_history_refuses_an_unknown_option(option: str) -> None:
-    """Contract: a word that an option does not know is an error that lists those it does, before anything is
-    recorded. It needs a build for CUDA and no GPU."""
+    """An unknown value of an option raises with the valid values before recording starts; a build for CUDA is
+    sufficient."""
     name, words = KNOWN[option]
     try:
         with pytest.raises(RuntimeError, match=rf"expected {name} to be ") as refused:
@@ -182,7 +182,7 @@ def test_record_memory_history_refuses_an_unknown_option(option: str) -> None:
             assert torch.ones(4, device="cuda").tolist() == [1] * 4
             assert all(trace == [] for trace in private.snapshot()["device_traces"])
     finally:
-        if torch.cuda.is_available():  # otherwise even this would need a driver
+        if torch.cuda.is_available():  # without a GPU, even this call would fail for lack of a driver
             private.record(None)
 
     listed = str(refused.value).splitlines()[0].partition(" to be ")[2]

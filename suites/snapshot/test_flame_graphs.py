@@ -1,4 +1,4 @@
-"""Flame graphs made of snapshots: a line for each stack and its bytes, and the program that draws them."""
+"""Flame graphs of snapshots: one line per stack with its bytes, and the program that draws them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .builder import MIB, Paper, Snapshot, frame, stack
 
 
 def counted(lines: str) -> Counter[str]:
-    """The bytes of each stack."""
+    """The bytes per stack."""
     sums: Counter[str] = Counter()
     for line in lines.splitlines():
         path, size = line.rsplit(" ", 1)
@@ -24,7 +24,7 @@ def counted(lines: str) -> Counter[str]:
 
 
 def expected(snapshot: Snapshot, by_segment: bool) -> Counter[str]:
-    """What the lines should add up to: whose stack, outermost first, holds how much, and what rounding takes."""
+    """The expected sums: requested bytes per stack, outermost call first, and bytes lost to rounding."""
     sums: Counter[str] = Counter()
     for segment in snapshot["segments"]:
         where = f"stream_{segment['stream']}" + (f";seg_{segment['address']}" if by_segment else "")
@@ -39,8 +39,10 @@ def expected(snapshot: Snapshot, by_segment: bool) -> Counter[str]:
 @pytest.mark.parametrize("kind", ["segments", "memory"])
 @pytest.mark.parametrize("make", [builder.ordinary, builder.two_devices, lambda: Paper().snapshot()])
 def test_flamegraph_has_every_byte_at_its_stack(kind: str, make: object) -> None:
-    """Contract: each block's bytes are under its stream (and its segment), state and stack, the outermost call first;
-    what was not asked for is a gap; all of it adds up to what is reserved."""
+    """The bytes of each block are listed under stream (and segment), state and stack, outermost call first.
+
+    Rounding is listed as gaps, and the sum is the reserved memory.
+    """
     assert callable(make)
     snapshot = make()
 
@@ -71,8 +73,10 @@ INTERNAL = [
 
 
 def test_flamegraph_leaves_out_calls_of_torch_and_python() -> None:
-    """Contract: of a stack with C++ in it, calls that lead nowhere are left out: those that gather the stack, the
-    interpreter's, the dispatcher's. The program's and the operators' stay."""
+    """Of a stack with C++ frames, those of stack gathering, the interpreter and the dispatcher are omitted.
+
+    Frames of the program and of operators stay.
+    """
     mine = [frame("at::native::rand", 7, "/src/ATen/native/TensorFactories.cpp"), frame("step", 9)]
     paper = Paper()
     paper.reserve(0x1000_0000, MIB)
@@ -84,8 +88,10 @@ def test_flamegraph_leaves_out_calls_of_torch_and_python() -> None:
 
 
 def test_flamegraph_reads_snapshots_in_the_old_form() -> None:
-    """Contract: files from releases that kept a block's history in a list are drawn: bytes of each entry at its
-    stack, or as without one, the rest as a gap."""
+    """Files from releases that stored a block's history as a list are supported.
+
+    Each entry's bytes are at its stack, or under no context, and the rest is a gap.
+    """
     blocks = [
         {
             "size": 2048,
@@ -107,8 +113,10 @@ def test_flamegraph_reads_snapshots_in_the_old_form() -> None:
 
 
 def test_flamegraph_compares_two_snapshots_by_segment(capsys: pytest.CaptureFixture[str]) -> None:
-    """Contract: of two lists of segments, those that only one of them has are told and drawn, marked by which; a
-    segment that grew counts as another."""
+    """Segments that only one of two lists has are reported and drawn, marked by list.
+
+    A segment that grew counts as a different one.
+    """
     before, after = Paper(), Paper()
     for paper in (before, after):
         paper.reserve(0x1000_0000, 2 * MIB)
@@ -138,22 +146,21 @@ def test_flamegraph_compares_two_snapshots_by_segment(capsys: pytest.CaptureFixt
 
 
 def drawer(path: Path, body: str) -> str:
-    """A program in the place of the one that draws flame graphs."""
+    """A stand-in for the program that draws flame graphs."""
     path.write_text(f"#!{sys.executable}\nimport sys\n{body}\n", encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
 def test_flamegraph_program_is_given_the_lines(tmp_path: Path) -> None:
-    """Contract: the program gets the lines on its standard input, and is told that they count bytes; what it writes is
-    the result, whatever its letters."""
+    """The program gets the lines on standard input and the unit `bytes`; its output is the result, in any encoding."""
     script = drawer(tmp_path / "draw", "print(sys.argv[1:], sys.stdin.buffer.read().decode().upper(), sep='|', end='')")
 
     assert private.flame_graph("größe;b 12\nc 3\n", script) == "['--countname', 'bytes']|GRÖSSE;B 12\nC 3\n"
 
 
-def test_flamegraph_program_that_fails_is_told(tmp_path: Path) -> None:
-    """Contract: its exit status is in the error, and no half a picture is taken for a whole."""
+def test_flamegraph_program_that_fails_raises(tmp_path: Path) -> None:
+    """A failing program raises with its exit status instead of returning a partial picture."""
     script = drawer(tmp_path / "draw", "sys.stdin.read(); print('<svg>', flush=True); sys.exit(3)")
 
     with pytest.raises(AssertionError, match=r"\b3\b"):

@@ -1,6 +1,6 @@
-"""What is recorded of allocations on a GPU: which events, with whose stacks, for how long.
+"""The recorded history of GPU allocations: events, their stacks, and its length.
 
-Cases look at the trace of their own device, at the addresses of their own tensors: libraries allocate too.
+The cases look only at their own device and at the addresses of their own tensors, because libraries allocate too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.requires(device="cuda", not_={"rocm": True})
 
 MIB = 1 << 20
 
-#: Sizes that no library is likely to ask for.
+#: Sizes that no library is likely to allocate.
 ROWS, COLUMNS = 311, 411
 BYTES = ROWS * COLUMNS * 4
 
 
 def trace_of(snapshot: dict[str, Any], device: torch.device) -> list[dict[str, Any]]:
-    """What was recorded of a device."""
+    """The recorded trace of a device."""
     assert device.index is not None
     trace: list[dict[str, Any]] = snapshot["device_traces"][device.index]
     return trace
@@ -51,7 +51,7 @@ def emptying() -> None:
 
 
 def test_record_memory_history_not_called_keeps_no_history(device: torch.device) -> None:
-    """Contract: the control: with no recording under way a snapshot has the blocks, and no traces and no stacks."""
+    """Control: without recording, a snapshot has blocks, but no traces and no stacks."""
     tensor = allocating(device)
 
     snapshot = private.snapshot()
@@ -63,9 +63,12 @@ def test_record_memory_history_not_called_keeps_no_history(device: torch.device)
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot")
-def test_record_memory_history_has_the_life_of_a_block_in_order(device: torch.device) -> None:
-    """Contract: the driver's segment, the allocation in it, the request to free it, the free and the segment's return
-    are entries in that order, with size, address and stream, at times that do not go back."""
+def test_record_memory_history_has_the_events_of_a_block_in_order(device: torch.device) -> None:
+    """A block's life is recorded in order: segment allocation, allocation, free request, completed free, segment
+    release.
+
+    The entries have size, address and stream, and their times do not decrease.
+    """
     stream = torch.cuda.Stream(device)
     with private.recorded(stacks="python"), torch.cuda.stream(stream):
         tensors = [allocating(device, 30 * MIB)]
@@ -88,9 +91,11 @@ def test_record_memory_history_has_the_life_of_a_block_in_order(device: torch.de
     assert times == sorted(times)
 
 
-def test_record_memory_history_leads_to_the_blocks(device: torch.device) -> None:
-    """Contract: replayed, the trace allocates nothing twice, frees only what is allocated, and leaves what the
-    segments have as live: every tensor of a mixed program, with the bytes asked for."""
+def test_record_memory_history_replays_to_the_blocks(device: torch.device) -> None:
+    """Replaying the trace allocates no address twice, frees only allocated blocks, and ends with the live blocks.
+
+    Every live tensor is among them with its requested bytes.
+    """
     with private.recorded(stacks="python"):
         live: dict[int, torch.Tensor] = {}
         for step in range(200):
@@ -109,7 +114,7 @@ def test_record_memory_history_leads_to_the_blocks(device: torch.device) -> None
         assert (block.state, block.requested) == (LIVE, size)
 
 
-#: What each setting keeps stacks of: blocks that live, allocations, frees.
+#: Which stacks each setting keeps: of live blocks, allocations, frees.
 CONTEXTS: dict[str | None, tuple[bool, bool, bool]] = {
     None: (False, False, False),
     "state": (True, False, False),
@@ -128,9 +133,11 @@ CONTEXTS: dict[str | None, tuple[bool, bool, bool]] = {
 def test_record_memory_history_context_decides_which_stacks_are_kept(
     device: torch.device, context: str | None, kept: tuple[bool, bool, bool]
 ) -> None:
-    """Contract: events are recorded whatever the context; stacks are kept of live blocks from "state" on, of
-    allocations from "alloc" on, and of frees with "all": the freeing function's, not the allocating one's, which is
-    all that a free can have below that."""
+    """Events are recorded in every context. Stacks are kept for live blocks from "state" on, and for allocations from
+    "alloc".
+
+    With "all", frees have the stack of the freeing function; below that, at most that of the allocating one.
+    """
     with private.recorded(context=context, stacks="python"):
         tensors = [allocating(device)]
         place = address(tensors[0])
@@ -152,7 +159,7 @@ def test_record_memory_history_context_decides_which_stacks_are_kept(
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots_free_segment_stack")
 @pytest.mark.parametrize("context", ["state", "alloc", "all"])
 def test_record_memory_history_segment_free_has_a_stack_with_all(device: torch.device, context: str) -> None:
-    """Contract: that `empty_cache` gave a segment back is recorded with any context, and with "all" by whom."""
+    """The release of a segment by `empty_cache` is recorded in every context, with its stack in "all"."""
     with private.recorded(context=context, stacks="python"):
         tensors = [allocating(device, 30 * MIB)]
         place = address(tensors[0])
@@ -166,9 +173,8 @@ def test_record_memory_history_segment_free_has_a_stack_with_all(device: torch.d
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots_history_context")
-def test_record_memory_history_context_can_change_as_it_goes(device: torch.device) -> None:
-    """Contract: a recording that goes on with another context keeps what it has, and keeps stacks of what follows
-    accordingly."""
+def test_record_memory_history_context_can_change(device: torch.device) -> None:
+    """Changing the context during recording keeps earlier entries and applies to later ones."""
 
     def first() -> torch.Tensor:
         return allocating(device)
@@ -199,10 +205,12 @@ def test_record_memory_history_context_can_change_as_it_goes(device: torch.devic
 )
 @pytest.mark.parametrize("stacks", ["python", "all"])
 @pytest.mark.timeout(600)
-@pytest.mark.keeps("what reads the symbols of libraries keeps them", host="64MiB")
+@pytest.mark.keeps("the symbolizer caches library symbols", host="64MiB")
 def test_record_memory_history_stacks_all_keeps_calls_of_cpp(device: torch.device, stacks: str) -> None:
-    """Contract: with `stacks="all"` the operator that allocated is in the stack, nearer to the allocation than the
-    Python that called it; with "python" nothing of C++ is."""
+    """With `stacks="all"`, the operator is in the stack, closer to the allocation than the Python caller.
+
+    With "python", the stack has no C++ frames.
+    """
     with private.recorded(context="all", stacks=stacks):
         tensor = torch.rand(ROWS, COLUMNS, device=device)
         block = block_at(private.snapshot()["segments"], address(tensor))
@@ -219,7 +227,7 @@ def test_record_memory_history_stacks_all_keeps_calls_of_cpp(device: torch.devic
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_record_memory_history_keeps_calls_of_torchscript(device: torch.device) -> None:
-    """Contract: what TorchScript allocates is kept under its function's name, before the Python that called it."""
+    """A TorchScript allocation is recorded with its function's name, before the Python caller."""
     compiled = torch.jit.script(scripts.filled_by_a_script)
     with private.recorded("state", stacks="python"):
         tensor = compiled(ROWS, COLUMNS, device)
@@ -238,8 +246,10 @@ def test_record_memory_history_keeps_calls_of_torchscript(device: torch.device) 
     "test_cuda::TestCudaAllocator::test_allocation_traceback_no_recording",
 )
 def test_allocation_traceback_is_found_by_the_address_of_a_block(device: torch.device) -> None:
-    """Contract: the stack of a live block is found by the address of its beginning, as a snapshot has it; there is
-    none for an address within, for a block that was not recorded or is gone, or for no block at all."""
+    """The stack of a live block is found by its start address, and equals the snapshot's.
+
+    There is none for an inner address, an unrecorded or freed block, or an unknown address.
+    """
     before = allocating(device)
     with private.recorded(context="all", stacks="python"):
         tensor = allocating(device)
@@ -259,8 +269,7 @@ def test_allocation_traceback_is_found_by_the_address_of_a_block(device: torch.d
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot_forward_trace")
 @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
 def test_record_memory_history_names_the_forward_of_a_backward_allocation(device: torch.device) -> None:
-    """Contract: in anomaly mode what a backward pass allocates, on the engine's thread, can be led back to the forward:
-    in the trace or with the live block, the calls of the forward that made the node are there."""
+    """In anomaly mode, an allocation in the backward pass has the calls of the forward that created the node."""
     x = torch.ones(ROWS, COLUMNS, device=device, requires_grad=True)
 
     def the_forward() -> torch.Tensor:
@@ -281,11 +290,11 @@ def test_record_memory_history_names_the_forward_of_a_backward_allocation(device
     assert any("the_forward" in each for each in told)
 
 
-# For how long, and of what
+# Limits and filters
 
 
 def test_record_memory_history_max_entries_keeps_the_latest(device: torch.device) -> None:
-    """Contract: with `max_entries` no more are kept, the oldest go first, and the rest is in order."""
+    """With `max_entries`, the oldest entries are dropped, and the rest is in order."""
     with private.recorded(max_entries=10, stacks="python"):
         tensors = [allocating(device, 512 * (number + 1)) for number in range(25)]
         trace = trace_of(private.snapshot(), device)
@@ -297,7 +306,7 @@ def test_record_memory_history_max_entries_keeps_the_latest(device: torch.device
 
 
 def test_record_memory_history_state_keeps_no_history(device: torch.device) -> None:
-    """Contract: recording the state keeps the stacks of live blocks and no history: at most the last event."""
+    """With the context "state", the stacks of live blocks are kept, and at most the last event."""
     with private.recorded("state", stacks="python"):
         tensors = [allocating(device) for _ in range(5)]
         snapshot = private.snapshot()
@@ -309,8 +318,8 @@ def test_record_memory_history_state_keeps_no_history(device: torch.device) -> N
     assert len(trace_of(snapshot, device)) <= 1
 
 
-def test_record_memory_history_forgets_at_its_end(device: torch.device) -> None:
-    """Contract: when the recording has ended no traces are left, and what is allocated then has no stack."""
+def test_record_memory_history_is_dropped_at_its_end(device: torch.device) -> None:
+    """After recording ends, no traces are left, and new allocations have no stack."""
     with private.recorded(stacks="python"):
         allocating(device)
         assert trace_of(private.snapshot(), device)
@@ -325,8 +334,8 @@ def test_record_memory_history_forgets_at_its_end(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("clear", [False, True])
-def test_record_memory_history_clear_history_forgets_as_it_goes(device: torch.device, clear: bool) -> None:
-    """Contract: begun anew with `clear_history` a recording forgets what it had; without, it goes on."""
+def test_record_memory_history_clear_history_drops_entries(device: torch.device, clear: bool) -> None:
+    """Restarting with `clear_history` drops earlier entries; without it they stay."""
     with private.recorded(stacks="python"):
         old = allocating(device)
         private.record(stacks="python", clear_history=clear)
@@ -352,7 +361,7 @@ SKIPPED: dict[str, list[str] | None] = {
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot_skip_actions")
 @pytest.mark.parametrize("skipped", SKIPPED.values(), ids=SKIPPED.keys())
 def test_record_memory_history_skip_actions(device: torch.device, skipped: list[str] | None) -> None:
-    """Contract: actions that are to be skipped are not in the trace, and every other one is."""
+    """Skipped actions are not in the trace, and all others are."""
     documented = [each for each in skipped or [] if each not in ("segment_map", "segment_unmap")]
     with private.recorded(stacks="python", skip_actions=None if skipped is None else documented):
         tensors = [allocating(device, 30 * MIB)]
@@ -367,8 +376,7 @@ def test_record_memory_history_skip_actions(device: torch.device, skipped: list[
 
 
 def test_record_memory_history_skip_actions_refuses_an_unknown_action() -> None:
-    """Contract: an action that there is not is an error that names it. Recording may have begun by then; once it has
-    been ended, nothing is left of it."""
+    """An unknown action to skip raises with its name, and after recording is stopped, nothing is left."""
     with pytest.raises(RuntimeError, match=r"action: hesitate"), private.recorded(skip_actions=["alloc", "hesitate"]):
         pass
 
@@ -377,8 +385,7 @@ def test_record_memory_history_skip_actions_refuses_an_unknown_action() -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_plots_metadata")
 def test_set_memory_metadata_is_on_each_event(device: torch.device) -> None:
-    """Contract: what is set as metadata is on each event from then on, until it is changed or cleared, and can be
-    asked for."""
+    """Metadata is attached to each event from then on, until it is changed or cleared, and can be read."""
     assert private.metadata() == ""
     with private.recorded(stacks="python"):
         try:
@@ -411,7 +418,7 @@ def test_set_memory_metadata_is_on_each_event(device: torch.device) -> None:
 
 
 def test_record_memory_history_has_oom(device: torch.device) -> None:
-    """Contract: a request that fails is an entry with its size and what the device had left, and by whom."""
+    """A failed request is recorded with its size, the device's free memory, and its stack."""
 
     held = allocating(device, 64 * MIB)
 
@@ -433,13 +440,17 @@ def test_record_memory_history_has_oom(device: torch.device) -> None:
 @of_deprecated_scripts
 @of_exact_products
 @pytest.mark.keeps(
-    "Dynamo leaves the functions that it makes for a graph break in the globals of the module", tensors=50, host="4MiB"
+    "Dynamo leaves the functions that it generates for a graph break in the globals of the module",
+    tensors=50,
+    host="4MiB",
 )
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_compile_regions")
 @pytest.mark.timeout(600)
 def test_record_memory_history_compile_context_names_the_region(device: torch.device) -> None:
-    """Contract: with `compile_context` each event within compiled code names the region, another one behind each graph
-    break, and events outside name none."""
+    """With `compile_context`, each event in compiled code names its region, a new one after each graph break.
+
+    Events outside of compiled code name none.
+    """
 
     def work(x: torch.Tensor) -> torch.Tensor:
         y = x @ x
@@ -462,13 +473,12 @@ def test_record_memory_history_compile_context_names_the_region(device: torch.de
     assert at(trace, address(outside))[-1]["compile_context"] == "N/A"
 
 
-# What is made of a recording
+# Results of a recording
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots")
-def test_record_memory_history_is_carried_by_pages(device: torch.device, tmp_path: Path) -> None:
-    """Contract: a recording is made of plain values: pages carry it, and a dump can be read without running any of it,
-    with nothing changed."""
+def test_record_memory_history_is_contained_in_pages(device: torch.device, tmp_path: Path) -> None:
+    """A recording consists of plain values: pages contain it unchanged, and a dump can be read without running code."""
     plots: list[Callable[[Any], str]] = [
         private.trace_plot,
         lambda snapshot: private.trace_plot(snapshot, plot_segments=True),
@@ -485,14 +495,14 @@ def test_record_memory_history_is_carried_by_pages(device: torch.device, tmp_pat
     dumped = plain.load((tmp_path / "dump").read_bytes())
     assert dumped["segments"] == snapshot["segments"]
     for kept, trace in zip(dumped["device_traces"], snapshot["device_traces"], strict=True):
-        assert kept[: len(trace)] == trace  # behind it is the first snapshot
+        assert kept[: len(trace)] == trace  # the first snapshot follows after it
     block = block_at(dumped["segments"], address(tensor))
     assert block is not None
     assert is_led_to_by(block.frames, "allocating")
 
 
 def test_record_memory_history_page_with_filter_freed(device: torch.device) -> None:
-    """Contract: a page without what was freed has what lives, and not what is gone."""
+    """A page with `filter_freed` contains live allocations and none that were freed."""
     with private.recorded(context="all", stacks="python"):
         kept, gone = allocating(device), [allocating(device, 7 * MIB)]
         place = address(gone[0])

@@ -1,4 +1,4 @@
-"""Pages made of snapshots: each is HTML, says how it is to be shown, and carries the snapshot as it was."""
+"""Pages made from snapshots: HTML with the kind of plot and the unchanged snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .builder import MIB, Paper, Snapshot, frame, stack
 
 FILE = "snapshot.pickle"
 
-#: What a page is made by, and how it says it is to be shown.
+#: The function that makes each page, and the kind that the page names.
 PLOTS: dict[str, tuple[Callable[[Snapshot], str], str]] = {
     "trace": (lambda snapshot: private.trace_plot(snapshot), "Active Memory Timeline"),
     "cached": (lambda snapshot: private.trace_plot(snapshot, plot_segments=True), "Active Cached Memory Timeline"),
@@ -28,7 +28,7 @@ SNAPSHOTS: dict[str, Callable[[], Snapshot]] = {
     "idle_devices": lambda: Paper(devices=8).snapshot(),
 }
 
-#: Names of functions and files that would mean something where a page is careless with them.
+#: Function and file names that break a page that does not escape them.
 HOSTILE = {
     "end_of_script": "</script><script>alert(1)</script>",
     "comment": "<!-- --><!DOCTYPE html>",
@@ -47,11 +47,11 @@ plots = pytest.mark.parametrize(("plot", "kind"), PLOTS.values(), ids=PLOTS.keys
 @plots
 @pytest.mark.parametrize("make", SNAPSHOTS.values(), ids=SNAPSHOTS.keys())
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots")
-def test_trace_plot_and_segment_plot_carry_the_snapshot(
+def test_trace_plot_and_segment_plot_contain_the_snapshot(
     plot: Callable[[Snapshot], str], kind: str, make: Callable[[], Snapshot]
 ) -> None:
-    """Contract: a plot is an HTML document with one script, which shows one file, the snapshot with every value in it
-    as it was, in the way that was asked for."""
+    """A plot is an HTML document with one script, which shows one file, the unchanged snapshot, as the requested
+    kind."""
     snapshot = make()
 
     shown = pages.plot(plot(copy.deepcopy(snapshot)))
@@ -61,7 +61,7 @@ def test_trace_plot_and_segment_plot_carry_the_snapshot(
 
 @plots
 def test_trace_plot_and_segment_plot_change_no_snapshot(plot: Callable[[Snapshot], str], kind: str) -> None:
-    """Contract: the snapshot is the caller's: it is not changed, and a second page of it is like the first."""
+    """Making a page does not change the snapshot, and a second page is the same as the first."""
     snapshot = builder.ordinary()
 
     first = plot(snapshot)
@@ -73,11 +73,10 @@ def test_trace_plot_and_segment_plot_change_no_snapshot(plot: Callable[[Snapshot
 
 @plots
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
-def test_trace_plot_and_segment_plot_are_broken_by_no_name_in_a_stack(
+def test_trace_plot_and_segment_plot_escape_names_in_a_stack(
     plot: Callable[[Snapshot], str], kind: str, name: str
 ) -> None:
-    """Contract: functions and files may have any name: the page keeps its structure, with one script and none of the
-    name in the open, and carries the name unchanged."""
+    """Any function or file name leaves the page's structure intact and is embedded unchanged."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     paper.take(0x1000_0000, 512, frame(name, filename=name))
@@ -91,16 +90,15 @@ def test_trace_plot_and_segment_plot_are_broken_by_no_name_in_a_stack(
     assert html.escape(name) not in page
 
 
-def test_trace_plot_carries_data_of_any_length() -> None:
-    """Contract: whatever the snapshot's length in bytes, nothing is missing at its end: lengths one after the other
-    meet every case of what base64 pads."""
+def test_trace_plot_contains_data_of_any_length() -> None:
+    """Snapshots of any length in bytes are complete: consecutive lengths cover all cases of base64 padding."""
     for length in range(12):
         snapshot = Paper().snapshot() | {"note": "x" * length}
         assert pages.plot(private.trace_plot(snapshot)).files == {FILE: snapshot}
 
 
-def test_trace_plot_carries_a_large_snapshot() -> None:
-    """Contract: there is no limit that a long recording would meet: ten thousand entries, each with a stack."""
+def test_trace_plot_contains_a_large_snapshot() -> None:
+    """A large snapshot, with ten thousand entries with stacks each, is complete."""
     paper = Paper()
     paper.reserve(0x1000_0000, 20 * MIB)
     for number in range(3333):
@@ -114,16 +112,15 @@ def test_trace_plot_carries_a_large_snapshot() -> None:
 
 
 @pytest.mark.parametrize("plot", [private.trace_plot, private.segment_plot])
-def test_trace_plot_and_segment_plot_device_argument_is_out_of_use(plot: Callable[..., str]) -> None:
-    """Contract: pages have all devices; the argument that chose one says that it is out of use, and changes
-    nothing."""
+def test_trace_plot_and_segment_plot_device_argument_is_deprecated(plot: Callable[..., str]) -> None:
+    """Pages contain all devices; the `device` argument is deprecated, warns and has no effect."""
     with pytest.warns(FutureWarning, match="device"):
         chosen = plot(builder.two_devices(), device=1)
 
     assert chosen == plot(builder.two_devices())
 
 
-# With what was freed left out
+# Filtering of freed allocations
 
 
 def filtered(snapshot: Snapshot) -> Snapshot:
@@ -132,8 +129,7 @@ def filtered(snapshot: Snapshot) -> Snapshot:
 
 
 def test_filter_freed_leaves_out_what_was_freed() -> None:
-    """Contract: with `filter_freed` the trace keeps, in order, what is still allocated and what is no allocation;
-    segments are as they were."""
+    """`filter_freed` keeps, in order, live allocations and other events, and does not change the segments."""
     snapshot = builder.ordinary()
     trace = snapshot["device_traces"][0]
     gone = {entry["addr"] for entry in trace if entry["action"] == "free_requested"}
@@ -151,8 +147,8 @@ def test_filter_freed_leaves_out_what_was_freed() -> None:
     ]  # fmt: skip
 
 
-def test_filter_freed_takes_an_address_used_again_for_another_allocation() -> None:
-    """Contract: of three allocations at one address, two of them freed, the third is kept and only it."""
+def test_filter_freed_distinguishes_allocations_at_a_reused_address() -> None:
+    """Of three allocations at one address, two of them freed, only the third is kept."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     for name in ("first", "second"):
@@ -168,7 +164,7 @@ def test_filter_freed_takes_an_address_used_again_for_another_allocation() -> No
 
 
 def test_filter_freed_filters_each_device_by_itself() -> None:
-    """Contract: addresses of different devices may be equal and have nothing to do with each other."""
+    """Equal addresses on different devices are independent."""
     first, second = Paper(), Paper()
     for paper in (first, second):
         paper.reserve(0x1000_0000, 2 * MIB)
@@ -184,14 +180,13 @@ def test_filter_freed_filters_each_device_by_itself() -> None:
 
 
 def test_filter_freed_pairs_no_free_from_before_the_recording() -> None:
-    """Contract: a free whose allocation was not recorded takes no other allocation with it, and stays, since nothing
-    else tells of it."""
+    """A free without a recorded allocation removes no other allocation, and is kept."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     old = paper.take(0x1000_0000, 512, noted=False)
     paper.take(0x1000_0000, 512, *stack("stays"))
     paper.give_back(old, *stack("first"))
-    paper.give_back(paper.take(0x1000_0000, 512))  # where the old one was
+    paper.give_back(paper.take(0x1000_0000, 512))  # at the address of the old one
     paper.give_back(paper.take(0x1000_0000, 512, noted=False), *stack("second"))
     paper.take(0x1000_0000, 512, *stack("new"))
 
@@ -202,11 +197,11 @@ def test_filter_freed_pairs_no_free_from_before_the_recording() -> None:
     assert requests == [stack("first"), stack("second")]
 
 
-# What is no snapshot
+# Invalid snapshots
 
 
 @pytest.mark.parametrize("snapshot", [{}, {"segments": []}, None, []], ids=repr)
 def test_filter_freed_without_traces_is_an_error(snapshot: object) -> None:
-    """Contract: what has no traces cannot be filtered, and no page of something else is made: an error."""
+    """Data without traces cannot be filtered and raises, as does data of another type."""
     with pytest.raises(KeyError if isinstance(snapshot, dict) else TypeError):
         private.trace_plot(snapshot, filter_freed=True)

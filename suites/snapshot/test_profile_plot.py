@@ -1,4 +1,4 @@
-"""A profile's memory as a page: the same viewer, fed from what the profiler saw instead of what the allocator did."""
+"""A profile's memory as a page: the same viewer with data from the profiler instead of the allocator."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def multiplied_and_added(x: torch.Tensor) -> torch.Tensor:
 
 
 def profiled(device: torch.device) -> tuple[torch.profiler.profile, torch.Tensor]:
-    """A profile of a tensor made, two that go again, and one that stays."""
+    """A profile in which one tensor is created, two are temporary, and one is returned."""
     settings: dict[str, Any] = {"with_stack": True, "profile_memory": True, "record_shapes": True}
     with torch.profiler.profile(**settings) as profile:
         x = torch.rand(128, 128, device=device)
         result = multiplied_and_added(x)
-        result.sum()  # what no operator ever took may be no tensor, for all that the profiler knows
+        result.sum()  # the profiler recognizes only memory that an operator used as a tensor
     return profile, result
 
 
@@ -38,20 +38,22 @@ def shown(profile: torch.profiler.profile) -> Snapshot:
 
 
 def on(device: torch.device) -> int:
-    """The place of a device among the traces: GPUs by number, what is not a GPU behind them all."""
+    """The index of a device's trace: GPUs by number, the host after all GPUs."""
     return device.index if device.type == "cuda" and device.index is not None else torch.cuda.device_count()
 
 
 def test_profile_plot_has_a_trace_of_each_device(device: torch.device) -> None:
-    """Contract: the page is whole, and its data have a trace for each GPU and one for the host."""
+    """The page is complete and has one trace per GPU and one for the host."""
     profile, _ = profiled(device)
 
     assert len(shown(profile)["device_traces"]) == torch.cuda.device_count() + 1
 
 
-def test_profile_plot_tells_stack_and_category_of_every_tensor(device: torch.device) -> None:
-    """Contract: each allocation of the size of the work's tensors names a category, and the calls that led to it, this
-    case's function among them. Where nothing tells one the category is "unknown"; a gradient's is "gradient"."""
+def test_profile_plot_has_stack_and_category_of_every_tensor(device: torch.device) -> None:
+    """Each allocation of the workload's size has a category and a stack that includes this case's function.
+
+    The category is "unknown" if nothing determines it, and "gradient" for a gradient.
+    """
     profile, _ = profiled(device)
 
     trace = shown(profile)["device_traces"][on(device)]
@@ -72,9 +74,11 @@ def test_profile_plot_tells_stack_and_category_of_every_tensor(device: torch.dev
     assert {"input", "activation"} <= {entry["category"] for entry in made}
 
 
-def test_profile_plot_trace_leads_to_what_is_left(device: torch.device) -> None:
-    """Contract: every free is of something allocated and not yet freed, requested and completed in one go, and what is
-    never freed is what the segments hold at the end, at the same addresses."""
+def test_profile_plot_trace_replays_to_the_live_blocks(device: torch.device) -> None:
+    """Every free is of a live allocation, requested and completed in succession.
+
+    The remaining allocations equal the blocks of the segments, at the same addresses.
+    """
     profile, result = profiled(device)
     snapshot = shown(profile)
 
@@ -106,9 +110,8 @@ def test_profile_plot_trace_leads_to_what_is_left(device: torch.device) -> None:
     assert blocks[result.untyped_storage().data_ptr()] == 128 * 128 * 4
 
 
-def test_profile_plot_refuses_a_profile_without_what_it_takes() -> None:
-    """Contract: a profile that did not record memory, shapes and stacks has no such page: an error that says what is
-    missing."""
+def test_profile_plot_names_missing_profile_options() -> None:
+    """A profile without memory, shapes or stacks raises and names what is missing."""
     needed = ("profile_memory", "record_shapes", "with_stack")
     for missing in (*((each,) for each in needed), needed[1:], needed):
         options: dict[str, Any] = {each: each not in missing for each in needed}

@@ -1,6 +1,6 @@
-"""`memory_snapshot` of an accelerator: what it says of segments and blocks is what tensors and statistics say.
+"""`memory_snapshot` of an accelerator: its segments and blocks agree with tensors and statistics.
 
-Each case looks at its own device, and settles it first: others before it may have left a cache.
+Each case looks only at its own device and empties the cache first, because earlier cases may have filled it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def segments_of(device: torch.device) -> list[dict[str, Any]]:
-    """The device's segments, now."""
+    """The device's current segments."""
     return of_device(torch.get_device_module(device).memory_snapshot(), device.index)
 
 
@@ -35,7 +35,7 @@ def made(size: int, device: torch.device) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def settled(device: torch.device) -> Iterator[None]:
-    """Everything launched is done and nothing is cached, before and after."""
+    """Synchronize and empty the cache, before and after."""
     torch.accelerator.synchronize(device)
     torch.accelerator.empty_cache()
     yield
@@ -46,8 +46,10 @@ def settled(device: torch.device) -> Iterator[None]:
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot")
 @pytest.mark.parametrize("size", [1, 511, 512, 100_000, MIB, 3 * MIB + 5, 40 * MIB])
 def test_memory_snapshot_has_a_block_for_a_tensor(device: torch.device, size: int) -> None:
-    """Contract: a live tensor's memory is one block, at its address, allocated, large enough, and with the bytes that
-    were asked for; when the tensor is gone no live block is there."""
+    """A live tensor is one allocated block at its address, large enough and with the requested size.
+
+    After the tensor is freed, there is no live block at the address.
+    """
     tensor = made(size, device)
     place = address(tensor)
 
@@ -61,9 +63,9 @@ def test_memory_snapshot_has_a_block_for_a_tensor(device: torch.device, size: in
     assert after is None or after.state == FREE
 
 
-def test_memory_snapshot_segments_are_made_of_their_blocks(device: torch.device) -> None:
-    """Contract: after each step of a program that allocates and frees in a mixed order, blocks fill their segments,
-    sums are right, segments do not overlap, and of two neighbours not both are free."""
+def test_memory_snapshot_segments_consist_of_their_blocks(device: torch.device) -> None:
+    """During mixed allocations and frees, blocks fill their segments, sums are correct, and adjacent free blocks are
+    merged."""
     live: dict[int, torch.Tensor] = {}
     for step in range(120):
         if step % 3 == 2:
@@ -81,9 +83,8 @@ def test_memory_snapshot_segments_are_made_of_their_blocks(device: torch.device)
 
 
 def test_memory_snapshot_agrees_with_memory_stats(device: torch.device) -> None:
-    """Contract: bytes and counts of the snapshot are those of `memory_stats`: reserved, allocated, active, requested;
-    segments and blocks."""
-    before = torch.accelerator.memory_stats(device)  # of cases before; empty before the first allocation
+    """The snapshot's bytes and counts equal those of `memory_stats`: reserved, allocated, active and requested."""
+    before = torch.accelerator.memory_stats(device)  # from earlier cases; empty before the first allocation
     left = before.get("requested_bytes.all.current", 0)
     tensors = [made(size, device) for size in (10, 1000, 100_000, 3 * MIB, 30 * MIB)]
     del tensors[1::2]
@@ -106,7 +107,7 @@ def test_memory_snapshot_agrees_with_memory_stats(device: torch.device) -> None:
 
 
 def test_memory_snapshot_small_and_large_pools_agree_with_memory_stats(device: torch.device) -> None:
-    """Contract: a segment says whether it is for small or large blocks, and each kind adds up to its statistics."""
+    """Each segment is marked small or large, and both kinds add up to their statistics."""
     tensors = [made(size, device) for size in (10, 100_000, 3 * MIB, 30 * MIB)]
 
     here, statistics = segments_of(device), torch.accelerator.memory_stats(device)
@@ -120,8 +121,11 @@ def test_memory_snapshot_small_and_large_pools_agree_with_memory_stats(device: t
 
 
 def test_memory_snapshot_after_empty_cache_has_only_segments_in_use(device: torch.device) -> None:
-    """Contract: after `empty_cache` every segment has a live block in it; the tensor's own is still there. Segments of
-    graphs' pools are not meant: a pool whose graph is gone may be kept by torch, see `graphs/test_conditional.py`."""
+    """After `empty_cache`, every segment has a live block, and the live tensor is still there.
+
+    Segments of graph pools are excluded, because torch may keep the pool of a deleted graph
+    (`graphs/test_conditional.py`).
+    """
     kept, scratch = made(1000, device), made(64 * MIB, device)
     place = address(scratch)
     del scratch
@@ -137,8 +141,8 @@ def test_memory_snapshot_after_empty_cache_has_only_segments_in_use(device: torc
     assert block_at(here, place) is None
 
 
-def test_memory_snapshot_stays_as_it_was(device: torch.device) -> None:
-    """Contract: it is of one moment: what is allocated and freed afterwards does not show in it."""
+def test_memory_snapshot_does_not_change(device: torch.device) -> None:
+    """A snapshot does not change with later allocations and frees."""
     first = made(1000, device)
     here = segments_of(device)
     place = address(first)
@@ -152,8 +156,7 @@ def test_memory_snapshot_stays_as_it_was(device: torch.device) -> None:
 
 
 def test_memory_snapshot_segments_are_of_a_stream(device: torch.device) -> None:
-    """Contract: a segment says for which stream it is; memory of different streams is in different segments, and of
-    one stream in segments of that stream."""
+    """Each segment has its stream: memory of different streams is in different segments."""
     side = torch.cuda.Stream(device) if device.type == "cuda" else torch.Stream(device)
     mine = [made(1000, device) for _ in range(2)]
     with side:
@@ -174,8 +177,10 @@ def test_memory_snapshot_segments_are_of_a_stream(device: torch.device) -> None:
 
 
 def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) -> None:
-    """Contract: a tensor that another stream was recorded on is, once it is gone, a block waiting for that stream:
-    active, not allocated; when the stream is done and the allocator has looked, it is free."""
+    """A freed tensor that another stream still uses is a pending block: active, not allocated.
+
+    After the stream completes and the allocator has checked it, the block is free.
+    """
     calibrate(device)
     side = torch.Stream(device)
 
@@ -189,9 +194,9 @@ def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) ->
         here = segments_of(device)
         block = block_at(here, place)
         assert block is not None
-        assert faults(here) == []  # a block that waits is active in its segment, and not allocated
+        assert faults(here) == []  # a pending block counts as active in its segment, and not as allocated
         side.synchronize()
-        made(512, device)  # the allocator looks for streams that are done when it is asked for memory
+        made(512, device)  # the allocator checks for completed streams when memory is requested
         after = block_at(segments_of(device), place)
         assert after is None or after.state == FREE
         return block.state == PENDING
@@ -200,7 +205,7 @@ def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) ->
 
 
 def test_memory_snapshot_segsum_adds_up(device: torch.device) -> None:
-    """Contract: what torch makes of the snapshot of a device, the text with its sums, agrees with the statistics."""
+    """The sums in torch's text summary of a device's snapshot equal the statistics."""
     tensors = [made(size, device) for size in (1000, 30 * MIB)]
 
     text = private.segsum({"segments": segments_of(device)})
@@ -214,8 +219,8 @@ def test_memory_snapshot_segsum_adds_up(device: torch.device) -> None:
 
 
 @pytest.mark.requires(devices=2)
-def test_memory_snapshot_tells_segments_of_two_devices_apart(device: torch.device) -> None:
-    """Contract: a segment says on which device it is: a tensor of the second is in a segment of the second."""
+def test_memory_snapshot_distinguishes_segments_of_two_devices(device: torch.device) -> None:
+    """Each segment has its device: a tensor on the second device is in a segment of the second."""
     second = torch.device(device.type, 1)
     tensors = {0: made(1000, device), 1: made(1000, second)}
 

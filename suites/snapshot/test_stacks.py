@@ -1,4 +1,4 @@
-"""Stacks as snapshots have them: gathered in passing, made readable when somebody looks."""
+"""Stacks in the form of snapshots: gathered cheaply, and symbolized on demand."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def gathering_outermost() -> Any:
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_direct_traceback")
 def test_gather_traceback_is_innermost_first() -> None:
-    """Contract: a stack has a name, a file and a line for each call, the innermost first; the line is the one being
-    run."""
+    """A stack has name, file and current line of each call, innermost first."""
     first = gathering_outermost.__code__.co_firstlineno
     gathered = gathering_outermost()
 
@@ -47,8 +46,8 @@ def test_gather_traceback_is_innermost_first() -> None:
     assert stack[2]["line"] == first + 1
 
 
-def test_gather_traceback_is_of_when_it_was_gathered() -> None:
-    """Contract: what is made readable later is the stack of then, even of functions that have ended and are gone."""
+def test_gather_traceback_is_not_affected_by_later_changes() -> None:
+    """Symbolizing later gives the stack at the time it was gathered, including functions that were deleted since."""
 
     def forgotten() -> Any:
         return private.gathered()
@@ -61,8 +60,8 @@ def test_gather_traceback_is_of_when_it_was_gathered() -> None:
     assert "forgotten" in names(stack)
 
 
-def test_symbolize_tracebacks_tells_stacks_apart_and_in_order() -> None:
-    """Contract: many stacks are made readable at once, each its own, in the order given, one given twice twice."""
+def test_symbolize_tracebacks_keeps_stacks_separate_and_in_order() -> None:
+    """Several stacks are symbolized together, in order, duplicates included."""
 
     def one() -> Any:
         return private.gathered()
@@ -79,7 +78,7 @@ def test_symbolize_tracebacks_tells_stacks_apart_and_in_order() -> None:
 
 
 def test_gather_traceback_is_of_the_thread_that_gathers() -> None:
-    """Contract: a stack is that of the thread that gathered it, from its first call on."""
+    """A stack is that of the gathering thread, starting with the thread's first call."""
     gathered: list[Any] = []
 
     def work() -> None:
@@ -96,7 +95,7 @@ def test_gather_traceback_is_of_the_thread_that_gathers() -> None:
 
 
 def test_gather_traceback_without_python_has_no_call_of_python() -> None:
-    """Contract: what is gathered is what is asked for: without Python, no call of Python's."""
+    """Without Python frames requested, a stack has none."""
     assert private.stack_here(python=False, script=False, cpp=False) == []
     assert "test_gather_traceback_without_python_has_no_call_of_python" in names(
         private.stack_here(python=True, script=False)
@@ -105,11 +104,12 @@ def test_gather_traceback_without_python_has_no_call_of_python() -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_gather_traceback_script_tells_calls_of_torchscript() -> None:
-    """Contract: a function in TorchScript that is running is in the stack, under its name and with the file and line
-    it came from, before the Python that called it; not asked for, it is not.
+def test_gather_traceback_script_has_calls_of_torchscript() -> None:
+    """A running TorchScript function is in the stack with its name, file and line, before its Python caller, if
+    requested.
 
-    Where it is among calls of Python that it makes is not told: without C++ calls between them torch cannot know.
+    Its position among the Python calls that it makes is unspecified: without C++ frames in between, torch cannot know
+    it.
     """
     compiled = torch.jit.script(scripts.the_script)
     scripts.GATHERED.clear()
@@ -119,25 +119,25 @@ def test_gather_traceback_script_tells_calls_of_torchscript() -> None:
     scripts.GATHERED.clear()
 
     told = names(with_script)
-    assert told.index("the_script") < told.index("test_gather_traceback_script_tells_calls_of_torchscript")
+    assert told.index("the_script") < told.index("test_gather_traceback_script_has_calls_of_torchscript")
     assert [each for each in with_script if each["name"] != "the_script"] == without
     (script,) = [each for each in with_script if each["name"] == "the_script"]
     assert script["filename"] == scripts.__file__
     assert script["line"] == scripts.the_script.__code__.co_firstlineno + 2
 
 
-# On Python 3.14 (Debian's, torch 2.13) the calls of Python come behind those of C++, not in their places.
+# On Python 3.14 (Debian's, torch 2.13), Python frames follow the C++ frames instead of being interleaved.
 @pytest.mark.requires(platform="linux-x86_64", python="<3.14")
 @pytest.mark.covers(
     "test_cuda::TestCudaMallocAsync::test_direct_traceback",
     "test_cuda::TestCudaMallocAsync::test_memory_snapshot_with_cpp",
 )
 @pytest.mark.timeout(300)
-def test_gather_traceback_cpp_tells_calls_of_cpp_and_python() -> None:
-    """Contract: with C++ asked for, the stack goes from torch's unwinder through its bindings into the interpreter, and
-    calls of Python are among them in their places; without it, nothing of C++ is there.
+def test_gather_traceback_cpp_has_calls_of_cpp_and_python() -> None:
+    """With C++ frames, the stack leads from torch's unwinder through its bindings into the interpreter.
 
-    A process of its own, since what reads symbols of libraries keeps them.
+    Python frames are interleaved in their positions. Without them, the stack has no C++ frames. The case runs in a
+    separate process, because the symbolizer caches library symbols.
     """
     ended = children.run(
         """
@@ -159,6 +159,6 @@ for stack in symbolize_tracebacks([outer(True), outer(False)]):
     unwinder, gather = (
         next(number for number, name in enumerate(both) if word in name) for word in ("unwind", "Traceback::gather")
     )
-    assert unwinder < gather < where[0] - 1, f"no calls of bindings in {both}"  # which may have no names
-    assert set(both[where[0] :]) - set(python), f"no call of the interpreter in {both}"
+    assert unwinder < gather < where[0] - 1, f"no frames of bindings in {both}"  # which may be unnamed
+    assert set(both[where[0] :]) - set(python), f"no frame of the interpreter in {both}"
     assert python == ["inner", "outer", "<module>"]

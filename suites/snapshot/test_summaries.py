@@ -1,4 +1,4 @@
-"""Texts made of snapshots: how full the segments are, and what happened, as a program."""
+"""Texts made from snapshots: the usage of segments, and the history as a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import _torch_private as private
 from . import builder
 from .builder import MIB, Paper, Snapshot, stack
 
-#: What one place in the picture of a segment stands for.
+#: The bytes that one character in a segment's picture stands for.
 PAGE = 20 * MIB
 
 PICTURE = re.compile(
@@ -20,7 +20,7 @@ PICTURE = re.compile(
 
 
 def spelled(count: float) -> str:
-    """A number of bytes as these texts have it: one digit after the point, by the largest unit below it."""
+    """A number of bytes in the format of these texts: one decimal digit, in the largest suitable unit."""
     for unit in ("", "Ki", "Mi", "Gi"):
         if count < 1024:
             return f"{count:.1f}{unit}B"
@@ -55,15 +55,17 @@ def random_snapshot(seed: int) -> Snapshot:
             size = draw.randint(1, segments[home] // 8)
             try:
                 live.append(paper.take(home, size, *stack("f")))
-            except StopIteration:  # it is full
+            except StopIteration:  # the segment is full
                 continue
     return paper.snapshot()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_segsum_sums_are_right(seed: int) -> None:
-    """Contract: the summary counts segments and sums what is reserved, what was asked for, and what is free, of which
-    it says how much is lost by rounding; every segment of 20 MiB or more has its picture, a place for each 20 MiB."""
+    """The summary counts segments and sums reserved, requested and free memory, with the share lost to rounding.
+
+    Each segment of 20 MiB or more has a picture with one character per 20 MiB.
+    """
     snapshot = random_snapshot(seed)
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
     live = [block for block in blocks if block["state"] == "active_allocated"]
@@ -85,9 +87,11 @@ def test_segsum_sums_are_right(seed: int) -> None:
     )
 
 
-def test_segsum_picture_tells_what_is_where() -> None:
-    """Contract: a place with one block in it has the block's letter, one with several a digit for how full it is, an
-    empty one a blank. Beside it is what the segment has free, and how much of that is lost by rounding."""
+def test_segsum_picture_has_blocks_and_fill_levels() -> None:
+    """A character is a letter for one block, a digit for the fill level with several, and a blank if empty.
+
+    The line also has the segment's free memory and the share lost to rounding.
+    """
     paper = Paper()
     paper.reserve(0x1000_0000, 8 * PAGE)
     paper.take(0x1000_0000, 2 * PAGE, *stack("a"))
@@ -112,7 +116,7 @@ def test_segsum_picture_tells_what_is_where() -> None:
 
 
 def test_segsum_has_no_picture_of_small_segments() -> None:
-    """Contract: the control: below 20 MiB a segment is in the sums and has no picture."""
+    """Control: a segment below 20 MiB is in the sums and has no picture."""
     paper = Paper()
     paper.reserve(0x1000_0000, PAGE - MIB)
 
@@ -124,7 +128,7 @@ def test_segsum_has_no_picture_of_small_segments() -> None:
 
 @pytest.mark.parametrize("off", [-512, 512])
 def test_segsum_refuses_blocks_that_do_not_fill_their_segment(off: int) -> None:
-    """Contract: a snapshot whose blocks do not add up to their segment is an error and no wrong sum."""
+    """Blocks that do not add up to their segment raise instead of giving a wrong sum."""
     snapshot = builder.ordinary()
     snapshot["segments"][0]["blocks"][-1]["size"] += off
 
@@ -133,7 +137,7 @@ def test_segsum_refuses_blocks_that_do_not_fill_their_segment(off: int) -> None:
 
 
 def test_segsum_of_an_empty_snapshot() -> None:
-    """Contract: nothing reserved is summed up as nothing."""
+    """An empty snapshot has sums of zero."""
     text = private.segsum(Paper().snapshot())
 
     assert [total(text, name) for name in ("segments", "total_reserved", "total_allocated", "total_free")] == [
@@ -141,12 +145,11 @@ def test_segsum_of_an_empty_snapshot() -> None:
     ]  # fmt: skip
 
 
-# What happened, as a program
+# The history as a program
 
 
-def test_memory_viz_trace_is_told_as_a_program() -> None:
-    """Contract: an entry is a line: segments are named when the driver gives them, allocations are places in them, and
-    a free names what it frees, so that a reader can follow each."""
+def test_memory_viz_trace_is_a_program() -> None:
+    """Each entry is a line: segments are named, allocations are ranges in them, and a free names its block."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     first = paper.take(0x1000_0000, 1024)
@@ -168,8 +171,8 @@ def test_memory_viz_trace_is_told_as_a_program() -> None:
     ]
 
 
-def test_memory_viz_trace_names_a_segment_that_is_given_back() -> None:
-    """Contract: when the driver gets a segment back, a line has its name and its size."""
+def test_memory_viz_trace_names_a_released_segment() -> None:
+    """The release of a segment to the driver is a line with its name and size."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     paper.reserve(0x2000_0000, 20 * MIB)
@@ -185,8 +188,7 @@ def test_memory_viz_trace_names_a_segment_that_is_given_back() -> None:
 
 
 def test_memory_viz_trace_names_a_segment_from_before_by_its_number() -> None:
-    """Contract: what is allocated in a segment that the trace does not have the making of is placed by its number in
-    the snapshot."""
+    """An allocation in a segment without a recorded creation uses the segment's number in the snapshot."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB, noted=False)
     paper.reserve(0x2000_0000, 2 * MIB, noted=False)
@@ -196,8 +198,7 @@ def test_memory_viz_trace_names_a_segment_from_before_by_its_number() -> None:
 
 
 def test_memory_viz_trace_has_a_part_for_each_device() -> None:
-    """Contract: devices with entries have a part each, with their number and their entries alone; those without have
-    none."""
+    """Each device with entries has its own part, with its number; others have none."""
     snapshot = builder.two_devices()
     _, *parts = re.split(r"Device (\d+) -+\n", private.trace(snapshot))
     idle = snapshot | {"device_traces": [[], snapshot["device_traces"][1]]}
@@ -212,8 +213,8 @@ def test_memory_viz_trace_has_a_part_for_each_device() -> None:
     assert [part.partition("TOTAL MEM")[0] for part in left] == ["1", second]
 
 
-def test_memory_viz_trace_tells_an_unknown_action_as_it_is() -> None:
-    """Contract: what the text has no form for, such as a snapshot that was taken, is there with all that is known."""
+def test_memory_viz_trace_prints_an_unknown_action() -> None:
+    """An entry of an unknown action, such as a snapshot event, is printed with all its fields."""
     snapshot = builder.ordinary()
     entry = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": []}
     snapshot["device_traces"][0].append(entry)
@@ -223,10 +224,10 @@ def test_memory_viz_trace_tells_an_unknown_action_as_it_is() -> None:
 
 @pytest.mark.xfail(
     raises=AssertionError,
-    reason="the count of entries and the sum of bytes share a variable in trace(): TOTAL MEM is wrong",
+    reason="the number of entries and the sum of bytes share a variable in trace(), so TOTAL MEM is wrong",
 )
-def test_memory_viz_trace_total_is_what_is_left() -> None:
-    """Contract: the last line of a device's part has the bytes that were allocated and not freed."""
+def test_memory_viz_trace_total_is_the_live_memory() -> None:
+    """The last line of a device's part has the bytes allocated and not freed."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     kept = paper.take(0x1000_0000, 4096)

@@ -1,1 +1,1 @@
-"""Streams and events: identity, order, time, and what copies and memory owe to them."""
+"""Streams and events: identity, order, timing, and their effects on copies and memory."""

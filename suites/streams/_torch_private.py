@@ -1,6 +1,6 @@
-"""The names of torch, undocumented, that this suite depends on. Nothing else in the suite reaches for one.
+"""The undocumented torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed. (`busy` asks for
+A case that needs a name that the torch release lacks is skipped, with the name in the reason. (`busy` looks up
 `torch.cuda._sleep` itself.)
 """
 
@@ -12,5 +12,5 @@ from suites.reaching import reach
 
 
 def queue_callback(callback: Callable[[], object]) -> None:
-    """Have the engine call back when the backward pass that is running ends. To be called within one."""
+    """Queue a callback for the end of the current backward pass. Must be called within one."""
     reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)

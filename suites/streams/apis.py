@@ -1,4 +1,4 @@
-"""The two ways to streams and events: the classes for any accelerator, and CUDA's own, held to the same contracts."""
+"""The two APIs for streams and events: the accelerator-generic classes and CUDA's own, with the same contracts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Api:
-    """Classes and functions of one of the ways. `event` takes a device and the options of the class."""
+    """The classes and functions of one API. `event` takes a device and the options of the class."""
 
     stream: Callable[..., torch.Stream]
     event: Callable[..., torch.Event]
@@ -36,5 +36,5 @@ CUDA = Api(
     entered=torch.cuda.stream,
 )
 
-#: By the names that the fixture `api` has.
+#: By the parameter names of the fixture `api`.
 APIS = {"generic": GENERIC, "cuda": CUDA}

@@ -1,7 +1,9 @@
-"""Autograd functions for backward passes over several streams: each stage is late, so that who does not wait is wrong.
+"""Autograd functions for backward passes over several streams. Each stage is late, so a missing wait gives wrong
+values.
 
-A backward pass runs each function on the stream of its forward, and the engine makes streams wait for each other where
-a gradient goes from one to the next, and at the end for the caller's. What it must order is put behind a sleep.
+A backward pass runs each function on the stream of its forward. The engine makes streams wait for each other where a
+gradient passes from one to the next, and makes the caller's stream wait at the end. The cases put a sleep before the
+work that the engine must order.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from .busy import sleep_on
 class Late(torch.autograd.Function):
     """`x * factor`, whose backward sleeps on its stream before it multiplies.
 
-    `seen` gets the id of the stream that was current in each backward.
+    Each backward appends the id of its current stream to `seen`.
     """
 
     @staticmethod

@@ -1,11 +1,12 @@
 """Work that keeps a stream busy for a chosen time, and trials that make a wrong order visible.
 
-Order on a device cannot be asserted from one run: the right values may be luck. So a writer sleeps *on its stream*
-before it writes, into a buffer full of poison; a reader that does not wait finds the poison. Each such case shows
-first, without the synchronisation under test, that poison is seen (the control), and then, with it, that it never is.
+One run cannot prove the order on a device: correct values may be luck. Therefore a writer sleeps *on its stream* before
+it writes into a buffer filled with a poison value, and a reader that does not wait reads the poison. Each such case
+first shows, without the synchronization under test, that the reader sees poison (the control), and then, with it, that
+it never does.
 
-What must be caught in passing, such as a stream still at work, is asked of several trials (`ever`): a host that is
-held up for longer than the sleep misses one. What must never happen is asked of all.
+A transient state, such as a busy stream, must be observed in at least one of several trials (`ever`), because a host
+that is delayed for longer than the sleep misses it. What must never happen is checked in all trials.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SLEEP_MS = 50.0
 
 
 def sleep_on(stream: torch.Stream, milliseconds: float = SLEEP_MS) -> None:
-    """Enqueue work on an accelerator's stream that does nothing for about that long; returns at once."""
+    """Enqueue a sleep of about that long on an accelerator's stream, and return immediately."""
     if stream.device.type != "cuda":
         torch.get_device_module(stream.device).sleep(milliseconds, stream)
         return
@@ -33,7 +34,7 @@ def sleep_on(stream: torch.Stream, milliseconds: float = SLEEP_MS) -> None:
 
 
 def calibrate(device: torch.device) -> None:
-    """Measure the device's clock now, so that the first `sleep_on` does not, in the middle of a trial."""
+    """Measure the device's clock now, so that the first `sleep_on` does not do so during a trial."""
     if device.type == "cuda":
         _cycles_per_ms(device.index or 0)
 
@@ -47,7 +48,7 @@ def _sleep(cycles: int) -> None:
 
 @functools.cache
 def _cycles_per_ms(index: int) -> float:
-    """Clock cycles a millisecond, by the device's own events: the median of some runs, after one that warms it up."""
+    """Clock cycles per millisecond, by the device's events: the median of several runs after a warm-up."""
     rates = []
     with torch.cuda.device(index):
         for cycles in (1_000_000, 20_000_000, 20_000_000, 20_000_000):
@@ -63,14 +64,14 @@ def _cycles_per_ms(index: int) -> float:
 
 
 def ever(attempt: Callable[[], bool], trials: int = TRIALS) -> bool:
-    """Whether an attempt succeeds in any of some trials; stops at the first that does."""
+    """Whether an attempt succeeds in one of several trials; stops at the first success."""
     return any(attempt() for _ in range(trials))
 
 
 def seen_in_trials(trial: Callable[[int], bool]) -> bool:
-    """Run a trial for each of the values 1 to `TRIALS`, whatever it returns, and tell whether one returned true.
+    """Run a trial for each of the values 1 to `TRIALS`, and return whether any returned True.
 
-    A trial asserts what must hold each time and returns what must be seen once.
+    A trial asserts what must always hold, and returns whether it observed what must be seen at least once.
     """
     results = [trial(value) for value in range(1, TRIALS + 1)]
     return any(results)
@@ -78,7 +79,7 @@ def seen_in_trials(trial: Callable[[int], bool]) -> bool:
 
 @dataclass
 class Relay:
-    """A writer and a reader on two streams of one device (or of two), and the buffer between them."""
+    """A writer and a reader on two streams of one device (or of two), with a shared buffer."""
 
     writer: torch.Stream
     reader: torch.Stream
@@ -90,7 +91,8 @@ class Relay:
         calibrate(self.writer.device)
 
     def run(self, value: int, link: Callable[[], object]) -> bool:
-        """Write `value` late on the writer's stream, call `link`, then read; whether the reader saw `value` alone."""
+        """Write `value` late on the writer's stream, call `link`, then read; returns whether the reader saw only
+        `value`."""
         self._settle()
         self._buffer.fill_(POISON)
         self._seen.fill_(POISON)
@@ -105,11 +107,11 @@ class Relay:
         return bool((self._seen == value).all())
 
     def shows_wrong_order(self) -> bool:
-        """The control: whether a reader that waits for nothing is seen to read too early."""
+        """The control: whether a reader without a wait is observed to read too early."""
         return ever(lambda: not self.run(1, link=lambda: None))
 
     def always_in_order(self, link: Callable[[], object]) -> bool:
-        """Whether the reader saw what the writer wrote in every trial."""
+        """Whether the reader saw the written value in every trial."""
         return all(self.run(value, link) for value in range(1, TRIALS + 1))
 
     def _settle(self) -> None:
@@ -117,4 +119,4 @@ class Relay:
             torch.accelerator.synchronize(stream.device)
 
 
-NOT_SHOWN = "reading without waiting was never seen to go wrong, so the case shows nothing (launches made blocking?)"
+NOT_SHOWN = "a reader without a wait never read too early, so the case proves nothing (are launches blocking?)"

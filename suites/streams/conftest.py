@@ -1,4 +1,4 @@
-"""Each case that takes `api` runs by the classes for any accelerator, and by CUDA's own where there is CUDA."""
+"""Each case that takes `api` runs with the accelerator-generic classes, and with CUDA's own if CUDA is present."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 @pytest.fixture(params=["generic", pytest.param("cuda", marks=pytest.mark.requires(device="cuda"))])
 def api(request: pytest.FixtureRequest) -> Api:
     """The classes and functions to use."""
-    from .apis import APIS  # here, since supervisors import this file and must not import torch
+    from .apis import APIS  # imported here, because supervisors import this file and must not import torch
 
     return APIS[request.param]

@@ -1,7 +1,7 @@
-"""Backward passes and streams: each function runs on the stream of its forward, and gradients wait for each other.
+"""Backward passes and streams: each function runs on the stream of its forward, and gradients are ordered.
 
-The engine's waits cannot be taken out, so the cases show by other means that the wrong order would be seen: gradients
-are written behind a sleep, and a stream that does not wait (the control) is seen to read them too early.
+The engine's waits cannot be disabled, so the cases use other controls: gradients are written after a sleep, and a
+stream that does not wait is observed to read them too early.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .busy import NOT_SHOWN, TRIALS, calibrate, ever, sleep_on
 
 pytestmark = [
     pytest.mark.requires(accelerator=True),
-    # A hint on speed, for a leaf that is used on several streams; here that is the point.
+    # A performance hint for a leaf that is used on several streams, which is intended here.
     pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match"),
 ]
 
@@ -33,8 +33,7 @@ def gradient(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
 def test_backward_runs_a_function_on_the_stream_of_its_forward(api: Api, device: torch.device) -> None:
-    """Contract: called while another stream is current, a backward pass runs each function with the stream current
-    that was so in its forward, and the caller's is current again when it returns."""
+    """A backward pass runs each function on the stream of its forward, and restores the caller's current stream."""
     forward, caller = api.stream(device), api.stream(device)
     seen: list[int] = []
     x = leaf(device)
@@ -54,11 +53,11 @@ def test_backward_runs_a_function_on_the_stream_of_its_forward(api: Api, device:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
-def test_backward_gradients_may_be_used_on_the_callers_stream_at_once(api: Api, device: torch.device) -> None:
-    """Contract: when `backward` returns, the stream that was current at the call waits for the leaves' streams: what is
-    given to it next reads whole gradients, though they are written behind a sleep on another stream.
+def test_backward_gradients_are_ready_on_the_callers_stream(api: Api, device: torch.device) -> None:
+    """When `backward` returns, the caller's current stream waits for the streams of the leaves.
 
-    The control: a third stream, which nobody made wait, must once be seen to read before that.
+    Work enqueued on it next reads complete gradients, although they are written after a sleep on another stream. As a
+    control, a third stream without a wait must be observed to read too early.
     """
     forward, caller, stranger = (api.stream(device) for _ in range(3))
     x = leaf(device)
@@ -89,7 +88,7 @@ def test_backward_gradients_may_be_used_on_the_callers_stream_at_once(api: Api, 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
 def test_wait_stream_joins_a_forward_and_backward_on_one_stream(api: Api, device: torch.device) -> None:
-    """Contract: a pass wholly on one stream is used on another after one `wait_stream`, and the gradient is whole."""
+    """A pass on one stream is usable on another after one `wait_stream`, and the gradient is complete."""
     before, stream = api.current_stream(device), api.stream(device)
     calibrate(device)
 
@@ -106,8 +105,7 @@ def test_wait_stream_joins_a_forward_and_backward_on_one_stream(api: Api, device
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync_graph_root")
 def test_backward_waits_for_the_root_gradient(api: Api, device: torch.device) -> None:
-    """Contract: a gradient that is given to `backward`, and written on the caller's stream behind a sleep, is read by
-    the forward's stream only after it was written: in each trial, with another value."""
+    """A root gradient written late on the caller's stream is read by the forward's stream only afterwards."""
     forward, caller = api.stream(device), api.stream(device)
     a, b = leaf(device, 2.0), leaf(device, 3.0)
     calibrate(device)
@@ -128,9 +126,8 @@ def test_backward_waits_for_the_root_gradient(api: Api, device: torch.device) ->
         assert (db == 2 * trial).all()
 
 
-def test_backward_root_gradient_read_without_waiting_is_seen(api: Api, device: torch.device) -> None:
-    """The control of the case above: the same multiplication on the forward's stream, by hand and without the engine,
-    must once be seen to read the root's poison."""
+def test_backward_root_gradient_read_without_a_wait_is_poison(api: Api, device: torch.device) -> None:
+    """Control: the same multiplication on the forward's stream without the engine reads the root gradient's poison."""
     forward, caller = api.stream(device), api.stream(device)
     root, b = torch.empty(ELEMENTS, device=device), torch.full((ELEMENTS,), 3.0, device=device)
     calibrate(device)
@@ -152,12 +149,13 @@ def test_backward_root_gradient_read_without_waiting_is_seen(api: Api, device: t
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_multiple_streams")
 @pytest.mark.parametrize("first_use", ["caller", "branch"])
 @pytest.mark.parametrize(("how", "passes"), [("grad", 1), ("backward", 1), ("backward", 5)])
-def test_backward_of_branches_on_two_streams_meets(
+def test_backward_of_branches_on_two_streams_accumulates(
     api: Api, device: torch.device, first_use: str, how: str, passes: int
 ) -> None:
-    """Contract: a leaf that feeds two branches on streams of their own gets the sum of their gradients, 2 and 3, each
-    late on its stream, wherever it was used first; by `grad` once, by `backward` added up pass by pass. What the
-    caller's stream then reads is whole."""
+    """A leaf with two branches on different streams gets the sum of both late gradients, in any order of first use.
+
+    This holds for one `autograd.grad` and for several `backward` passes, as read on the caller's stream.
+    """
     caller, one, two = (api.stream(device) for _ in range(3))
     seen: list[int] = []
     calibrate(device)
@@ -190,8 +188,7 @@ def test_backward_of_branches_on_two_streams_meets(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_multiple_streams")
 def test_backward_of_a_chain_over_many_streams_is_in_order(api: Api, device: torch.device) -> None:
-    """Contract: a chain of eight functions, each on a stream of its own and late in its backward, gives the product of
-    their factors: each waits for the one before."""
+    """A chain of eight functions on eight streams with late backwards gives the product of their factors, in order."""
     streams = [api.stream(device) for _ in range(8)]
     caller = api.current_stream(device)
     seen: list[int] = []
@@ -213,10 +210,11 @@ def test_backward_of_a_chain_over_many_streams_is_in_order(api: Api, device: tor
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_callback")
-def test_queue_callback_sees_whole_gradients_on_the_callers_stream(api: Api, device: torch.device) -> None:
-    """Contract: what was given to the engine to be called at the end is called with the caller's stream current, which
-    then waits for the leaves' streams: what the callback copies there is whole, though both leaves' gradients are
-    written behind sleeps on streams of their own."""
+def test_queue_callback_reads_complete_gradients_on_the_callers_stream(api: Api, device: torch.device) -> None:
+    """A queued callback runs with the caller's current stream, which then waits for the streams of the leaves.
+
+    The callback's copies on that stream are complete, although both gradients are written late on other streams.
+    """
     from ._torch_private import queue_callback
 
     before, one, two, caller = api.current_stream(device), *(api.stream(device) for _ in range(3))
@@ -251,9 +249,8 @@ def test_queue_callback_sees_whole_gradients_on_the_callers_stream(api: Api, dev
         assert (copies[1] == 6).all()
 
 
-def test_backward_passes_in_a_row_add_up_in_order(api: Api, device: torch.device) -> None:
-    """Contract: backward passes started from different streams one after the other, each late, add up in the leaf: the
-    streams are made to wait for each other by hand as for any tensor."""
+def test_backward_passes_in_sequence_accumulate_in_order(api: Api, device: torch.device) -> None:
+    """Consecutive late passes from different streams, ordered by explicit waits, accumulate in the leaf."""
     streams = [api.stream(device) for _ in range(3)]
     x = leaf(device)
     calibrate(device)

@@ -1,4 +1,4 @@
-"""Copies between host and accelerator: which return at once, which wait, and what is there when."""
+"""Copies between host and accelerator: which return early, which wait, and when their data is complete."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def pinned(offset: int = 0) -> torch.Tensor:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
-def test_non_blocking_copy_to_the_host_is_whole_after_its_event(api: Api, device: torch.device, offset: int) -> None:
-    """Contract: a non-blocking copy into pinned memory, an odd slice of it too, is done when an event after it is.
+def test_non_blocking_copy_to_the_host_is_complete_after_its_event(api: Api, device: torch.device, offset: int) -> None:
+    """A non-blocking copy into pinned memory, also into an unaligned slice, is complete after an event recorded after
+    it.
 
-    The source is written behind a sleep, the target holds zeros: right after the call zeros must once be seen (it does
-    not block), after the event never.
+    The source is written after a sleep, and the target has zeros, which must be observed once right after the call (it
+    does not block), and never after the event.
     """
     stream = api.stream(device)
     target, source = pinned(offset), torch.empty(ELEMENTS, dtype=torch.uint8, device=device)
@@ -54,11 +55,14 @@ def test_non_blocking_copy_to_the_host_is_whole_after_its_event(api: Api, device
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
-def test_non_blocking_copy_to_the_device_is_whole_after_its_event(api: Api, device: torch.device, offset: int) -> None:
-    """Contract: a non-blocking copy from pinned memory, an odd slice of it too, is done when an event after it is.
+def test_non_blocking_copy_to_the_device_is_complete_after_its_event(
+    api: Api, device: torch.device, offset: int
+) -> None:
+    """A non-blocking copy from pinned memory, also from an unaligned slice, is complete after an event recorded after
+    it.
 
-    Behind a sleep the event must once be seen pending right after the call (it does not block); after the event
-    another stream reads the values, never the poison that was there.
+    After a sleep on the stream, the event must be observed pending once right after the call (it does not block). After
+    the event, another stream reads the values, and never the poison.
     """
     stream = api.stream(device)
     source, target = pinned(offset), torch.empty(ELEMENTS, dtype=torch.uint8, device=device)
@@ -83,11 +87,10 @@ def test_non_blocking_copy_to_the_device_is_whole_after_its_event(api: Api, devi
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking_type_conversion")
 @pytest.mark.parametrize("elements", [1, 100_000])
 def test_non_blocking_copies_in_a_chain_convert_in_order(api: Api, device: torch.device, elements: int) -> None:
-    """Contract: device to pinned host to device with a change of dtype, all non-blocking on one stream, gives the
-    source's values: the second copy reads the host's memory after the first has filled it.
+    """A chain of non-blocking copies, device to pinned host to device with a dtype change, gives the source's values.
 
-    All of it is behind a sleep, and the host's memory holds poison, which must once be seen there right after the
-    calls.
+    The second copy reads host memory after the first has written it. All copies follow a sleep, and the host memory has
+    poison, which must be observed once right after the calls.
     """
     stream = api.stream(device)
     middle = torch.empty(elements).pin_memory()
@@ -115,9 +118,9 @@ def test_non_blocking_copies_in_a_chain_convert_in_order(api: Api, device: torch
 def convert(
     api: Api, stream: torch.Stream, source: torch.Tensor, target: torch.device, *, non_blocking: bool
 ) -> tuple[torch.Tensor, bool]:
-    """`source.to(target)` on a stream that sleeps, and whether the stream was still at work when the call returned.
+    """`source.to(target)` on a sleeping stream, and whether the stream was still busy when the call returned.
 
-    One stream for all trials: the first may wait for fresh memory, the next find it in the stream's cache.
+    All trials share one stream: the first one may wait for new memory, which later ones find in the stream's cache.
     """
     stream.synchronize()
     sleep_on(stream)
@@ -129,18 +132,18 @@ def convert(
 
 
 def renew(source: torch.Tensor) -> None:
-    """Give the source other values, which memory that an earlier trial has used does not hold."""
+    """Change the source's values, so that memory reused from an earlier trial does not have them."""
     source.neg_()
     torch.accelerator.synchronize()
 
 
 def host_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
-    """A pinned tensor, and the device to take it to."""
+    """A pinned tensor, and the device to copy it to."""
     return torch.randn(1_000_000).pin_memory(), device
 
 
 def device_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
-    """A tensor on the device, and the host to take it to."""
+    """A tensor on the device, and the host to copy it to."""
     return torch.randn(1_000_000, device=device), torch.device("cpu")
 
 
@@ -149,11 +152,14 @@ BOTH_WAYS = pytest.mark.parametrize("make", [host_source, device_source], ids=["
 
 @pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
 @BOTH_WAYS
-def test_to_non_blocking_returns_while_the_stream_is_at_work(
+def test_to_non_blocking_returns_while_the_stream_is_busy(
     api: Api, device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
 ) -> None:
-    """Contract: `to(…, non_blocking=True)` from or to pinned memory does not wait for the stream, whose sleep must once
-    be seen to outlast it; what it made for the host is pinned; after the stream is done the values are there."""
+    """`to(…, non_blocking=True)` from or to pinned memory returns while the stream is still sleeping, in at least one
+    trial.
+
+    A host result is pinned, and has the values once the stream completes.
+    """
     source, target = make(device)
     stream = api.stream(device)
     calibrate(device)
@@ -174,8 +180,7 @@ def test_to_non_blocking_returns_while_the_stream_is_at_work(
 def test_to_blocking_returns_when_the_stream_is_done(
     api: Api, device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
 ) -> None:
-    """Contract: `to(…, non_blocking=False)` between pinned memory and the device waits for the stream, each time, and
-    what it made for the host is not pinned."""
+    """`to(…, non_blocking=False)` waits for the stream in every trial, and its host result is not pinned."""
     source, target = make(device)
     stream = api.stream(device)
     calibrate(device)
@@ -191,8 +196,7 @@ def test_to_blocking_returns_when_the_stream_is_done(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_to_cpu_blocking_by_default")
 def test_to_the_cpu_blocks_by_default(api: Api, device: torch.device) -> None:
-    """Contract: without an argument a copy to the host waits: the stream is done, the values written behind its sleep
-    are there with no further synchronisation, and the memory is not pinned."""
+    """By default, a copy to the host waits for the stream, has the values on return, and its result is not pinned."""
     stream = api.stream(device)
     source = torch.empty(1_000_000, device=device)
     calibrate(device)

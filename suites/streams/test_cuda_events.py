@@ -1,4 +1,4 @@
-"""What `torch.cuda.Event` alone says: handles, text, and that it needs no device."""
+"""`torch.cuda.Event` specifics: handles, repr, and use without a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.covers("test_cuda
 
 
 def test_cuda_event_query_is_true_before_its_first_record() -> None:
-    """Contract: before its first record an event waits for nothing: `query` is true, `synchronize` returns."""
+    """Before its first record, an event has nothing to wait for: `query` is True and `synchronize` returns."""
     event = torch.cuda.Event()
 
     assert event.query()
@@ -19,7 +19,7 @@ def test_cuda_event_query_is_true_before_its_first_record() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_repr")
 def test_cuda_event_repr_names_the_class_and_the_handle(device: torch.device) -> None:
-    """Contract: the text of an event names its class, before it has a handle and after; then the handle too."""
+    """The repr of an event has its class name, and its handle once it has one."""
     event = torch.cuda.Event()
     assert "torch.cuda.Event" in repr(event)
 

@@ -1,4 +1,4 @@
-"""Streams and events that are known outside torch: raw handles, the stream protocol, other processes."""
+"""Streams and events shared with code outside torch: raw handles, the stream protocol, other processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.requires(device="cuda")
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_externalstream_of_a_raw_handle_is_that_stream(device: torch.device) -> None:
-    """Contract: `torch.cuda.ExternalStream` of a stream's raw handle is that stream: work given to either keeps the
-    other busy, and both report the handle."""
+    """`torch.cuda.ExternalStream` of a stream's raw handle is the same stream: work on either makes both busy."""
     stream = torch.cuda.Stream(device)
     external = torch.cuda.ExternalStream(stream.cuda_stream, device=device)
     x = torch.zeros(16, device=device)
@@ -45,8 +44,8 @@ def test_externalstream_of_a_raw_handle_is_that_stream(device: torch.device) -> 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_externalstream_wait_stream_orders_both_ways(device: torch.device) -> None:
-    """Contract: order by `wait_stream` holds between torch's streams and external ones, either way round; without it
-    the reader must once be seen to read poison."""
+    """`wait_stream` orders torch streams and external streams in both directions; without it the reader reads
+    poison."""
     own = torch.cuda.Stream(device)
     foreign = torch.cuda.ExternalStream(torch.cuda.Stream(device).cuda_stream, device=device)
 
@@ -59,7 +58,7 @@ def test_externalstream_wait_stream_orders_both_ways(device: torch.device) -> No
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_external_stream_wraps_null_handle")
 def test_externalstream_of_handle_0_is_the_default_stream(device: torch.device) -> None:
-    """Contract: an external stream of handle 0 is the device's default stream: equal, and busy with its work."""
+    """An external stream with handle 0 is the device's default stream: equal to it, and busy with its work."""
     default = torch.cuda.default_stream(device)
     external = torch.cuda.ExternalStream(0, device=device)
     calibrate(device)
@@ -79,8 +78,8 @@ def test_externalstream_of_handle_0_is_the_default_stream(device: torch.device) 
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_stream_protocol")
 def test_cuda_stream_protocol_gives_version_and_handle(device: torch.device) -> None:
-    """Contract: `__cuda_stream__` gives the protocol's version, 0, and the raw handle, for user streams, the default
-    one and external ones, so that other libraries can launch on them."""
+    """`__cuda_stream__` returns the protocol version, 0, and the raw handle, so that other libraries can launch on the
+    stream."""
     stream = torch.cuda.Stream(device)
 
     for one in (stream, torch.cuda.default_stream(device), torch.cuda.ExternalStream(stream.cuda_stream, device)):
@@ -88,9 +87,9 @@ def test_cuda_stream_protocol_gives_version_and_handle(device: torch.device) -> 
 
 
 def runtime_library() -> str:
-    """The soname of the CUDA runtime that torch has loaded; skips the case when torch has it linked in.
+    """The soname of the CUDA runtime that torch has loaded. Skips the case if torch links it statically.
 
-    No path: torch may have opened a second file of that name, which it does not call.
+    Not a path, because that could open a second file of the same name, which torch does not call.
     """
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         if found := re.search(r"/(libcudart[^/]*?\.so\.\d+)[^/]*$", line):
@@ -100,8 +99,10 @@ def runtime_library() -> str:
 
 @pytest.mark.requires(rocm=False)
 def test_externalstream_of_cudastreamcreatewithflags_can_be_used(device: torch.device) -> None:
-    """Contract: a stream that another library made with the runtime is used like torch's own: what it wrote behind a
-    sleep is there once it is synchronised, and torch does not destroy it."""
+    """A stream that another library created with the runtime can be used like torch's own.
+
+    Its delayed write is visible after a synchronize, and torch does not destroy the stream.
+    """
     x = torch.zeros(1000, device=device)
     cudart, handle = ctypes.CDLL(runtime_library()), ctypes.c_void_p()
     calibrate(device)
@@ -127,11 +128,11 @@ def test_externalstream_of_cudastreamcreatewithflags_can_be_used(device: torch.d
 @pytest.mark.requires(rocm=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_events")
 def test_event_from_ipc_handle_is_pending_in_another_process(device: torch.device) -> None:
-    """Contract: an event made with `interprocess=True` has a handle from which another process makes the same event:
-    there it is pending while the first process sleeps, and done after. The handle is bytes.
+    """An event with `interprocess=True` has a handle from which another process opens the same event.
 
-    The other process tells when it has opened the event. Only then the sleep of half a second begins; the other is
-    told, and reports what it saw before and after it waited.
+    There it is pending while the first process sleeps, and complete afterwards. The handle is of type bytes. The other
+    process reports when it has opened the event; only then does the sleep of half a second start, and the other process
+    reports the event's state before and after its synchronize.
     """
     script = """
 import subprocess, sys, torch
@@ -164,7 +165,7 @@ print(other.returncode)
 
 
 def test_ipc_handle_of_an_event_without_interprocess_is_refused(device: torch.device) -> None:
-    """Contract: the handle of an event that was not made for other processes is refused with an error."""
+    """`ipc_handle` of an event without `interprocess` raises."""
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
 
@@ -174,8 +175,7 @@ def test_ipc_handle_of_an_event_without_interprocess_is_refused(device: torch.de
 
 
 def test_ipc_handle_of_an_event_with_enable_timing_is_refused(device: torch.device) -> None:
-    """Contract: an event for other processes cannot keep time as well: asked for both, CUDA refuses at the latest when
-    its handle is asked for, and the device goes on."""
+    """An interprocess event with `enable_timing` raises, at the latest in `ipc_handle`, and the device still works."""
     event = torch.cuda.Event(enable_timing=True, interprocess=True)
 
     with pytest.raises(RuntimeError, match=r"(CUDA|HIP) error"):

@@ -1,4 +1,4 @@
-"""What `torch.cuda` alone says of streams: handles, the null stream, the function `torch.cuda.stream`."""
+"""`torch.cuda` stream specifics: handles, the null stream, the function `torch.cuda.stream`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.covers("test_cuda
 
 
 def test_default_stream_has_the_null_handle(device: torch.device) -> None:
-    """Contract: a device's default stream is CUDA's own, handle 0, and the same one each time it is asked for."""
+    """A device's default stream is CUDA's, with handle 0, and the same on each call."""
     default = torch.cuda.default_stream(device)
 
     assert default.cuda_stream == 0
@@ -20,7 +20,7 @@ def test_default_stream_has_the_null_handle(device: torch.device) -> None:
 
 
 def test_cuda_stream_that_is_new_is_not_the_default_stream(device: torch.device) -> None:
-    """Contract: a stream that a user makes differs from the default one, in handle and in equality."""
+    """A new stream differs from the default stream in handle and in equality."""
     default, made = torch.cuda.default_stream(device), torch.cuda.Stream(device)
 
     assert made != default
@@ -28,7 +28,7 @@ def test_cuda_stream_that_is_new_is_not_the_default_stream(device: torch.device)
 
 
 def test_cuda_stream_none_leaves_the_current_stream(device: torch.device) -> None:
-    """Contract: `torch.cuda.stream(None)` leaves the current stream as it is, within its block and after it."""
+    """`torch.cuda.stream(None)` does not change the current stream."""
     with torch.cuda.stream(torch.cuda.Stream(device)):
         chosen = torch.cuda.current_stream(device)
         with torch.cuda.stream(None):
@@ -38,7 +38,7 @@ def test_cuda_stream_none_leaves_the_current_stream(device: torch.device) -> Non
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_repr")
 def test_cuda_stream_repr_names_the_class_and_the_handle(device: torch.device) -> None:
-    """Contract: the text of a stream names its class, device and handle, that of the default stream too."""
+    """The repr of a stream has its class, device and handle, also for the default stream."""
     for stream in (torch.cuda.Stream(device), torch.cuda.default_stream(device)):
         text = repr(stream)
         assert "torch.cuda.Stream" in text
@@ -48,9 +48,9 @@ def test_cuda_stream_repr_names_the_class_and_the_handle(device: torch.device) -
 
 @pytest.mark.parametrize("make", [torch.cuda.Stream, torch.Stream], ids=["cuda", "generic"])
 def test_cuda_synchronize_orders_all_streams_of_the_device(device: torch.device, make: type[torch.Stream]) -> None:
-    """Contract: what is given to any stream after `torch.cuda.synchronize` runs after what was given before it.
+    """Work enqueued after `torch.cuda.synchronize` runs after all earlier work, on any stream.
 
-    Without it the reader must be seen to read poison; with it, never.
+    Without it, the reader must be observed to read poison; with it, never.
     """
     relay = Relay(make(device), make(device))
     assert relay.shows_wrong_order(), NOT_SHOWN

@@ -1,4 +1,4 @@
-"""Events of an accelerator: what they wait for, when they are done, and the time between two of them."""
+"""Events of an accelerator: what they wait for, when they are complete, and the time between two of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ pytestmark = [
 
 
 def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device: torch.device) -> None:
-    """Contract: recorded behind a sleep an event is not done, though other streams are; after `synchronize` it is,
-    always, and so is all the work before it."""
+    """An event recorded after a sleep is pending while other streams are idle, and complete after `synchronize`."""
     stream, idle = api.stream(device), api.current_stream(device)
     calibrate(device)
 
@@ -36,7 +35,7 @@ def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device:
 
 
 def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: torch.device) -> None:
-    """Contract: `record()` uses the stream that is current: behind its sleep it is pending, though others are idle."""
+    """`record()` uses the current stream: the event is pending after its sleep, while other streams are idle."""
     stream, idle = api.stream(device), api.current_stream(device)
     calibrate(device)
     api.synchronize(device)
@@ -55,7 +54,8 @@ def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: to
 
 
 def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> None:
-    """Contract: an event stands for its latest record: done after the first, it is pending after one behind a sleep."""
+    """An event represents its latest record: complete after the first, it is pending after a second one behind a
+    sleep."""
     stream = api.stream(device)
     calibrate(device)
 
@@ -72,9 +72,9 @@ def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> N
     assert ever(seen_moved)
 
 
-def test_wait_event_does_not_wait_for_work_given_after_it(api: Api, device: torch.device) -> None:
-    """Contract: an event captures the work before it alone. A reader that waits for an event recorded *before* the
-    writer's sleep and write is not held up: it is seen to read poison, as without any wait."""
+def test_wait_event_does_not_wait_for_later_work(api: Api, device: torch.device) -> None:
+    """A wait for an event recorded *before* the writer's sleep and write does not delay the reader, which reads
+    poison."""
     relay = Relay(api.stream(device), api.stream(device))
     early = relay.writer.record_event()
     assert relay.shows_wrong_order(), NOT_SHOWN
@@ -82,12 +82,12 @@ def test_wait_event_does_not_wait_for_work_given_after_it(api: Api, device: torc
     assert ever(lambda: not relay.run(1, lambda: relay.reader.wait_event(early)))
 
 
-def test_wait_event_is_for_the_record_before_it(api: Api, device: torch.device) -> None:
-    """Contract: a stream that waits for an event waits for its record as it was then: recorded again behind another
-    sleep afterwards, the event holds up nobody who waited before; recorded again on an idle stream, it lets nobody go.
+def test_wait_event_waits_for_the_latest_record_before_it(api: Api, device: torch.device) -> None:
+    """A stream that waits for an event waits for the latest record at the time of the call.
 
-    The reader is seen to have gone on while the event, recorded again, is still pending. It never reads poison though
-    the event, recorded again, is done before the writer is.
+    A later record behind another sleep does not extend the wait, and a later record on an idle stream does not shorten
+    it. The reader is observed to proceed while the re-recorded event is pending, and never reads poison although the
+    re-recorded event completes before the writer.
     """
     writer, reader, other = (api.stream(device) for _ in range(3))
     calibrate(device)
@@ -115,10 +115,10 @@ def test_wait_event_is_for_the_record_before_it(api: Api, device: torch.device) 
 
 
 def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: torch.device) -> None:
-    """Contract: when `synchronize` returns, what the stream wrote into pinned memory before the event is there.
+    """When `synchronize` returns, what the stream wrote into pinned memory before the event is visible to the host.
 
-    The buffer holds poison and the write is behind a sleep: read before the synchronisation it must once be seen to be
-    poison still, after it never.
+    The buffer has poison, and the write follows a sleep: poison must be observed once before the synchronize, and never
+    after it.
     """
     stream = api.stream(device)
     host = torch.empty(1 << 18, dtype=torch.int32).pin_memory()
@@ -143,7 +143,7 @@ def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: t
 
 @pytest.mark.covers("test_cuda::TestCuda::test_events_elapsedtime")
 def test_elapsed_time_grows_with_the_work_between(api: Api, device: torch.device) -> None:
-    """Contract: the time between two events is positive, longer for a longer sleep, and adds up over a third event."""
+    """The time between two events is positive, longer for a longer sleep, and additive over a third event."""
     stream = api.stream(device)
     first, second, third = (api.event(device, enable_timing=True) for _ in range(3))
     calibrate(device)
@@ -162,8 +162,7 @@ def test_elapsed_time_grows_with_the_work_between(api: Api, device: torch.device
 
 @pytest.mark.covers("test_cuda::TestCuda::test_events_elapsedtime")
 def test_elapsed_time_needs_enable_timing(api: Api, device: torch.device) -> None:
-    """Contract: events without `enable_timing`, the default, have no elapsed time, and there is none from or to one of
-    them; the error names the argument."""
+    """`elapsed_time` raises if either event lacks `enable_timing`, the default, and the error names the argument."""
     stream = api.current_stream(device)
     first, second = (stream.record_event(api.event(device)) for _ in range(2))
     timed = stream.record_event(api.event(device, enable_timing=True))
@@ -177,7 +176,7 @@ def test_elapsed_time_needs_enable_timing(api: Api, device: torch.device) -> Non
 @pytest.mark.covers("test_cuda::TestCuda::test_events_elapsedtime")
 @pytest.mark.parametrize("which", ["neither", "first"])
 def test_elapsed_time_needs_both_events_recorded(api: Api, device: torch.device, which: str) -> None:
-    """Contract: there is no time to or from an event never recorded; the error says so, and the device is unharmed."""
+    """`elapsed_time` raises if either event was never recorded, and the device still works."""
     first, second = (api.event(device, enable_timing=True) for _ in range(2))
     if which == "first":
         first.record()
@@ -191,7 +190,7 @@ def test_elapsed_time_needs_both_events_recorded(api: Api, device: torch.device,
 
 
 def test_event_id_is_0_until_its_first_record(device: torch.device) -> None:
-    """Contract: the id of an event is 0 until its first record, and then its own."""
+    """The id of an event is 0 until its first record, and then unique."""
     first, second = torch.Event(device), torch.Event(device)
     assert (first.event_id, second.event_id) == (0, 0)
 
@@ -204,8 +203,8 @@ def test_event_id_is_0_until_its_first_record(device: torch.device) -> None:
 
 
 def test_event_wait_gives_right_results_on_another_stream(api: Api, device: torch.device) -> None:
-    """Contract: operands copied on a stream behind a sleep are whole for another stream that waited for its event; what
-    it would read without waiting is no number."""
+    """Operands copied on a sleeping stream are complete for another stream that waited for its event; they are NaN
+    before."""
     stream = api.stream(device)
     a, b = (torch.randn(1 << 18).pin_memory() for _ in range(2))
     a_there, b_there = (torch.full((1 << 18,), float("nan"), device=device) for _ in range(2))

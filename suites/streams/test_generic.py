@@ -1,4 +1,4 @@
-"""`torch.Stream`, `torch.Event`, `torch.accelerator` where the contract is that of every device, the CPU too."""
+"""`torch.Stream`, `torch.Event` and `torch.accelerator`: contracts that apply to every device, the CPU included."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CLASSES = pytest.mark.parametrize("make", [torch.Stream, torch.Event], ids=["str
 
 
 def test_stream_query_is_true_for_a_new_stream(device: torch.device) -> None:
-    """Contract: a stream to which nothing was given has nothing left to do: `query` is true, `synchronize` returns."""
+    """A new stream has no work: `query` is True and `synchronize` returns."""
     stream = torch.Stream(device)
 
     assert stream.query()
@@ -18,7 +18,7 @@ def test_stream_query_is_true_for_a_new_stream(device: torch.device) -> None:
 
 
 def test_event_query_is_true_before_its_first_record(device: torch.device) -> None:
-    """Contract: an event stands for the work before its record; without one it is done and holds up nobody."""
+    """An event that was never recorded is complete, and waits for it do not block."""
     event, stream = torch.Event(device), torch.Stream(device)
 
     assert event.query()
@@ -31,15 +31,15 @@ def test_event_query_is_true_before_its_first_record(device: torch.device) -> No
 
 @CLASSES
 def test_stream_and_event_device_type_is_the_one_asked_for(make: type, device: torch.device) -> None:
-    """Contract: a stream or event is on the type of device asked for, by position, by keyword, as text or as object,
-    whatever the accelerator is."""
+    """A stream or event has the requested device type, given by position, keyword, string or object, on any machine."""
     for asked in (device, torch.device("meta")):
         made = [make(asked), make(device=asked), make(str(asked)), make(device=str(asked))]
         assert {one.device.type for one in made} == {asked.type}
 
 
-def test_stream_equals_itself_and_hashes_so(device: torch.device) -> None:
-    """Contract: equality is identity of the stream, whatever object names it, and equal streams hash alike."""
+def test_stream_equality_and_hash(device: torch.device) -> None:
+    """Streams are equal if they are the same stream, whatever object represents it, and equal streams have equal
+    hashes."""
     stream = torch.Stream(device)
     same = torch.Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
 
@@ -50,7 +50,7 @@ def test_stream_equals_itself_and_hashes_so(device: torch.device) -> None:
 
 
 def test_streams_of_different_device_types_differ(device: torch.device) -> None:
-    """Contract: two streams with the same id on devices of different types are not equal."""
+    """Streams with the same id on different device types are not equal."""
     stream = torch.Stream(device)
     elsewhere = torch.Stream(
         stream_id=stream.stream_id,
@@ -64,7 +64,7 @@ def test_streams_of_different_device_types_differ(device: torch.device) -> None:
 
 
 def test_stream_as_a_context_gives_itself(device: torch.device) -> None:
-    """Contract: `with stream as s` gives the stream, does not swallow exceptions, and can be entered again."""
+    """`with stream as s` returns the stream, does not suppress exceptions, and can be entered again."""
     stream = torch.Stream(device)
 
     def block() -> None:
@@ -83,7 +83,7 @@ def test_stream_as_a_context_gives_itself(device: torch.device) -> None:
 def test_stream_and_event_repr_name_the_class_and_the_device_type(
     kind: type, expected: str, device: torch.device
 ) -> None:
-    """Contract: the text of a generic stream or event names its class and the type of its device."""
+    """The repr of a generic stream or event has its class and its device type."""
     text = repr(kind(device))
 
     assert expected in text
@@ -95,8 +95,7 @@ def test_stream_and_event_repr_name_the_class_and_the_device_type(
     "name", ["", "nonsense", "cpu:", "cpu:-1", "cpu:first", "cuda:-1", "cuda:x", "cuda:0:1", " cuda", "cuda:01"]
 )
 def test_stream_and_event_refuse_a_malformed_device_by_name(make: type, name: str) -> None:
-    """Contract: text that names no device is refused with an error that quotes it (or calls it empty), on any machine:
-    before any device is looked for."""
+    """A malformed device string raises an error that quotes it (or calls it empty), on any machine."""
     with pytest.raises(RuntimeError) as refusal:
         make(name)
 
@@ -107,21 +106,20 @@ def test_stream_and_event_refuse_a_malformed_device_by_name(make: type, name: st
 @CLASSES
 @pytest.mark.parametrize("not_a_device", [1.5, object(), ["cpu"]], ids=["float", "object", "list"])
 def test_stream_and_event_with_a_device_of_wrong_type_are_a_typeerror(make: type, not_a_device: object) -> None:
-    """Contract: an argument of the wrong type is a TypeError that names the argument."""
+    """An argument of the wrong type raises a TypeError that names the argument."""
     with pytest.raises(TypeError, match="device"):
         make(not_a_device)
 
 
 @CLASSES
 def test_stream_and_event_of_an_unknown_option_are_a_typeerror(make: type) -> None:
-    """Contract: options are checked: a misspelt one is a TypeError that names it, not ignored."""
+    """A misspelt option raises a TypeError that names it."""
     with pytest.raises(TypeError, match="enable_timming"):
         make("cpu", enable_timming=True)
 
 
 def test_elapsed_time_needs_enable_timing(device: torch.device) -> None:
-    """Contract: where one of two events was made without `enable_timing`, the default, there is no time between them:
-    the error names it."""
+    """`elapsed_time` raises if either event lacks `enable_timing`, the default, and the error names it."""
     timed, first, second = torch.Event(device, enable_timing=True), torch.Event(device), torch.Event(device)
 
     for one, other in ((first, second), (timed, first), (first, timed)):
@@ -130,7 +128,7 @@ def test_elapsed_time_needs_enable_timing(device: torch.device) -> None:
 
 
 def test_elapsed_time_needs_both_events_recorded(device: torch.device) -> None:
-    """Contract: there is no time between events that were never recorded; the error says so."""
+    """`elapsed_time` raises for events that were never recorded, with that reason."""
     first, second = (torch.Event(device, enable_timing=True) for _ in range(2))
 
     with pytest.raises(ValueError, match="recorded"):
@@ -138,7 +136,7 @@ def test_elapsed_time_needs_both_events_recorded(device: torch.device) -> None:
 
 
 def test_elapsed_time_needs_events_of_one_device_type(device: torch.device) -> None:
-    """Contract: between events of different types of device there is no time; the error names the mismatch."""
+    """`elapsed_time` across device types raises and names the mismatch."""
     here, elsewhere = torch.Event(device, enable_timing=True), torch.Event("meta", enable_timing=True)
 
     for one, other in ((here, elsewhere), (elsewhere, here)):
@@ -147,7 +145,7 @@ def test_elapsed_time_needs_events_of_one_device_type(device: torch.device) -> N
 
 
 def test_current_accelerator_device_count_and_is_available_agree() -> None:
-    """Contract: available, counted and named say the same: all of them, or none and a count of zero."""
+    """`is_available`, `device_count` and `current_accelerator` agree."""
     available = torch.accelerator.is_available()
 
     assert (torch.accelerator.device_count() > 0) == available

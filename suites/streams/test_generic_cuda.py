@@ -1,4 +1,4 @@
-"""`torch.Stream`, `torch.Event` and `torch.accelerator` mixed with `torch.cuda`."""
+"""`torch.Stream`, `torch.Event` and `torch.accelerator` in combination with `torch.cuda`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def as_cuda(stream: torch.Stream) -> torch.cuda.Stream:
 
 @pytest.fixture
 def stream_restored(device: torch.device) -> Iterator[None]:
-    """Restores the current stream after a case that sets it for good."""
+    """Restore the current stream after a case that sets it permanently."""
     before = torch.cuda.current_stream(device)
     yield
     torch.cuda.set_stream(before)
 
 
 def test_stream_without_a_device_is_on_the_current_accelerator() -> None:
-    """Contract: the default device of a stream and of an event is the accelerator, a stream's index the current one."""
+    """The default device of a stream or event is the accelerator, and a stream's index is the current device's."""
     stream = torch.Stream()
 
     assert stream.device == torch.device("cuda", torch.cuda.current_device())
@@ -39,14 +39,14 @@ def test_stream_without_a_device_is_on_the_current_accelerator() -> None:
 
 
 def test_cuda_stream_and_event_are_generic_ones(device: torch.device) -> None:
-    """Contract: the CUDA classes are subclasses: whoever takes a generic stream or event takes theirs."""
+    """The CUDA classes are subclasses of the generic ones."""
     assert isinstance(torch.cuda.Stream(device), torch.Stream)
     assert isinstance(torch.cuda.Event(), torch.Event)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
 def test_cuda_stream_made_from_a_generic_stream_is_the_same(device: torch.device) -> None:
-    """Contract: id, index and type carry a stream's identity: work given to either is what the other is busy with."""
+    """Id, index and type identify a stream: work enqueued on either object makes both busy."""
     generic = torch.Stream(device)
     twin = as_cuda(generic)
     calibrate(device)
@@ -64,7 +64,7 @@ def test_cuda_stream_made_from_a_generic_stream_is_the_same(device: torch.device
 
 
 def test_generic_stream_is_current_for_cuda_and_accelerator(device: torch.device) -> None:
-    """Contract: as a context a generic stream is current for `torch.cuda` and `torch.accelerator` alike."""
+    """A generic stream as a context is current for `torch.cuda` and `torch.accelerator`."""
     before = torch.cuda.current_stream(device).stream_id
     stream = torch.Stream(device)
 
@@ -77,7 +77,7 @@ def test_generic_stream_is_current_for_cuda_and_accelerator(device: torch.device
 
 @pytest.mark.usefixtures("stream_restored")
 def test_accelerator_set_stream_sets_the_current_stream_of_cuda(device: torch.device) -> None:
-    """Contract: `torch.accelerator.set_stream` takes generic and CUDA streams, and `torch.cuda` sees what it set."""
+    """`torch.accelerator.set_stream` accepts generic and CUDA streams, and `torch.cuda` sees the change."""
     for stream in (torch.Stream(device), torch.cuda.Stream(device)):
         torch.accelerator.set_stream(stream)
 
@@ -86,7 +86,8 @@ def test_accelerator_set_stream_sets_the_current_stream_of_cuda(device: torch.de
 
 
 def test_current_accelerator_is_the_cuda_device(device: torch.device) -> None:
-    """Contract: with a CUDA device there, the accelerator is available, of that type, and counts as CUDA counts."""
+    """With a CUDA device, the accelerator is available, of type CUDA, and has the same device count and current
+    index."""
     assert torch.accelerator.is_available()
     assert torch.accelerator.current_accelerator(check_available=True) == torch.device("cuda")
     assert torch.accelerator.device_count() == torch.cuda.device_count()
@@ -96,8 +97,8 @@ def test_current_accelerator_is_the_cuda_device(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
 def test_generic_event_on_a_cuda_stream_is_done_after_synchronize(device: torch.device) -> None:
-    """Contract: a generic event recorded on a CUDA stream is pending behind its sleep, though other streams are idle,
-    and done after `synchronize`."""
+    """A generic event on a sleeping CUDA stream is pending while other streams are idle, and complete after
+    `synchronize`."""
     stream, idle = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     calibrate(device)
 
@@ -116,8 +117,7 @@ def test_generic_event_on_a_cuda_stream_is_done_after_synchronize(device: torch.
 
 @pytest.mark.parametrize("generic_first", [True, False], ids=["generic_to_cuda", "cuda_to_generic"])
 def test_elapsed_time_between_generic_and_cuda_events_is_refused(device: torch.device, generic_first: bool) -> None:
-    """Contract: elapsed time between events of the two classes is refused with an error that names the class wanted,
-    not made up."""
+    """`elapsed_time` between a generic and a CUDA event raises and names the required class."""
     stream = torch.cuda.current_stream(device)
     events = [torch.Event(device, enable_timing=True), torch.cuda.Event(enable_timing=True)]
     for event in events:

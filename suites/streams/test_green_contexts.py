@@ -1,6 +1,6 @@
-"""Green contexts: a part of a GPU's multiprocessors, and what runs on it.
+"""Green contexts: a subset of a GPU's multiprocessors, and the work that runs on it.
 
-How much slower work is on a part is measured as a relation of times on one device, medians of several runs.
+The slowdown on a subset is a ratio of times on one device, with medians of several runs.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from .busy import calibrate, sleep_on
 pytestmark = [
     pytest.mark.requires(device="cuda", not_={"rocm": True}, compute_capability=">=9.0", cuda_driver=">=12.8"),
     pytest.mark.timeout(300),
-    # Since torch 2.15, which still has them: what they promise is asked for as long as it does.
+    # Issued since torch 2.15, which still supports them, so the cases still apply.
     pytest.mark.filterwarnings("ignore:`GreenContext.set_context` and `GreenContext.pop_context` are:FutureWarning"),
 ]
 
 ROW = "test_cuda::TestCudaGreenContexts::"
 
-#: How torch says that its build, or the driver, is too old for green contexts or for queues to configure. Any other
-#: refusal is a failure.
+#: The errors for a torch build or driver that is too old for green contexts or for workqueue configuration. Any other
+#: error is a failure.
 ABSENT = re.compile(
     r"not built with Green Context support|Green Context is only supported on|Green Context requires"
     r"|GreenContext requires the cuda\.bindings package"
     r"|driver too old to use|[Ww]orkqueue configuration (for green contexts )?requires"
 )
 
-#: Multiprocessors are given out in steps of 8 from compute capability 9.0 on.
+#: From compute capability 9.0 on, multiprocessors are allotted in steps of 8.
 FEW = 16
 
 
 def green(device: torch.device, **wanted: Any) -> Any:
-    """A green context on a device. Skips the case where torch or driver has none."""
+    """A green context on a device. Skips the case if torch or the driver does not support it."""
     with skipped_where_absent():
         return torch.cuda.green_contexts.GreenContext.create(device_id=device.index, **wanted)
 
 
 @contextmanager
 def skipped_where_absent() -> Iterator[None]:
-    """A block that skips the case where torch says that what it asks for is not there."""
+    """A block that skips the case if torch reports a missing feature."""
     try:
         yield
     except RuntimeError as error:
         if ABSENT.search(str(error)):
-            pytest.skip(f"no green contexts of that kind here: {error}")
+            pytest.skip(f"green contexts of that kind are not supported here: {error}")
         raise
 
 
@@ -67,9 +67,9 @@ def current(context: Any) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def in_use(device: torch.device) -> Iterator[None]:
-    """The device is in use before a case, which torch needs since 2.14 (see the case of the first use).
+    """Initialize the device before the case, which torch requires since 2.14 (see the case of the first use).
 
-    Contexts are gone when the case is: nothing of them waits for the collector.
+    Contexts are freed at the end of the case and do not wait for a later garbage collection.
     """
     torch.cuda.synchronize(device)
     yield
@@ -78,7 +78,8 @@ def in_use(device: torch.device) -> Iterator[None]:
 
 
 def milliseconds(work: Callable[[], object], runs: int = 7) -> float:
-    """How long work takes on the current stream, by its events: the median of some runs, after one that warms it up."""
+    """The time of some work on the current stream in milliseconds, by events: the median of several runs after a
+    warm-up."""
     times = []
     for _ in range(runs + 1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -97,7 +98,7 @@ def product(device: torch.device) -> Callable[[], torch.Tensor]:
 
 
 class NotInitialisedError(Exception):
-    """The driver refused a call because nothing had initialised it."""
+    """A driver call failed because the driver was not initialized."""
 
 
 @pytest.mark.xfail(
@@ -107,8 +108,10 @@ class NotInitialisedError(Exception):
     " (GreenContext.__init__, since https://github.com/pytorch/pytorch/pull/185527)",
 )
 def test_greencontext_can_be_the_first_use_of_the_device(device: torch.device) -> None:
-    """Contract: a green context can be made in a process that has not used the device yet: torch warns that it makes
-    the primary context, and work in the green one is right."""
+    """A green context can be created in a process that has not used the device yet.
+
+    torch warns that it creates the primary context, and work in the green context is correct.
+    """
     green(device, num_sms=FEW)
     script = f"""
 import torch
@@ -127,10 +130,12 @@ context.pop_context()
 
 
 @pytest.mark.covers(f"{ROW}test_greencontext_restores_stream")
-def test_greencontext_brings_the_stream_back_when_left(device: torch.device) -> None:
-    """Contract: within a green context a stream of its own is current, torch's default one, whatever the program chose
-    before; after it the one from before, the program's own choice included: the same stream of CUDA's, which torch has
-    under another number (CUDAGreenContext keeps CUDA's handle alone)."""
+def test_greencontext_restores_the_stream_when_left(device: torch.device) -> None:
+    """Within a green context its own stream is current, as torch's default stream, whatever stream was current before.
+
+    Afterwards the previous stream is current again: the same CUDA stream, with another id in torch (CUDAGreenContext
+    keeps only CUDA's handle).
+    """
     context = green(device, num_sms=FEW)
     side = torch.cuda.Stream(device)
 
@@ -142,8 +147,8 @@ def test_greencontext_brings_the_stream_back_when_left(device: torch.device) -> 
 
 
 def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
-    """Contract: entering and leaving a context orders work: what was launched before is seen inside, and what was
-    launched inside is seen after, with no synchronisation by the program. Both are behind a sleep."""
+    """Entering and leaving a green context orders work before, inside and after it, without explicit
+    synchronization."""
     context = green(device, num_sms=FEW)
     x = torch.zeros(1 << 24, dtype=torch.int32, device=device)
     calibrate(device)
@@ -161,10 +166,13 @@ def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_carveout")
 def test_greencontext_work_is_slower_on_a_part(device: torch.device) -> None:
-    """Contract: a product of matrices takes at least twice as long on 16 multiprocessors as on the whole device, which
-    has several times as many; after the context it is as fast as before."""
+    """A matrix product takes at least twice as long on 16 multiprocessors as on the whole device, which has several
+    times as many.
+
+    After the context, it is as fast as before.
+    """
     if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
-        pytest.skip("the device has too few multiprocessors to tell a part from the whole")
+        pytest.skip("the device has too few multiprocessors to distinguish a part from the whole")
     work = product(device)
     whole = milliseconds(work)
     with current(green(device, num_sms=FEW)):
@@ -177,9 +185,9 @@ def test_greencontext_work_is_slower_on_a_part(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_stream_carveout")
 def test_greencontext_stream_stays_in_its_part(device: torch.device) -> None:
-    """Contract: work on the stream of a green context runs on its part, without the context being current."""
+    """Work on a green context's stream runs on its part, even if the context is not current."""
     if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
-        pytest.skip("the device has too few multiprocessors to tell a part from the whole")
+        pytest.skip("the device has too few multiprocessors to distinguish a part from the whole")
     work, context = product(device), green(device, num_sms=FEW)
     whole = milliseconds(work)
     stream = context.Stream()
@@ -194,10 +202,9 @@ def test_greencontext_stream_stays_in_its_part(device: torch.device) -> None:
 @pytest.mark.requires(cuda_graphs=True, silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_graphs")
 def test_greencontext_graph_captured_in_it_stays_in_its_part(device: torch.device) -> None:
-    """Contract: work captured on a green context's stream can be replayed, is right, and takes as long as on that part
-    wherever it is replayed."""
+    """A graph captured on a green context's stream is correct and runs on that part wherever it is replayed."""
     if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
-        pytest.skip("the device has too few multiprocessors to tell a part from the whole")
+        pytest.skip("the device has too few multiprocessors to distinguish a part from the whole")
     a = torch.randn(4096, 4096, device=device)
     work = product(device)
     whole = milliseconds(work)
@@ -219,8 +226,10 @@ def test_greencontext_graph_captured_in_it_stays_in_its_part(device: torch.devic
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_greencontext_workqueue_concurrency_limit")
 def test_greencontext_max_workqueue_concurrency_can_be_limited(device: torch.device) -> None:
-    """Contract: a device says how many pieces of work its queues take at once; a context can be made of queues with a
-    limit up to that, with all multiprocessors or some, and work in it is right. A limit without queues is an error."""
+    """A context can limit the concurrency of its work queues up to the device's maximum, and its work is correct.
+
+    This holds with all or some multiprocessors. A limit without a queue scope raises.
+    """
     with skipped_where_absent():
         most = torch.cuda.green_contexts.GreenContext.max_workqueue_concurrency(device_id=device.index)
     assert most >= 1
@@ -237,7 +246,7 @@ def test_greencontext_max_workqueue_concurrency_can_be_limited(device: torch.dev
 
 @pytest.mark.parametrize("count", [0, -8, 100_000])
 def test_greencontext_of_a_missing_part_is_refused(device: torch.device, count: int) -> None:
-    """Contract: no multiprocessors, or more than the device has, is an error, and the device works on."""
+    """A context without multiprocessors, or with more than the device has, raises, and the device still works."""
     with pytest.raises((RuntimeError, ValueError, TypeError, OverflowError), match=r"number of SMs|incompatible"):
         green(device, num_sms=count)
 

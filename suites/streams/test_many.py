@@ -1,4 +1,4 @@
-"""Many streams and many events: more than a device has queues for, and the same ones over and over."""
+"""Large numbers of streams and events: more than a device has queues, and frequent reuse of the same ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ RECORDS = 10_000
 
 
 def test_thousand_streams_do_their_work(api: Api, device: torch.device) -> None:
-    """Contract: a program may make far more streams than a device has queues (they may share some); what is given to
-    each of a thousand is done, once, and each is idle after the device was waited for."""
+    """A thousand streams, far more than a device has queues, each complete their work once.
+
+    After a device synchronize, every stream is idle.
+    """
     streams = [api.stream(device) for _ in range(STREAMS)]
     values = torch.zeros(STREAMS, dtype=torch.int64, device=device)
     api.synchronize(device)
@@ -31,10 +33,10 @@ def test_thousand_streams_do_their_work(api: Api, device: torch.device) -> None:
 
 
 def test_wait_event_keeps_a_thousand_streams_in_order(api: Api, device: torch.device) -> None:
-    """Contract: a chain of a thousand streams, each of which waits for the one before by an event and then adds to one
-    tensor what does not commute, gives what the chain gives on the host.
+    """A chain of a thousand streams, each waiting for the previous one by an event, applies operations in order.
 
-    The first is behind a sleep, so all others have to wait; a wait that was ignored would read the tensor unchanged.
+    The operations do not commute. The first stream sleeps, so all others have to wait, and an ignored wait would read
+    the tensor unchanged.
     """
     streams = [api.stream(device) for _ in range(STREAMS)]
     x = torch.zeros(1, dtype=torch.int64, device=device)
@@ -55,9 +57,8 @@ def test_wait_event_keeps_a_thousand_streams_in_order(api: Api, device: torch.de
     assert x.item() == expected
 
 
-def test_stream_that_is_dropped_leaves_its_work(api: Api, device: torch.device) -> None:
-    """Contract: dropping a stream's object does not cancel what was given to it: behind a sleep the work is still done,
-    a hundred times in a row."""
+def test_stream_that_is_deleted_completes_its_work(api: Api, device: torch.device) -> None:
+    """Deleting a stream object does not cancel its pending work, a hundred times in a row."""
     values = torch.full((100,), -1, dtype=torch.int64, device=device)
     calibrate(device)
     api.synchronize(device)
@@ -74,9 +75,11 @@ def test_stream_that_is_dropped_leaves_its_work(api: Api, device: torch.device) 
 
 
 def test_event_recorded_ten_thousand_times(api: Api, device: torch.device) -> None:
-    """Contract: an event may be recorded again and again: it stands for the last record, so that after each wait for it
-    the work given before that record is done. Every thousandth is looked at: behind a sleep it is pending once at
-    least, and what was counted by then is in pinned memory when it is waited for."""
+    """An event can be recorded ten thousand times, and each synchronize waits for the latest record.
+
+    Every thousandth record follows a sleep and a copy to pinned memory: the event is pending at least once, and the
+    copied count is correct after the synchronize.
+    """
     stream, event = api.stream(device), api.event(device)
     counter = torch.zeros(1, dtype=torch.int64, device=device)
     seen = torch.zeros(1, dtype=torch.int64).pin_memory()
@@ -103,9 +106,11 @@ def test_event_recorded_ten_thousand_times(api: Api, device: torch.device) -> No
 
 
 def test_event_query_of_ten_thousand_events_at_once(api: Api, device: torch.device) -> None:
-    """Contract: each of ten thousand events keeps its own place in its stream: with one of them behind a sleep in the
-    middle, those recorded before it are done while those after it are not, which must once be seen; all are done when
-    the stream is."""
+    """Ten thousand events keep their positions in the stream.
+
+    With a sleep in the middle, the events before it are complete while those after it are pending, which must be
+    observed once. All are complete after the stream's synchronize.
+    """
     stream = api.stream(device)
     calibrate(device)
 
@@ -128,8 +133,7 @@ def test_event_query_of_ten_thousand_events_at_once(api: Api, device: torch.devi
 
 
 def test_wait_event_ring_between_two_streams(api: Api, device: torch.device) -> None:
-    """Contract: two streams that hand a tensor to and fro 2,500 times by four events, used in turns, apply every
-    step in order."""
+    """Two streams that alternate 2,500 steps on a tensor, with four reused events, apply all steps in order."""
     streams, events = [api.stream(device) for _ in range(2)], [api.event(device) for _ in range(4)]
     x = torch.zeros(1, dtype=torch.int64, device=device)
     api.synchronize(device)

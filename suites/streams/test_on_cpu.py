@@ -1,4 +1,4 @@
-"""The same classes on the CPU, where work is done when a call returns and nothing is left to order."""
+"""The same classes on the CPU, where work is complete when a call returns."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 
 
-def test_cpu_streams_are_all_one() -> None:
-    """Contract: the CPU has a single stream: asking for another, of any priority, gives an equal one."""
+def test_cpu_streams_are_all_equal() -> None:
+    """The CPU has a single stream: further streams, of any priority, are equal to it."""
     assert torch.Stream("cpu") == torch.Stream("cpu") == torch.Stream("cpu", priority=-1)
 
 
 @pytest.mark.parametrize("how", ["event", "stream"])
 def test_event_record_on_the_cpu_is_refused(how: str) -> None:
-    """Contract: the CPU records no events. That is an error which says so, not a record that waits for nothing."""
+    """Recording an event on the CPU raises with that reason."""
     event, stream = torch.Event("cpu"), torch.Stream("cpu")
 
     with pytest.raises(RuntimeError, match=r"(?i)cpu.*support"):
@@ -23,7 +23,7 @@ def test_event_record_on_the_cpu_is_refused(how: str) -> None:
 
 
 def test_non_blocking_copy_on_the_cpu_is_done_on_return() -> None:
-    """Contract: on the CPU `non_blocking` has no effect: the target is whole when the call returns, each time."""
+    """On the CPU `non_blocking` has no effect: the target is complete when the call returns."""
     source, target = torch.empty(1 << 20), torch.empty(1 << 20, dtype=torch.float64)
     for value in range(5):
         source.fill_(value)
@@ -36,7 +36,7 @@ def test_non_blocking_copy_on_the_cpu_is_done_on_return() -> None:
 
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_to_the_same_device_copies_only_when_asked(non_blocking: bool) -> None:
-    """Contract: `to` with nothing to change returns the tensor itself, a copy only with `copy=True` or a new dtype."""
+    """`to` without a change returns the tensor itself; `copy=True` or a new dtype makes a copy."""
     x = torch.arange(5.0)
 
     assert x.to("cpu", non_blocking=non_blocking) is x
@@ -49,7 +49,7 @@ def test_to_the_same_device_copies_only_when_asked(non_blocking: bool) -> None:
 
 
 def test_is_pinned_is_false_unless_asked_for() -> None:
-    """Contract: a plain host tensor, and what a non-blocking copy on the host makes, is pageable memory."""
+    """A plain CPU tensor and the result of a non-blocking CPU copy are pageable."""
     x = torch.ones(4)
 
     assert not x.is_pinned()
@@ -57,14 +57,16 @@ def test_is_pinned_is_false_unless_asked_for() -> None:
 
 
 def test_record_stream_on_a_host_tensor_is_refused() -> None:
-    """Contract: host memory has no stream-ordered reuse; `record_stream` on it is an error that names the operator."""
+    """`record_stream` on a CPU tensor raises an error that names the operator."""
     with pytest.raises(NotImplementedError, match="record_stream"):
         torch.ones(1).record_stream(torch.Stream("cpu"))
 
 
 def test_torch_cpu_module_selects_streams_as_the_others_do() -> None:
-    """Contract: `torch.cpu` has the same words, for code that takes its device's module: a stream is current within
-    its block, nested too, and the one before is restored, by an exception too."""
+    """`torch.cpu` has the same stream functions, for code that uses its device's module.
+
+    A stream is current within its block, also nested, and the previous one is restored, also by an exception.
+    """
     module = torch.get_device_module("cpu")
     before, outer, inner = module.current_stream(), module.Stream(), module.Stream()
 

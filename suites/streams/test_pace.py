@@ -1,5 +1,8 @@
-"""Whether small work is done at a sane pace: a relation between device and host, so wide that no healthy device misses
-it, and the best of several trials, so that a busy machine does not."""
+"""Throughput of small operations, as a ratio between device and host.
+
+The bound is so wide that no healthy device exceeds it, and the best of several trials counts, so that a busy machine
+does not fail.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from .busy import ever
 pytestmark = pytest.mark.requires(accelerator=True)
 
 PIECES = 200
-#: How many times as long as on the host a small piece of work may take on the device; launches included, some ten.
+#: The maximum ratio of device time to host time for small operations; about ten is normal, with launches.
 MOST = 200
 
 
 def _seconds(x: torch.Tensor) -> float:
-    """How long it takes to add one to `x` so many times."""
+    """The time to add one to `x` `PIECES` times, in seconds."""
     x.zero_()
     torch.accelerator.synchronize()
     begin = time.perf_counter()
@@ -32,8 +35,8 @@ def _seconds(x: torch.Tensor) -> float:
 
 
 def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> None:
-    """Contract: a chain of small operations, launched one by one, is done on the device in at most 200 times what the
-    same chain takes on the host, in one trial of five at least, and each of them has had its effect."""
+    """A chain of small operations takes at most 200 times its host time in one of five trials, and every one has its
+    effect."""
     here, there = torch.zeros(16), torch.zeros(16, device=device)
     _seconds(there)
 
@@ -41,7 +44,7 @@ def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> 
 
 
 def test_launches_on_a_side_stream_keep_a_sane_pace(device: torch.device) -> None:
-    """Contract: the same is true of a stream that is not the default one."""
+    """The same holds on a side stream."""
     here, there = torch.zeros(16), torch.zeros(16, device=device)
 
     def on_a_side_stream() -> float:
@@ -70,8 +73,10 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_operations_of_each_kind_keep_a_sane_pace(device: torch.device, kind: str) -> None:
-    """Contract: the same is true of operations of other kinds, each with the host's result. An operation that fell back
-    to some slow path, such as one that waits for the device each time, would be far from it."""
+    """The same holds for operations of other kinds, each with the host's result.
+
+    An operation with a slow fallback, such as a device synchronize per call, would exceed the bound by far.
+    """
     operation = KINDS[kind]
 
     def seconds(x: torch.Tensor) -> float:

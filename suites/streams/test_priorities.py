@@ -1,6 +1,6 @@
-"""Priorities of streams: each stream has the one that was asked for, wherever it is asked.
+"""Priorities of streams: each stream has the requested priority, in every query.
 
-That work of a higher priority overtakes other work is promised by nobody: it is a hint to the scheduler of the device.
+No case checks that high-priority work overtakes other work, because priority is only a hint to the device's scheduler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 
 pytestmark = pytest.mark.requires(device="cuda")
 
-#: The priorities that torch has pools of streams for. A device may have fewer.
+#: The priorities for which torch has pools of streams. A device may support fewer.
 _each_priority = pytest.mark.parametrize("priority", [0, -1, -2, -3])
 
 
@@ -22,8 +22,11 @@ def _within_range(priority: int) -> int:
 
 
 def test_cuda_stream_priority_range_starts_at_zero(device: torch.device) -> None:
-    """Contract: `priority_range` gives the least priority and the greatest; smaller numbers are greater, and the least
-    is 0, the default. (CUDA C++ Programming Guide, Stream Priorities.)"""
+    """`priority_range` returns the least and greatest priority; smaller numbers are greater, and the least is 0, the
+    default.
+
+    (CUDA C++ Programming Guide, Stream Priorities.)
+    """
     least, greatest = torch.cuda.Stream.priority_range()
 
     assert least == 0
@@ -34,7 +37,7 @@ def test_cuda_stream_priority_range_starts_at_zero(device: torch.device) -> None
 
 @_each_priority
 def test_cuda_stream_has_the_priority_that_was_asked_for(device: torch.device, priority: int) -> None:
-    """Contract: the priority of a stream is the one it was made with, for each stream of torch's pool."""
+    """Each stream of torch's pool has the priority it was created with."""
     streams = [torch.cuda.Stream(device, priority=_within_range(priority)) for _ in range(64)]
 
     assert {stream.priority for stream in streams} == {priority}
@@ -42,7 +45,7 @@ def test_cuda_stream_has_the_priority_that_was_asked_for(device: torch.device, p
 
 @pytest.mark.parametrize("asked", [1, 100, -100])
 def test_cuda_stream_priority_beyond_the_range_is_the_nearest(device: torch.device, asked: int) -> None:
-    """Contract: a priority outside of the range is mapped to the nearest one in it. (`torch.cuda.Stream`.)"""
+    """A priority outside the range is clamped to it (`torch.cuda.Stream`)."""
     least, greatest = torch.cuda.Stream.priority_range()
 
     assert torch.cuda.Stream(device, priority=asked).priority == (least if asked > 0 else greatest)
@@ -50,7 +53,7 @@ def test_cuda_stream_priority_beyond_the_range_is_the_nearest(device: torch.devi
 
 @_each_priority
 def test_current_stream_has_its_priority(device: torch.device, priority: int) -> None:
-    """Contract: within `torch.cuda.stream` the current stream is the one that was given, with its priority."""
+    """Within `torch.cuda.stream`, the current stream is the given one, with its priority."""
     stream = torch.cuda.Stream(device, priority=_within_range(priority))
 
     with torch.cuda.stream(stream):
@@ -60,7 +63,7 @@ def test_current_stream_has_its_priority(device: torch.device, priority: int) ->
 
 @_each_priority
 def test_externalstream_has_the_priority_of_its_stream(device: torch.device, priority: int) -> None:
-    """Contract: a stream that torch gets as a handle has the priority that CUDA tells of it."""
+    """A stream that torch gets as a handle has the priority that CUDA reports for it."""
     stream = torch.cuda.Stream(device, priority=_within_range(priority))
 
     assert torch.cuda.ExternalStream(stream.cuda_stream, device=device).priority == priority
@@ -68,7 +71,7 @@ def test_externalstream_has_the_priority_of_its_stream(device: torch.device, pri
 
 @_each_priority
 def test_generic_stream_has_the_priority_that_was_asked_for(device: torch.device, priority: int) -> None:
-    """Contract: `torch.Stream` takes a priority too. It is asked of CUDA's own class, for the same stream."""
+    """`torch.Stream` accepts a priority, which is read through CUDA's own class for the same stream."""
     stream = torch.Stream(device, priority=_within_range(priority))
 
     same = torch.cuda.Stream(
@@ -78,7 +81,7 @@ def test_generic_stream_has_the_priority_that_was_asked_for(device: torch.device
 
 
 def test_streams_of_two_priorities_are_never_the_same(device: torch.device) -> None:
-    """Contract: the pool, which gives its streams out again, gives none of another priority."""
+    """Pool streams of one priority are never reused for another priority."""
     greatest = torch.cuda.Stream.priority_range()[1]
     handles = {
         priority: {torch.cuda.Stream(device, priority=priority).cuda_stream for _ in range(64)}
@@ -90,7 +93,7 @@ def test_streams_of_two_priorities_are_never_the_same(device: torch.device) -> N
 
 @pytest.mark.requires(devices=2)
 def test_cuda_stream_priority_holds_on_each_device(device: torch.device) -> None:
-    """Contract: the priority is that of the stream also on a device that is not the current one."""
+    """A stream on a device that is not current has its own priority too."""
     greatest = torch.cuda.Stream.priority_range()[1]
 
     for each in (device, torch.device(device.type, 1)):

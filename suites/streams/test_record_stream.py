@@ -1,4 +1,4 @@
-"""`Tensor.record_stream`: memory in use on another stream is not given out again too soon, nor kept for ever."""
+"""`Tensor.record_stream`: memory in use on another stream is not reused too early, and not kept forever."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
 
 pytestmark = pytest.mark.requires(accelerator=True)
 
-# Large enough for the caching allocator to give it a segment of its own, which it then reuses whole.
+# Large enough for a segment of its own in the caching allocator, which then reuses it as a whole.
 ELEMENTS = 3 << 20
 
 
 @dataclass
 class Trial:
-    """What became of a block that was dropped while another stream still had to read it."""
+    """The outcome for a block that was dropped while another stream had yet to read it."""
 
     reused_at_once: bool
     intact: bool
@@ -30,9 +30,10 @@ def drop_while_in_use(
     make: Callable[[torch.device], torch.Stream],
     guard: Callable[[torch.Tensor, torch.Stream], None],
 ) -> Trial:
-    """Make a tensor on one stream, let another sleep and then read it, call `guard`, drop it, and allocate as much.
+    """Create a tensor on one stream, make another sleep and then read it, call `guard`, drop it, and allocate the same
+    size.
 
-    If the dropped block is given out again it is overwritten with poison long before the sleeper wakes and reads.
+    If the dropped block is reused, it is overwritten with poison long before the sleeping stream reads it.
     """
     torch.accelerator.empty_cache()
     calibrate(device)
@@ -77,7 +78,7 @@ def record_shifted_view(tensor: torch.Tensor, stream: torch.Stream) -> None:
 def _native_allocator(device: torch.device) -> None:
     backend = torch.cuda.get_allocator_backend() if device.type == "cuda" else "native"
     if backend != "native":
-        pytest.skip(f"the case is on the caching allocator, and {backend!r} is in use")
+        pytest.skip(f"the case needs the caching allocator, but {backend!r} is in use")
 
 
 CUDA = pytest.mark.requires(device="cuda")
@@ -105,10 +106,9 @@ def test_record_stream_keeps_a_block_until_the_stream_is_done(
     guard: Callable[[torch.Tensor, torch.Stream], None],
     make: Callable[[torch.device], torch.Stream],
 ) -> None:
-    """Contract: a block recorded on a stream, by any view of it, is not given out until that stream's work so far is
-    done, so the stream reads what was there.
+    """A block recorded on a stream, through any view of it, is not reused until the stream's pending work is complete.
 
-    The control leaves the record out: then the block must be seen to be reused at once and the stream to read poison.
+    As a control without the record, the block must be observed to be reused immediately, and the stream to read poison.
     """
 
     def goes_wrong_unguarded() -> bool:
@@ -130,6 +130,6 @@ def test_record_stream_block_is_reused_once_the_stream_is_done(
     guard: Callable[[torch.Tensor, torch.Stream], None],
     make: Callable[[torch.device], torch.Stream],
 ) -> None:
-    """Contract: recording defers reuse and no more: when the stream has finished, the next allocation of that size on
-    the owner's stream gets the block."""
+    """After the recorded stream completes, the next allocation of the block's size on its own stream reuses the
+    block."""
     assert drop_while_in_use(device, make, guard).reused_when_done

@@ -1,4 +1,4 @@
-"""Streams of an accelerator: the current one, those a user makes, and order between them."""
+"""Streams of an accelerator: the current one, user-created ones, and order between them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ pytestmark = [
 
 
 def test_stream_that_is_new_is_on_its_device_and_not_the_current_one(api: Api, device: torch.device) -> None:
-    """Contract: a stream that a user makes is on the device asked for, differs from the current one in id and in
-    equality, and from another made beside it."""
+    """A new stream is on the requested device, and differs from the current stream and from other new ones."""
     current, first, second = api.current_stream(device), api.stream(device), api.stream(device)
 
     assert first.device == device
@@ -29,7 +28,7 @@ def test_stream_that_is_new_is_on_its_device_and_not_the_current_one(api: Api, d
 
 
 def test_current_stream_is_not_changed_by_making_a_stream(api: Api, device: torch.device) -> None:
-    """Contract: the current stream changes only when one is selected."""
+    """Creating a stream does not change the current stream."""
     before = api.current_stream(device)
 
     made = api.stream(device)
@@ -39,8 +38,8 @@ def test_current_stream_is_not_changed_by_making_a_stream(api: Api, device: torc
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_context_manager")
-def test_current_stream_is_a_streams_within_its_block_alone(api: Api, device: torch.device) -> None:
-    """Contract: a `with` block makes its stream current and restores the one before, nested and by an exception too."""
+def test_current_stream_is_set_within_a_block_only(api: Api, device: torch.device) -> None:
+    """A `with` block makes its stream current and restores the previous one, also nested and after an exception."""
     before = api.current_stream(device).stream_id
     outer, inner = api.stream(device), api.stream(device)
 
@@ -59,8 +58,10 @@ def test_current_stream_is_a_streams_within_its_block_alone(api: Api, device: to
 
 
 def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -> None:
-    """Contract: what is called within a stream's block runs on that stream: behind its sleep it leaves the stream at
-    work and nothing is written yet, while the stream that was current before stays idle."""
+    """An operator called within a stream's block runs on that stream.
+
+    After a sleep the stream is busy and nothing is written yet, while the previously current stream is idle.
+    """
     stream, before = api.stream(device), api.current_stream(device)
     x = torch.zeros(16, device=device)
     calibrate(device)
@@ -74,7 +75,7 @@ def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -
             x.add_(1)
             mark = api.current_stream(device).record_event()
         idle, at_work = before.query(), not mark.query()
-        unwritten = not bool(x.any())  # read on the stream before, which waits for nothing
+        unwritten = not bool(x.any())  # read on the previously current stream, which waits for nothing
         api.synchronize(device)
         assert (x == 1).all()
         return idle and at_work and unwritten
@@ -82,11 +83,10 @@ def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -
     assert ever(seen)
 
 
-def test_stream_query_tells_whether_work_is_left(api: Api, device: torch.device) -> None:
-    """Contract: an idle stream has nothing left, one with sleeping work has, and after `synchronize` it has not.
+def test_stream_query_is_false_while_work_is_pending(api: Api, device: torch.device) -> None:
+    """`query` is True for an idle stream, False for a busy one, and True after `synchronize`.
 
-    The sleep outlasts the query by far; being seen at work once in some trials is enough, being idle after
-    `synchronize` is asked of each.
+    The sleep is much longer than the query. The busy state must be observed in one trial, and the idle state in all.
     """
     stream = api.stream(device)
     calibrate(device)
@@ -104,9 +104,9 @@ def test_stream_query_tells_whether_work_is_left(api: Api, device: torch.device)
 
 
 def test_stream_query_is_not_changed_by_work_on_another_stream(api: Api, device: torch.device) -> None:
-    """Contract: streams are independent: while one sleeps another is idle, and takes and finishes work.
+    """Streams are independent: while one sleeps, another completes its work.
 
-    Seen by the sleeping stream being still at work after the other was synchronised and its result was read.
+    The sleeping stream must still be busy after the other was synchronized and its result was read.
     """
     sleeping, other = api.stream(device), api.stream(device)
     x = torch.zeros(16, device=device)
@@ -130,8 +130,7 @@ def test_stream_query_is_not_changed_by_work_on_another_stream(api: Api, device:
 
 
 def test_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device) -> None:
-    """Contract: a stream is first in, first out: writes behind a sleep land in order, so that each of a chain of
-    operations that do not commute finds what the one before left, and the last write stays."""
+    """A stream runs its work in order: a chain of non-commuting operations after a sleep gives the correct result."""
     stream = api.stream(device)
     x, y = (torch.full((1 << 12,), -1, device=device, dtype=torch.int64) for _ in range(2))
     api.synchronize(device)
@@ -152,9 +151,11 @@ def test_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device)
     assert (y == expected).all()
 
 
-def test_stream_synchronize_shows_the_host_what_was_written(api: Api, device: torch.device) -> None:
-    """Contract: when `synchronize` of a stream, or of the device, returns, what the stream wrote into pinned memory is
-    there; before, poison must once be seen."""
+def test_stream_synchronize_makes_writes_visible_to_the_host(api: Api, device: torch.device) -> None:
+    """When `synchronize` of a stream or device returns, the stream's writes to pinned memory are visible to the host.
+
+    Before it, poison must be observed once.
+    """
     stream = api.stream(device)
     source = torch.zeros(1 << 12, dtype=torch.int32, device=device)
     host = torch.empty(1 << 12, dtype=torch.int32).pin_memory()
@@ -176,7 +177,7 @@ def test_stream_synchronize_shows_the_host_what_was_written(api: Api, device: to
 
 
 def test_non_blocking_copy_and_the_operator_after_it_are_in_order(api: Api, device: torch.device) -> None:
-    """Contract: an operator on the stream that got a non-blocking copy from pinned memory reads the copied values."""
+    """An operator on the stream of a non-blocking copy from pinned memory reads the copied values."""
     values = torch.arange(1 << 18, dtype=torch.int32).pin_memory()
     stream = api.current_stream(device)
     calibrate(device)
@@ -203,10 +204,10 @@ LINKS: dict[str, Callable[[torch.Stream, torch.Stream], object]] = {
 def test_wait_stream_and_wait_event_order_two_streams(
     api: Api, device: torch.device, link: Callable[[torch.Stream, torch.Stream], object]
 ) -> None:
-    """Contract: work given to a stream after it was made to wait for another runs after that stream's work so far.
+    """Work enqueued after a wait for another stream runs after that stream's earlier work.
 
-    The writer sleeps before it overwrites poison. Without the wait the reader must be seen to read poison; with it,
-    never.
+    The writer sleeps before it overwrites poison. Without the wait, the reader must be observed to read poison; with
+    it, never.
     """
     relay = Relay(api.stream(device), api.stream(device))
     assert relay.shows_wrong_order(), NOT_SHOWN
@@ -215,8 +216,7 @@ def test_wait_stream_and_wait_event_order_two_streams(
 
 
 def test_wait_stream_does_not_hold_up_the_host(api: Api, device: torch.device) -> None:
-    """Contract: `wait_stream` returns at once: the stream waited for is still at work, and the one that waits is not
-    done either."""
+    """`wait_stream` returns immediately: both streams are still busy."""
     slow, waiting = api.stream(device), api.stream(device)
     calibrate(device)
 

@@ -1,4 +1,4 @@
-"""Streams, events and copies of two devices together."""
+"""Streams, events and copies across two devices."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def other(device: torch.device) -> torch.device:
 
 
 def test_current_stream_of_each_device_is_its_own(api: Api, device: torch.device, other: torch.device) -> None:
-    """Contract: selecting a stream on one device makes that device current, leaves the other's stream alone, and
-    leaving the block restores all three. A stream made without a device is on the current one."""
+    """Selecting a stream on one device makes that device current and does not affect the other device's current stream.
+
+    Leaving the block restores the device and both streams. A stream created without a device is on the current device.
+    """
     for index, (left, chosen) in product(range(2), ((device, other), (other, device))):
         with torch.accelerator.device_index(index):
             before = [api.current_stream(d) for d in (left, chosen)], torch.accelerator.current_device_index()
@@ -43,15 +45,16 @@ def test_current_stream_of_each_device_is_its_own(api: Api, device: torch.device
 
 
 def test_streams_of_different_devices_differ(api: Api, device: torch.device, other: torch.device) -> None:
-    """Contract: the current streams of two devices, one id though they may have, are not equal."""
+    """The current streams of two devices are not equal, even if they have the same id."""
     assert api.current_stream(device) != api.current_stream(other)
 
 
 def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.device, other: torch.device) -> None:
-    """Contract: streams of any device can wait for an event; a copy across devices behind such a wait reads what was
-    written. Without the wait, poison must be seen.
+    """A stream can wait for an event of another device, and a copy across devices after the wait reads the written
+    data.
 
-    A copy between devices is ordered after the current streams of both, of which the writer is not one.
+    Without the wait, poison must be observed. A copy between devices is ordered after the current streams of both, and
+    the writer is neither.
     """
     for written, read in ((device, other), (other, device)):
         relay = Relay(api.stream(written), api.stream(read))
@@ -62,10 +65,10 @@ def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.devi
 def test_copy_between_devices_waits_for_the_streams_of_both(
     api: Api, device: torch.device, other: torch.device
 ) -> None:
-    """Contract: a copy from one device to another begins after what is on the current streams of both, and what follows
-    on the target's current stream reads what was copied, with no synchronisation by the user.
+    """A copy between devices starts after the work on the current streams of both, without explicit synchronization.
 
-    In turns the source is written, or the target overwritten with poison, behind a sleep on its current stream.
+    Work on the target's current stream reads the copied data. In turn, the source is written late, or the target is
+    overwritten with poison late.
     """
     for (here, there), late in product(((device, other), (other, device)), ("source", "target")):
         stream = api.stream(here if late == "source" else there)
@@ -100,7 +103,7 @@ def test_copy_between_devices_waits_for_the_streams_of_both(
 
 
 def test_synchronize_of_a_device_does_not_wait_for_another(api: Api, device: torch.device, other: torch.device) -> None:
-    """Contract: synchronising one device does not wait for another: it is seen to return while the other sleeps."""
+    """Synchronizing one device does not wait for another: it is observed to return while the other sleeps."""
     for asleep, awake in ((device, other), (other, device)):
         sleeping = api.stream(asleep)
         x = torch.zeros(16, device=awake)
@@ -126,7 +129,7 @@ def test_synchronize_of_a_device_does_not_wait_for_another(api: Api, device: tor
 def test_elapsed_time_between_events_of_two_devices_is_refused(
     api: Api, device: torch.device, other: torch.device
 ) -> None:
-    """Contract: events of different devices have no common clock: elapsed time between them is an error."""
+    """`elapsed_time` between events of different devices raises."""
     events = []
     for each in (device, other):
         stream = api.stream(each)
@@ -140,4 +143,4 @@ def test_elapsed_time_between_events_of_two_devices_is_refused(
     for first, second in (events, events[::-1]):
         with pytest.raises((ValueError, RuntimeError), match=r"(?i)device|handle"):
             first.elapsed_time(second)
-    torch.accelerator.set_device_index(chosen)  # a generic event leaves the device of the refused call current
+    torch.accelerator.set_device_index(chosen)  # a generic event leaves the device of the failed call current

@@ -1,6 +1,6 @@
-"""What streams and events say where no CUDA device is to be seen.
+"""Streams and events in a process without a visible CUDA device.
 
-Asked in a process of its own that sees none, so that the cases hold on every machine, and a crash is a result.
+The process is separate, so that the cases apply to every machine, and a crash is a result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_D
 
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
-    """What each expression gives in a fresh process that sees no GPU: ("value", repr) or (error class, its text)."""
+    """The result of each expression in a new process without a GPU: ("value", repr) or (error class, message)."""
     child = subprocess.run(
         [sys.executable, "-c", ANSWERS],
         input=json.dumps(expressions),
@@ -44,8 +44,10 @@ def ask(*expressions: str) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.timeout(120)
 def test_cuda_stream_and_event_without_a_device_are_refused_clearly() -> None:
-    """Contract: with no CUDA device to be seen, whatever would need one raises an error that speaks of CUDA, of its
-    driver, of the accelerator or of the device. None crashes, none gives an object that seems to work."""
+    """Without a visible CUDA device, everything that needs one raises an error about CUDA, its driver or the device.
+
+    No call crashes or returns an object that appears to work.
+    """
     answers = ask(
         "torch.cuda.Stream().synchronize()",
         "torch.cuda.Event().record()",
@@ -60,7 +62,7 @@ def test_cuda_stream_and_event_without_a_device_are_refused_clearly() -> None:
         "torch.ones(1).to('cuda', non_blocking=True)",
     )
 
-    # A build without CUDA refuses an event by the name of the class that stands in for it.
+    # A build without CUDA raises for an event with the name of its placeholder class.
     clear = re.compile(r"(?i)cuda|nvidia|hip|accelerator|device|dummy base class Event")
     unclear = {e: (kind, text) for e, (kind, text) in answers.items() if kind == "value" or not clear.search(text)}
     assert unclear == {}
@@ -69,7 +71,7 @@ def test_cuda_stream_and_event_without_a_device_are_refused_clearly() -> None:
 
 @pytest.mark.timeout(120)
 def test_is_available_and_stream_none_work_without_a_device() -> None:
-    """Contract: asking whether there is a device, or selecting no stream, is no error where there is none."""
+    """Without a device, `is_available` and selecting no stream do not raise."""
     answers = ask(
         "torch.cuda.is_available()",
         "torch.cuda.device_count()",

@@ -27,8 +27,8 @@ from xml.etree.ElementTree import Element
 import jsonschema
 import xmlschema
 
-import harness.reporting
 from harness.core.text import clean, counted
+from harness.journal import events
 from tests.acceptance.project import Project, Result
 
 #: Element of a JUnit case, and what pytest's last line calls it, by outcome.
@@ -161,7 +161,7 @@ def _agree(found: tuple[str, str] | None, wanted: tuple[str, str] | None) -> boo
 
 @cache
 def _journal_schema() -> Any:
-    text = Path(harness.reporting.__file__).with_name("journal.schema.json").read_text()
+    text = events.SCHEMA_FILE.read_text()
     return jsonschema.Draft202012Validator(json.loads(text))
 
 

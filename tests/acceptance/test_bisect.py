@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.gating.renamed import Renamed
+import pytest
+
 from harness.journal import journal
 from harness.journal.events import Bisected
 from harness.journal.ledger import Ledger
 from tests.acceptance.project import Project, Result
 from tests.warm import client
+
+pytestmark = pytest.mark.long
 
 _CASES = """
 import os
@@ -63,19 +66,16 @@ def test_the_fewest_cases_that_it_takes_are_found_and_recorded(tmp_path: Path) -
     assert again.verdicts[f"{FILE}::test_fails_after_two"] == "passed"  # before them, and not after
 
 
-def test_a_crash_in_company_is_explained_too_with_cases_that_were_renamed_since(tmp_path: Path) -> None:
+def test_a_crash_in_company_is_explained_too(tmp_path: Path) -> None:
     project, run = _run(tmp_path)
     assert run.verdicts[f"{FILE}::test_crashes_after_one"] == "flaky"
-    project.write(FILE, _CASES.replace("test_leaves", "test_keeps"))
-    renamed = Renamed({f"{FILE}::test_leaves": f"{FILE}::test_keeps"})
-    project.write("configs/renamed.json", renamed.to_bytes().decode())
     status, printed = _bisect(project, run, "test_crashes_after_one")
     assert status == 0, printed
-    assert f"it needs {FILE}::test_keeps[3]\n" in printed
+    assert f"it needs {FILE}::test_leaves[3]\n" in printed
     assert printed.count("it needs") == 1
     (found,) = Ledger.from_journal(run.contents).bisected
-    assert found.culprits == (f"{FILE}::test_leaves[3]",)  # as the journal calls it
-    assert "test_keeps[3]" in found.reproduce
+    assert found.culprits == (f"{FILE}::test_leaves[3]",)
+    assert "test_leaves[3]" in found.reproduce
 
 
 def test_there_is_nothing_to_find_out_about_a_case_that_passed(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_a_run_that_is_resumed_by_force_says_so(project: Project, begun: list[Ru
     ],
 )
 def test_bad_input_is_one_sentence(project: Project, arguments: list[str], words: str) -> None:
-    line = '{"event":"run","t":1,"schema":2,"run_id":"r","argv":[],"seed":1,"isolation":"batch","host":"h","pid":1,'
+    line = '{"event":"run","t":1,"schema":1,"run_id":"r","argv":[],"seed":1,"isolation":"batch","host":"h","pid":1,'
     project.write("empty/journal.ndjson", line + '"devices":["cpu"],"fail_on_flaky":false,"rootdir":"/"}\n')
     result = project.run("-n0", *arguments, results_dir=False)
     assert (result.status, words in " ".join(result.terminal.split())) == (4, True), result.tail()

@@ -151,7 +151,8 @@ def test_in_other_modes(start: Start, spread: str, isolation: str) -> None:
     interrupt(running)
     result = running.result()
     check_stopped(result, signal.SIGINT)
-    assert message_of(result, WAITS) == "stopped by SIGINT, without grace (in call)"
+    # Without a phase if the signal came between two cases, when pytest was reporting the one before.
+    assert message_of(result, WAITS) in ("stopped by SIGINT, without grace (in call)", "stopped by SIGINT")
 
 
 @SPREADS

@@ -22,6 +22,8 @@ from harness.checks.meters.table import METERS, Reading, growths, meter_of, quan
 from harness.checks.meters.torch_memory import count_objects
 from tests.checks.examined import Examined, examine
 
+pytestmark = pytest.mark.acceptance
+
 _ROOT = Path(__file__).parents[2]
 
 _NO_LEAKS = """

@@ -14,6 +14,8 @@ from harness.checks.origins import MAX_FRAMES, describe_mappings, describe_stack
 from harness.checks.origins import _Mapping as Mapped
 from tests.checks.examined import Examined, examine
 
+pytestmark = pytest.mark.acceptance
+
 _LEAKING = """
 import ctypes, functools, gc, mmap, os, tempfile, threading
 from multiprocessing import shared_memory

@@ -13,6 +13,8 @@ import pytest
 from harness.checks.meters.table import Meters
 from tests.checks.examined import examine
 
+pytestmark = pytest.mark.acceptance
+
 _ROOT = Path(__file__).parents[2]
 
 _HEAD = """

@@ -12,6 +12,8 @@ import pytest
 
 from harness.checks.batch import COUNTED, WARMUP, Counted, leaks_of, leaks_together
 
+pytestmark = pytest.mark.acceptance
+
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import importlib, json, sys, tempfile

@@ -15,6 +15,8 @@ from harness.checks.state.guard import StateGuard
 from harness.checks.state.interpreter import _set_by_imports
 from harness.checks.state.section import ABSENT, Change, Unreadable, describe, same, show
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.acceptance
+
 pytest_plugins = ["pytester"]
 
 #: Does what an executor does around each case, and at its end.

@@ -19,6 +19,8 @@ import pytest
 from tests.checks import state_rows_harmless, state_rows_process, state_rows_torch
 from tests.checks.state_table import CONTAMINATIONS, ONCE, actions, wrong
 
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
+
 ROOT = Path(__file__).parents[2]
 
 

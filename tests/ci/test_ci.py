@@ -26,7 +26,7 @@ echo "pip $*" >> "$LOG"
 END
 cat > "$3/bin/pytest" <<'END'
 #!/bin/bash
-echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}${TESTS_NIGHTLY:+, all}" >> "$LOG"
+echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
 cat > "$3/bin/harness" <<'END'
@@ -219,8 +219,8 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
-        "pytest tests/chaos -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
-        "pytest tests/ -n 3 --dist worksteal  cold, 5 orders, all",
+        "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
+        "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
     ]
     compared, breaks = night.calls("harness")
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"

@@ -14,6 +14,8 @@ from tests import slurm_cluster
 from tests.ci import checkout
 from tests.ci.workflow import environment
 
+pytestmark = pytest.mark.acceptance
+
 REASON = slurm_cluster.missing()
 in_a_cluster = pytest.mark.skipif(REASON != "", reason=REASON)
 TORCH = ".".join(version("torch").split(".")[:2])

@@ -13,6 +13,8 @@ import pytest
 from tests.ci import checkout
 from tests.ci.workflow import Workflow, environment
 
+pytestmark = pytest.mark.acceptance
+
 TORCH = ".".join(version("torch").split(".")[:2])
 ONE, TWO = (f"cpu-torch{TORCH}-py3.12-small-{part}of2" for part in (1, 2))
 SOFT = f"soft-torch{TORCH}-py3.12-small"

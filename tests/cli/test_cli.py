@@ -15,6 +15,8 @@ from harness.devices.capabilities import size
 from harness.journal import journal
 from tests.reporting import build
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 A, B = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b"
 
@@ -130,9 +132,6 @@ def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
     done = harness("catalog", "--format", "json", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
     entries = json.loads(done.stdout)
-    prints = [entry.pop("fingerprint") for entry in entries]
-    assert prints[0] == prints[1]
-    assert len(set(prints)) == 3
     module = {
         "requires": [{"device": "cuda"}],
         "covers": ["rows 1 to 3"],

@@ -13,6 +13,8 @@ from harness.core.outcome import EXIT_OK, EXIT_RED, EXIT_USAGE
 from tests.tools.evidence.forge import JOURNAL, Forger, run_files, zipped
 from tests.tools.evidence.test_signature import allow, key
 
+pytestmark = pytest.mark.acceptance
+
 
 def harness(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "harness.cli", *map(str, arguments)]

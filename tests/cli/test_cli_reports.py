@@ -16,6 +16,8 @@ from tests.cli.test_cli import harness, refused
 from tests.journal import journals
 from tests.journal.journals import CRASHED, ENVIRONMENT, FAILED
 
+pytestmark = pytest.mark.acceptance
+
 FORMATS = ("junit", "json", "markdown", "prometheus")
 
 

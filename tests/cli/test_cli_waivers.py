@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.gating.renamed import Renamed
 from harness.gating.waiverfile import load_waivers
 from harness.journal import environment, journal
 from tests.reporting import build
+
+pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).parents[2]
 SOON, LATER, PAST = (date.today() + timedelta(days=days) for days in (5, 90, -5))
@@ -176,7 +177,7 @@ def test_lint_without_what_it_was_told_to_read(project: Path) -> None:
     assert refused(harness("lint", cwd=project)) == words
     waivers(project, entry("*::test_difference"))
     assert "'gone' is not a folder: " in refused(harness("lint", "--hardware", "gone", cwd=project))
-    assert "cannot read the catalogue 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
+    assert "there is no catalogue at 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
     done = harness("lint", "gone.yaml", cwd=project)
     assert done.returncode == 1
     assert done.stdout.startswith("error: gone.yaml: ")
@@ -213,15 +214,6 @@ def test_update_prints_entries_to_paste_and_what_to_remove(tmp_path: Path) -> No
     (waiver,) = load_waivers([tmp_path / "new.yaml"], tmp_path)
     assert waiver.when == {"device": "cuda", "compute_capability": "==9.0", "driver": ">=570.1,<571"}
     assert waiver.expires in {day + timedelta(days=30) for day in (today, date.today())}
-
-
-@pytest.mark.usefixtures("run")
-def test_update_names_cases_as_they_are_called_now(tmp_path: Path) -> None:
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "renamed.json").write_bytes(Renamed({"a.py::a": "a.py::called_now"}).to_bytes())
-    lines = harness("update", "run", cwd=tmp_path).stdout.splitlines()
-    assert '  - case: "a.py::called_now"' in lines
-    assert lines[-1] == "# configs/waivers/known.yaml:9: a.py::b: passed, but waived"
 
 
 @pytest.mark.usefixtures("run")

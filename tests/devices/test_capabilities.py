@@ -17,6 +17,8 @@ from harness.devices.detected import Detected, Value, Version
 from harness.devices.device import CPU, Device, Inventory
 from tests.devices.compiled import compile_library
 
+pytestmark = pytest.mark.acceptance
+
 GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0, memory=80 * 2**30, compute_capability=(9, 0), ecc=True)
 OTHER = Device(uuid="GPU-b", kind="cuda", name="A", index=1, memory=80 * 2**30, compute_capability=(9, 0))
 SLICE = Device(uuid="MIG-c", kind="cuda", name="A MIG", index=2, memory=10 * 2**30, mig_parent="GPU-c")

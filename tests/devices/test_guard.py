@@ -11,6 +11,8 @@ import pytest
 
 from harness.devices.guard import Thread, cuda_touched, extra_threads, threads
 
+pytestmark = pytest.mark.acceptance
+
 
 def run_python(script: str) -> str:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)

@@ -18,6 +18,8 @@ from harness.devices import health
 from harness.devices.device import CPU, Device
 from harness.devices.health import Health, check, judge
 
+pytestmark = pytest.mark.acceptance
+
 GPU = Device(uuid="GPU-00000000-0000-4000-8000-000000000000", kind="cuda", name="Fake GPU")
 
 _STEPS = [b'{"step": "import of torch"}', b'{"step": "integer arithmetic"}']

@@ -16,6 +16,8 @@ from harness.devices.capabilities import VOCABULARY, detect
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.present import as_capability_tables, as_json, as_markdown, as_tables
 
+pytestmark = pytest.mark.acceptance
+
 GPU = Device(
     uuid="GPU-a",
     kind="cuda",

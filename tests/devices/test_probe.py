@@ -21,6 +21,8 @@ from harness.devices.probe import Question, cudnn_release
 from harness.devices.prober import Prober, ProbeRun, judge, parse
 from tests.devices.compiled import compile_library
 
+pytestmark = pytest.mark.acceptance
+
 SOURCES = Path(__file__).with_name("fake_cuda")
 GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0)
 OTHER = Device(uuid="GPU-b", kind="cuda", name="A", index=1)

@@ -289,7 +289,7 @@ def test_conditions_stay_as_they_are_written() -> None:
 
 def test_a_file_too_large_is_not_read_whole(folder: Path) -> None:
     (folder / "x.yaml").write_text("description: a\n" + "#" * MAX_BYTES)
-    with pytest.raises(ConfigError, match=f"x.yaml: larger than {MAX_BYTES} bytes"):
+    with pytest.raises(ConfigError, match=rf"x\.yaml' has \d+ bytes, and the limit is {MAX_BYTES}"):
         load(folder / "x.yaml", Settings)
 
 
@@ -301,9 +301,9 @@ def test_a_file_that_is_not_text_says_where(folder: Path) -> None:
 
 def test_a_pipe_is_an_error_and_does_not_block(folder: Path) -> None:
     os.mkfifo(folder / "pipe.yaml")
-    with pytest.raises(ConfigError, match=r"pipe.yaml: not a regular file"):
+    with pytest.raises(ConfigError, match=r"pipe\.yaml' is not a regular file"):
         load(folder / "pipe.yaml", Settings)
-    with pytest.raises(ConfigError, match=r"gone.yaml: cannot be read: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"there is no configuration file at .*gone\.yaml"):
         load(folder / "gone.yaml", Settings)
 
 

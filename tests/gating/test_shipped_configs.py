@@ -24,8 +24,9 @@ from harness.gating.hardware import Hardware, load_hardware, mismatches
 from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle
 from harness.gating.profiles import Profile, load_profile
-from harness.gating.renamed import Renamed, split
 from harness.sim.simcuda import machine as simulated
+
+pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -156,14 +157,6 @@ def test_the_page_of_suites_is_up_to_date(cases: list[dict[str, Any]]) -> None:
     entries = [Entry(**{name: value for name, value in case.items() if name in names}) for case in cases]
     said = "run harness catalog --format markdown > docs/suites.md"
     assert suites_page.page(entries, ROOT) == (ROOT / "docs" / "suites.md").read_text(), said
-
-
-def test_old_names_lead_to_cases_that_exist(cases: list[dict[str, Any]]) -> None:
-    names = {split(case["id"])[0] for case in cases}
-    renamed = Renamed.load(CONFIGS).tests
-    said = "run harness catalog --renamed OLD.json -o configs/renamed.json; remove the names of cases that are gone"
-    assert set(renamed.values()) <= names, said
-    assert not set(renamed) & names, said
 
 
 @pytest.mark.parametrize("name", PROFILES)

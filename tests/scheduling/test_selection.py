@@ -96,11 +96,11 @@ def settings(**values: Any) -> dict[str, Any]:
 )
 def test_bad_input_is_one_sentence(tmp_path: Path, values: dict[str, Any], words: str) -> None:
     with pytest.raises(pytest.UsageError, match=words):
-        EarlierRun.of(settings(**values), tmp_path, tmp_path)
+        EarlierRun.of(settings(**values), tmp_path)
 
 
 def test_without_the_option_there_is_no_earlier_run(tmp_path: Path) -> None:
-    assert EarlierRun.of(settings(), tmp_path, tmp_path) is None
+    assert EarlierRun.of(settings(), tmp_path) is None
     assert read_ids("") is None
 
 

@@ -23,15 +23,15 @@ FOUND_BY = {
     Bug.REQUESTED_ROUNDED: "requested_bytes",
     Bug.NO_MERGE_AFTER: "inactive_split",
     Bug.NO_MERGE_BEFORE: "inactive_split",
-    Bug.MERGE_NOT_USED: "though so much was free",
+    Bug.MERGE_NOT_USED: "despite a free block",
     Bug.SPLIT_NOT_COUNTED: "inactive_split",
     Bug.SPLIT_LOST: "inactive_split",
     Bug.NO_SPLIT: "allocated_bytes",
-    Bug.STREAM_IGNORED: "is memory of stream",
-    Bug.POOLS_MIXED: "is of the large_pool|is of the small_pool",
-    Bug.REUSED_TOO_EARLY: "before the other stream that uses it was through",
+    Bug.STREAM_IGNORED: "is in a segment of stream",
+    Bug.POOLS_MIXED: "is in the large_pool|is in the small_pool",
+    Bug.REUSED_TOO_EARLY: "while another stream was still using it",
     Bug.REUSED_TOO_EARLY_SILENTLY: "overlaps one that is held",
-    Bug.NEVER_TAKEN_BACK: "not taken back by the next allocation|active",
+    Bug.NEVER_TAKEN_BACK: "not reclaimed by the next allocation|active",
     Bug.PEAK_NOT_KEPT: "peak is",
     Bug.PEAK_RESET_TO_ZERO: "peak is 0",
     Bug.PEAK_NOT_RESET: "peak is",
@@ -39,11 +39,11 @@ FOUND_BY = {
     Bug.FREED_NOT_COUNTED: "freed is 0",
     Bug.ACCUMULATED_NOT_RESET: "allocated is",
     Bug.POOL_NOT_COUNTED: "large_pool: current is 0",
-    Bug.SPLIT_OVERWRITES: "has lost what was written to it",
-    Bug.MERGE_OVERWRITES: "has lost what was written to it",
+    Bug.SPLIT_OVERWRITES: "lost its contents",
+    Bug.MERGE_OVERWRITES: "lost its contents",
     Bug.ZERO_SIZE: "a request of 0 bytes",
     Bug.RESERVED_TWICE: "reserved_bytes",
-    Bug.CACHE_NOT_USED: "though so much was free",
+    Bug.CACHE_NOT_USED: "despite a free block",
     Bug.EMPTY_KEEPS: "segment",
     Bug.EMPTY_TAKES_TOO_MUCH: "segment",
     Bug.REFUSAL_COUNTED: "allocation",
@@ -206,8 +206,8 @@ def test_what_was_never_given_cannot_be_given_back() -> None:
     [
         (0, "not aligned"),
         (0x100100, "not aligned"),
-        (0x100400, "not the front of the free range"),
-        (0x300000 - 512, "not the front of the free range"),
+        (0x100400, "does not start the free block"),
+        (0x300000 - 512, "does not start the free block"),
     ],
 )
 def test_places_that_cannot_be_right(address: int, text: str) -> None:
@@ -236,5 +236,5 @@ def test_a_request_of_no_bytes_takes_no_block_back() -> None:
 
     model.given(0, 0, 0)
 
-    with pytest.raises(BrokenPromiseError, match="was not taken back by the next allocation"):
+    with pytest.raises(BrokenPromiseError, match="was not reclaimed by the next allocation"):
         model.given(100, 0, 0x100200)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 
 #: Writes what supervisors look at in items, and ends the session after its first case.

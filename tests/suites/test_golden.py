@@ -16,6 +16,8 @@ from suites import reaching
 from suites.profiler import golden
 from suites.profiler.golden import GOLDENS, Minor
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.mark.parametrize(
     ("version", "minor"),
@@ -153,7 +155,7 @@ def test_accepting_writes_one_file_shows_it_and_is_done_the_second_time(copy: Pa
     again = accept(copy, "torch_dispatch")
 
     assert again.returncode == 0, again.stderr
-    assert again.stdout.splitlines() == [f"torch_dispatch: as in {file.name}"]
+    assert again.stdout.splitlines() == [f"torch_dispatch: unchanged, {file.name}"]
     assert file.read_text(encoding="utf-8") == text
 
 

@@ -13,6 +13,8 @@ from suites.numerics.lengths import ends, unit
 from suites.optimizers import references
 from suites.optimizers.catalogue import KINDS, SHAPES, expected, give, new_gradients, new_weights
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.mark.parametrize(
     ("optimiser", "gradients", "weights"),

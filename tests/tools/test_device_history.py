@@ -18,7 +18,7 @@ BASE = {"seed": 1, "isolation": "batch", "pid": 1, "devices": ["GPU-0", "GPU-1"]
 
 
 def write(folder: Path, lines: list[dict[str, Any]], t: float = 100.0, host: str = "h") -> Path:
-    run = {"event": "run", "t": t, "schema": 2, "run_id": "r", "argv": [], "host": host, "rootdir": "/", **BASE}
+    run = {"event": "run", "t": t, "schema": 1, "run_id": "r", "argv": [], "host": host, "rootdir": "/", **BASE}
     ids = dict.fromkeys(line["case"] for line in lines if line["event"] == "start")
     folder.mkdir(parents=True)
     with journal.Journal(folder / journal.FILE_NAME) as written:

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.gating.patterns import matches
 from harness.gating.waiverfile import load_waivers
 from harness.gating.waivers import Waiver
 from harness.journal import environment, journal
-from harness.tools.proposals import Machine, ProposalError, Proposals, as_yaml, propose, read_machine
+from harness.journal.environment import EnvironmentFileError
+from harness.tools.proposals import Machine, Proposals, as_yaml, propose, read_machine
 from tests.reporting import build
 
 TODAY = date(2026, 11, 21)
@@ -357,18 +359,18 @@ def test_the_machine_is_read_from_the_run(tmp_path: Path) -> None:
         (b'{"driver": 570}', "is no environment.json of a run: driver"),
         (b'{"devices": [{"uuid": "a", "compute_capability": [9]}]}', "devices.0.compute_capability"),
         (b'{"devices": [{"uuid": "a", "compute_capability": [9, -1]}]}', "devices.0.compute_capability.1"),
-        (b" " * ((16 << 20) + 1), "has more than 16777216 bytes"),
+        (b" " * ((16 << 20) + 1), "has 16777217 bytes, and the limit is 16777216"),
     ],
     ids=["xml", "list", "driver", "half a version", "negative", "large"],
 )
 def test_another_file_is_no_machine(tmp_path: Path, data: bytes, words: str) -> None:
     (tmp_path / environment.FILE_NAME).write_bytes(data)
-    with pytest.raises(ProposalError) as caught:
+    with pytest.raises(HarnessError) as caught:
         read_machine(tmp_path)
     assert words in str(caught.value)
 
 
 def test_a_folder_is_no_machine(tmp_path: Path) -> None:
     (tmp_path / environment.FILE_NAME).mkdir()
-    with pytest.raises(ProposalError, match="is not a regular file"):
+    with pytest.raises(EnvironmentFileError, match="is not a regular file"):
         read_machine(tmp_path)

@@ -143,15 +143,15 @@ def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
     return Dependence(company, tuple(culprits), trials)
 
 
-def record(run_dir: Path, found: Dependence, was: Mapping[str, str]) -> None:
-    """Write the result into the journal of the run. `was`: the names that cases have there, if they are others."""
+def record(run_dir: Path, found: Dependence) -> None:
+    """Write the result into the journal of the run."""
     with Journal(run_dir / journal.FILE_NAME) as file:
         file.append(
             {
                 "event": "bisected",
-                "case": was.get(found.company.case, found.company.case),
+                "case": found.company.case,
                 "outcome": found.company.outcome.value,
-                "culprits": [was.get(culprit, culprit) for culprit in found.culprits],
+                "culprits": list(found.culprits),
                 "trials": found.trials,
                 "reproduce": found.company.command(found.culprits),
             }

@@ -334,7 +334,7 @@ def _lists(record: Record) -> Iterator[str]:
     if identity.WAIVERS in known and hashed != known[identity.WAIVERS]:
         yield (
             f"the run was started with waivers of the hash {known[identity.WAIVERS][:19]}, but those in its journal "
-            f"have {hashed[:19]}: they were edited, or an older harness, which did not record them, ran it"
+            f"have {hashed[:19]}: they were edited"
         )
         return
     sources = {each.source for each in record.waivers}

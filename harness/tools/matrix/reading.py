@@ -19,7 +19,6 @@ from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
 from harness.core.text import clean, one_line
-from harness.gating.renamed import Renamed
 from harness.journal import environment, events, identity, journal, journal_lines
 from harness.journal.decision import Decision, decide, not_run, reopened
 from harness.journal.environment import EnvironmentFileError
@@ -166,21 +165,6 @@ def read(run_dir: Path) -> RunSummary | Unreadable:
     except HarnessError as error:
         return Unreadable(name, one_line(str(error)))
     return reader.summary(name, known)
-
-
-def with_new_names(run: RunSummary | Unreadable, renamed: Renamed) -> RunSummary | Unreadable:
-    """The same run; its cases have the ids that they have now."""
-    if isinstance(run, Unreadable) or not renamed.tests:
-        return run
-    now = {each: renamed.now(each) for each in (*run.ids, *run.deselected, *run.elsewhere)}
-    if len(set(now.values())) < len(now):
-        note = "it has cases both by old and by new names, so that none of its old names is followed"
-        return replace(run, notes=(*run.notes, note))
-    ids, deselected, elsewhere = (
-        tuple(map(now.__getitem__, each)) for each in (run.ids, run.deselected, run.elsewhere)
-    )
-    findings = tuple(replace(each, cases=tuple(map(renamed.now, each.cases))) for each in run.findings)
-    return replace(run, ids=ids, deselected=deselected, elsewhere=elsewhere, findings=findings)
 
 
 @dataclass(frozen=True, slots=True)

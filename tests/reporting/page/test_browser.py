@@ -15,7 +15,7 @@ from tests.reporting.page import runs
 from tests.reporting.page.browser import opened
 from tests.reporting.page.test_document import HOSTILE, hostile_run
 
-pytestmark = browsers.needs_chromium
+pytestmark = [pytest.mark.acceptance, browsers.needs_chromium]
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,16 @@ import pytest
 
 from harness.backends import cuda, simcuda, soft
 from harness.sim.interposer import build
-from harness.sim.interposer.build import ROOT
 from harness.sim.interposer.front import PRELOAD, InterposerError, before, check, variables
 from harness.sim.native import faults
 from harness.sim.native.provider import Provided
 from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import build as simulated
 
+pytestmark = pytest.mark.acceptance
+
 _CHECKS = Path(__file__).with_name("checks.py")
-_PAGE = ROOT.parent / "docs" / "simcuda.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "simcuda.md"
 
 
 @pytest.fixture(scope="module")

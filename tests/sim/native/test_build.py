@@ -17,6 +17,8 @@ from harness.sim.native.build import Recipe
 from harness.sim.native.toolchain import BuildError, Toolchain
 from tests.sim.native.toy import Toy, call
 
+pytestmark = pytest.mark.acceptance
+
 _ONE, _TWO = "parts/toy/csrc/one.cpp", "parts/toy/csrc/two.cpp"
 
 

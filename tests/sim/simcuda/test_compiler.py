@@ -12,6 +12,8 @@ from harness.sim.simcuda import autoload, build, loading
 from tests.sim.simcuda import checks
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
+pytestmark = pytest.mark.acceptance
+
 _BUILT_FOR = software.cuda()
 
 needs_cuda_build = pytest.mark.skipif(

@@ -13,6 +13,8 @@ from harness.sim.simcuda.build import Built
 from harness.sim.simcuda.loading import LoadError
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
+pytestmark = pytest.mark.acceptance
+
 _ROOT = Path(__file__).parents[3]
 BUILT = Built(Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"))
 

@@ -11,6 +11,8 @@ from harness.devices import software
 from harness.sim.simcuda import build, loading
 from tests.sim.simcuda.fake_runtime import run_python
 
+pytestmark = pytest.mark.acceptance
+
 _BUILT_FOR = software.cuda()
 _LIST = """
 import ctypes, os, torch

@@ -16,7 +16,10 @@ from harness.sim.simcuda import build, loading
 from tests.sim.simcuda.fake_runtime import run_python
 
 _BUILT_FOR = software.cuda()
-pytestmark = pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}"),
+]
 
 Event = dict[str, Any]
 

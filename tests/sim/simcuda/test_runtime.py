@@ -11,6 +11,8 @@ from harness.sim.simcuda import toolchain
 from harness.sim.simcuda.build import ROOT
 from tests.sim.native import programs
 
+pytestmark = pytest.mark.acceptance
+
 CSRC = ROOT / "simcuda" / "csrc"
 TESTS = CSRC / "runtime" / "tests"
 _SOURCES = (

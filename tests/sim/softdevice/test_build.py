@@ -17,6 +17,8 @@ from harness.sim.native.toolchain import BuildError
 from harness.sim.softdevice import build
 from tests.sim.softdevice import inside
 
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
+
 
 @pytest.mark.parametrize(
     ("environ", "said"),

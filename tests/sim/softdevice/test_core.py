@@ -14,6 +14,8 @@ from harness.sim.native.toolchain import BuildError, Toolchain
 from harness.sim.softdevice.build import CSRC
 from tests.sim.native import programs
 
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
+
 TESTS = CSRC / "core" / "tests"
 #: Lines for the sanitizers' reports, and no more: what a debugger needs takes the compiler a third of its time.
 _FLAGS = ("-g1",)

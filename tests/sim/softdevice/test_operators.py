@@ -6,6 +6,8 @@ import pytest
 
 from tests.sim.softdevice import inside, operator_checks
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.mark.parametrize("function", inside.checks(operator_checks), ids=lambda function: function.__name__)
 def test_operator(function: inside.Check) -> None:

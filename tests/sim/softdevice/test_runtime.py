@@ -6,6 +6,8 @@ import pytest
 
 from tests.sim.softdevice import facility_checks, inside, runtime_checks
 
+pytestmark = pytest.mark.acceptance
+
 
 @pytest.mark.parametrize(
     "function",

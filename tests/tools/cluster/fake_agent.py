@@ -45,7 +45,7 @@ def open_session(
     run = {
         "event": "run",
         "t": time.time(),
-        "schema": 2,
+        "schema": 1,
         "run_id": "r",
         "argv": ["pytest"],
         "seed": 1,

@@ -14,6 +14,8 @@ from harness.core.outcome import Outcome
 from harness.sim.softdevice import build
 from tests.tools.cluster.project import SLOW, Project, Running, ran_twice, stop
 
+pytestmark = pytest.mark.acceptance
+
 MIXED = """
 import os, signal
 import pytest

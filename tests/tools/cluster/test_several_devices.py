@@ -9,6 +9,8 @@ import pytest
 from tests import fake_nvml
 from tests.tools.cluster.project import Project, ran_twice
 
+pytestmark = pytest.mark.acceptance
+
 CASES = """
 import os
 import pytest

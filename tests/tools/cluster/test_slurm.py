@@ -21,7 +21,7 @@ from tests.chaos.soundness import each_seed
 ROOT = Path(__file__).parents[3]
 
 MISSING = slurm_cluster.missing()
-pytestmark = pytest.mark.skipif(MISSING != "", reason=MISSING)
+pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(MISSING != "", reason=MISSING)]
 
 
 class Ended:

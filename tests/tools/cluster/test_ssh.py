@@ -26,7 +26,7 @@ def _missing() -> str:
     return "" if os.geteuid() == 0 else "sshd needs root here"
 
 
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing())
+pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(bool(_missing()), reason=_missing())]
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ HONEST: list[tuple[str, Change]] = [
         both(edit("finish", B, ruling=BY_MARK), edit("end", exit_status=0)),
     ),
     ("a flaky case", flaky),
-    ("a run of an older harness, without an identity", edit("run", identity={})),
+    ("a run without an identity", edit("run", identity={})),
     ("a node that was lost", lost_node),
     ("a node that joined later", insert(9, {**LOST_NODE, "state": "ready", "devices": [GPUS[1]]})),
     ("a second device", second),

@@ -22,6 +22,8 @@ from harness.cli.main import app
 from harness.tools.kit import kit as kits
 from harness.tools.kit import wheels
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[3]
 
 

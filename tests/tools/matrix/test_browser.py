@@ -16,7 +16,7 @@ from tests.tools.matrix import runs
 from tests.tools.matrix.runs import Machine
 from tests.tools.matrix.test_page import hostile, render
 
-pytestmark = browsers.needs_chromium
+pytestmark = [pytest.mark.acceptance, browsers.needs_chromium]
 
 DRIVER = "suites/streams/test_s.py::test_order"
 HOST = "suites/streams/test_s.py::test_disk"

@@ -13,6 +13,8 @@ from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, EXIT_USAGE
 from tests.tools.matrix import runs
 from tests.tools.matrix.runs import CASES, Machine
 
+pytestmark = pytest.mark.acceptance
+
 ONE, TWO, _ = CASES
 
 

@@ -15,6 +15,8 @@ from harness.tools.mutation.catalogue import catalogue
 from harness.tools.mutation.demonstration import judge, unusable
 from harness.tools.mutation.source import chosen, read
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[3]
 
 

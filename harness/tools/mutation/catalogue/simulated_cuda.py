@@ -11,7 +11,7 @@ _theme = broken = Theme()
 _on_cuda = functools.partial(_theme, device="simcuda")
 
 _POOLS, _GRAPH_POOLS = "suites/allocator/test_pools.py", "suites/graphs/test_pools.py"
-_CASTS = "suites/cudagraph_trees/test_outputs.py::test_autocast_keeps_no_casts_in_a_graphs_pool[cudagraphs]"
+_CASTS = "suites/cudagraph_trees/test_outputs.py::test_autocast_caches_no_cast_of_an_output[cudagraphs]"
 _CAPTURE, _REGISTER = "suites/graphs/test_capture.py", "suites/transfers/test_cuda_register.py"
 _CALLABLES, _NO_CUDA = "suites/graphs/test_graphed_callables.py", "suites/graphs/test_without_cuda.py"
 

@@ -1,0 +1,227 @@
+"""Hooks of the controller, the process that the user started."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import shlex
+import sys
+import traceback
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness import _compat
+from harness.collection import real_items
+from harness.configuration import command_line
+from harness.controller.header import header
+from harness.controller.run import Run
+from harness.core.outcome import EXIT_INTERNAL
+from harness.progress.signs_of_life import SignsOfLife
+from harness.protocol import worker_messages
+from harness.reporting import plot, terminal
+from harness.scheduling.handed_out import HandedOut
+from harness.scheduling.remote_queue import RemoteQueue
+
+if TYPE_CHECKING:
+    from execnet import XSpec
+    from xdist.scheduler.protocol import Scheduling
+    from xdist.workermanage import WorkerController
+
+
+def show_late(config: pytest.Config, report: pytest.TestReport) -> None:
+    """Give pytest another report on a case that was already reported."""
+    config.hook.pytest_runtest_logreport(report=report)
+
+
+class ControllerHooks:
+    """Hooks of the controller."""
+
+    def __init__(self, run: Run, config: pytest.Config) -> None:
+        self._run = run
+        self._config = config
+        here = run.inline and config.getoption("dist", "no") == "no"
+        self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
+        self._session: pytest.Session | None = None
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session = session
+        self._run.signals.say = self._say
+        self._signs.start(session.config)
+
+    def _say(self, text: str) -> None:
+        """Print a line about the run's end, in a signal's handler: whatever it interrupted may be printing."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            with contextlib.suppress(RuntimeError, OSError), self._signs.printing():
+                reporter.ensure_newline()
+                reporter.write_line(f"harness: {text}. To go on later: the same command with {self._resume}")
+
+    @property
+    def _resume(self) -> str:
+        return f"--resume {shlex.quote(str(self._run.run_dir))}"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self) -> Generator[None]:
+        with self._signs.printing():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logstart(self) -> Generator[None]:
+        with self._signs.printing():
+            return (yield)
+
+    def pytest_enter_pdb(self) -> None:
+        self._signs.stop()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[XSpec]) -> None:
+        """Give the root folder and the ini file to workers that start in this folder, through xdist's arguments."""
+        if all(spec.popen and not spec.chdir for spec in specs):
+            told = self._run.context.told_args
+            config.invocation_params = dataclasses.replace(config.invocation_params, args=told)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        node.workerinput[worker_messages.CONTEXT] = self._run.context.to_json()
+        node.workerinput[worker_messages.DEVICE] = self._run.leases.take(node.gateway.id)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
+        self._run.worker_down(node.gateway.id, error)
+        if what := worker_messages.failure(node):
+            self._run.fail(what)
+        for report in worker_messages.late_reports(node):
+            show_late(node.config, report)
+
+    def pytest_report_header(self) -> list[str]:
+        lines = header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
+        reasons = self._run.local_collection
+        reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
+        lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
+        if others := command_line.unavailable(self._run.context.taken):
+            lines.append(f"harness: {others}")
+        return [*lines, *([f"harness: {real_items.sentence(reasons)}"] if reasons else [])]
+
+    @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
+    def pytest_hold_signals(self) -> Generator[None]:
+        """Hold signals while xdist's workers start: a new worker cannot leave signals to the controller yet."""
+        with self._run.signals.held():
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        self._run.signals.begin()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        self._accept()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        self._accept()
+
+    def _accept(self) -> None:
+        """Begin a resumed run, unless the collection has failed: pytest then reports that, and no case runs."""
+        if not self._has_failed():
+            self._run.accept()
+
+    def _has_failed(self) -> bool:
+        failed = self._session is not None and self._session.testsfailed
+        return bool(failed) and not self._config.option.continue_on_collection_errors
+
+    @pytest.hookimpl(optionalhook=True, trylast=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
+        """The longest cases first, unless the user chose an order or a way to distribute cases."""
+        if self._run.queue is not None:
+            return self._pulling(config, self._run.queue)
+        wanted = config.known_args_namespace
+        chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
+        if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
+            return None
+        from harness.scheduling.xdist_scheduler import LongestFirstScheduling  # it imports xdist
+
+        handed_out = HandedOut(Path(self._run.context.temp_dir))
+        return LongestFirstScheduling(
+            config, self._run.expected, self._run.widths, handed_out, devices=len(self._run.devices)
+        )
+
+    def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
+        """In a session of a cluster run: the head gives out the cases."""
+        from harness.scheduling.pull_scheduler import PullScheduling  # it imports xdist
+
+        return PullScheduling(
+            config,
+            queue,
+            HandedOut(Path(self._run.context.temp_dir)),
+            describe=self._run.described,
+            widths=self._run.widths,
+            device_of=self._run.leases.take,
+            stop=self._run.signals.ask,
+            failed=self._has_failed,
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        self._run.signals.end()
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_sessionfinish")
+    def pytest_begin_to_finish(self) -> None:
+        """Runs before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
+        self._run.signals.end()
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
+        """After xdist has ended the workers, also where it could not, and before pytest prints its summary."""
+        status = int(exitstatus)
+        message: str | None = None
+        try:
+            yield
+        except pytest.exit.Exception as error:
+            message = error.msg
+            status = status if error.returncode is None else int(error.returncode)
+        except Exception as error:  # noqa: BLE001 - without a thread or a descriptor xdist cannot end its workers
+            text = f"the session could not be ended in order: {error!r}\n{traceback.format_exc()}"
+            self._run.add_finding("session", text)
+            status = EXIT_INTERNAL
+        self._signs.stop()
+        if status == int(exitstatus):  # a plugin or a conftest may have decided otherwise
+            status = int(session.exitstatus)
+        session.exitstatus = self._run.report(status)
+        if message is not None:  # pytest shows no summary then, and takes the exit status from the exception
+            self._show_summary()
+            raise pytest.exit.Exception(message, int(session.exitstatus)) from None
+        if self._run.context.isolation != "none":
+            # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.
+            gc.collect()
+            gc.freeze()
+
+    def _show_summary(self) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            self.pytest_terminal_summary(reporter)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._run.failure:
+            terminalreporter.section("harness", red=True)
+            terminalreporter.line(self._run.failure_text)
+        elif self._run.ledger is not None:
+            terminalreporter.section("harness")
+            for remark in (*self._run.durations.remarks, *self._run.remarks):
+                terminalreporter.line(remark)
+            blocks = plot.fits(sys.stdout.encoding)
+            for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
+                terminalreporter.line(line)
+
+    @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")
+    def pytest_count_findings(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Behind other plugins, which take all that pytest counts for reports."""
+        if self._run.ledger is not None and (findings := self._run.ledger.findings):
+            _compat.add_to_last_line(terminalreporter, terminal.last_line_word(len(findings)), findings)
+
+    def pytest_unconfigure(self) -> None:
+        self._signs.close()
+        self._run.close()

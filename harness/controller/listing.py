@@ -1,0 +1,28 @@
+"""Hooks of a session with ``--collect-only``, which lists the cases that a run would select."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from harness.collection.cases import keep_selected
+from harness.controller import plan
+from harness.scheduling.earlier_run import EarlierRun
+from harness.scheduling.selection import Selection
+
+
+class ListingHooks:
+    """Keep the cases that a run would select. With ``--seed``, in the order of that run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        made = plan.make(config)
+        seed: int | None = made.settings["seed"]
+        policy = made.policy if seed is not None else dataclasses.replace(made.policy, shuffle=False)
+        earlier = EarlierRun.of(made.settings, config.invocation_params.dir)
+        only = None if earlier is None else frozenset(earlier.ids)
+        self._selection = Selection.of(policy, seed or 0, made.settings["shard"], only)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        keep_selected(config, items, self._selection)

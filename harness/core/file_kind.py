@@ -1,0 +1,66 @@
+"""Reads whole files of a known kind: regular files only, up to a size, with errors that name the file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """A kind of file. `noun`: its name in errors. `advice`: which file to give instead.
+
+    `error`: what every method raises. `most`: the limit in bytes; None for no limit.
+    """
+
+    noun: str
+    advice: str
+    error: type[HarnessError]
+    most: int | None = None
+
+    def read(self, path: Path) -> bytes:
+        """The contents of a file."""
+        descriptor = self.open(path)
+        with self.errors(path), open(descriptor, "rb") as file:
+            if self.most is None:
+                return file.read()
+            data = file.read(self.most + 1)
+            if len(data) > self.most:
+                size = max(os.fstat(descriptor).st_size, len(data))
+                raise self.error(f"{str(path)!r} has {size} bytes, and the limit is {self.most}: {self.advice}")
+            return data
+
+    def read_if_exists(self, path: Path) -> bytes | None:
+        """The contents of a file; None if it does not exist."""
+        with self.errors(path):
+            try:
+                os.stat(path)
+            except FileNotFoundError:
+                return None
+        return self.read(path)
+
+    def open(self, path: Path) -> int:
+        """The descriptor of a file that is open for reading."""
+        with self.errors(path):
+            # Without O_NONBLOCK, opening a named pipe waits for a writer.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise self.error(f"{str(path)!r} is not a regular file: {self.advice}")
+            return descriptor
+
+    @contextlib.contextmanager
+    def errors(self, path: Path) -> Generator[None]:
+        """Within it, an OSError becomes an error that names the file."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise self.error(f"there is no {self.noun} at {str(path)!r}: {self.advice}") from None
+        except OSError as problem:
+            raise self.error(f"cannot read the {self.noun} {str(path)!r}: {problem.strerror or problem}") from None

@@ -1,0 +1,119 @@
+"""The journal lines of a worker's cases, and the commands that reproduce them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.configuration.context import RunContext
+from harness.core.outcome import Outcome
+from harness.fixtures import kept
+from harness.supervisor import pytest_reports, recorded_properties
+from harness.supervisor.attempt import Attempt
+from harness.supervisor.case import Case, RecordAll, ruling_line
+from harness.supervisor.case_history import CaseHistory
+from harness.supervisor.executor_handle import ExecutorHandle, device_variables
+
+
+class CaseJournal:
+    """Makes the lines of one worker's cases, and writes them."""
+
+    def __init__(self, context: RunContext, worker: str, record: RecordAll) -> None:
+        """`record` appends lines to the journal in one write."""
+        self._context = context
+        self._worker = worker
+        self.record = record
+
+    def start(
+        self, history: CaseHistory, handle: ExecutorHandle, *, alone: bool, at: float | None = None
+    ) -> dict[str, Any]:
+        """Return the `start` line of the next attempt. `at`: when it began, if that was before now."""
+        line = history.case.line(
+            "start",
+            attempt=history.next_number,
+            alone=alone,
+            worker=self._worker,
+            executor=handle.name,
+            devices=handle.binding.devices,
+            pid=handle.pid,
+        )
+        return line if at is None else {**line, "t": at}
+
+    def finish(self, history: CaseHistory, attempt: Attempt, *, final: bool) -> dict[str, Any]:
+        """Return the `finish` line of an attempt that is in the history."""
+        return history.case.line(
+            "finish",
+            attempt=attempt.number,
+            alone=attempt.alone,
+            worker=self._worker,
+            executor=attempt.executor,
+            devices=attempt.devices,
+            outcome=attempt.outcome.value,
+            final=final,
+            duration=round(attempt.duration, 6),
+            phases={report.when: report.duration for report in attempt.reports},
+            message=history.message,
+            detail=pytest_reports.detail(attempt),
+            stdout=attempt.stdout,
+            stderr=attempt.stderr,
+            log=pytest_reports.log_text(attempt.reports),
+            exit_status=attempt.evidence.exit_status,
+            struck=dict(attempt.struck) or None,
+            keeps=keeps.text if (keeps := kept(history.case.item)) is not None else "",
+            t=attempt.ended,
+            notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
+            properties=recorded_properties.texts(attempt.reports),
+            reproduce=self.reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
+            ruling=ruling_line(history.ruling),
+        )
+
+    def record_levels(self, history: CaseHistory, attempt: Attempt) -> None:
+        """Record what the meters read after a repetition, if they were read."""
+        if attempt.levels:
+            line = {"event": "levels", "case": history.case.id, "attempt": attempt.number, "executor": attempt.executor}
+            self.record({**line, "values": dict(attempt.levels)})
+
+    def record_abandoned(
+        self, history: CaseHistory, handle: ExecutorHandle, reason: str, outcome: Outcome, *, final: bool
+    ) -> None:
+        """Record the end of an attempt whose executor was ended before it told a result."""
+        line = history.case.line(
+            "finish",
+            attempt=history.next_number,
+            alone=len(handle.cases) == 1,
+            worker=self._worker,
+            executor=handle.name,
+            devices=handle.binding.devices,
+            outcome=outcome.value,
+            final=final,
+            duration=0.0,
+            message=reason,
+        )
+        self.record(line)
+
+    def record_not_run(self, case: Case, reason: str) -> None:
+        self.record(case.not_run(reason, self._worker))
+
+    def record_gated(self, case: Case) -> None:
+        """Record a case with an unmet requirement."""
+        assert case.unmet is not None
+        self.record(case.gated(case.unmet, self._worker))
+
+    def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
+        """Record a finding: a fact that cannot be attributed to a single case."""
+        line = {"event": "finding", "kind": kind, "message": text, "cases": list(cases)}
+        self.record(line if reproduce is None else {**line, "reproduce": reproduce})
+
+    def reproduce(self, history: CaseHistory) -> str:
+        """Return the shell command that reproduces what decided a case's outcome."""
+        if history.decisive.reproduce:
+            return history.decisive.reproduce
+        case, environment = history.case, history.decisive.environment
+        return self._context.reproduce(case.id, case.item.path, device_variables(environment))
+
+    def reproduce_leak(self, cases: Sequence[Case], times: int, handle: ExecutorHandle) -> str:
+        """Return a shell command that runs each case `times` times in one process, on the devices of `handle`."""
+        located = [(case.id, case.item.path) for case in cases]
+        listed = Path(self._context.run_dir) / "cases" / f"{handle.name}-{len(cases)}.txt"
+        return self._context.reproduce_leak(located, times, device_variables(handle.binding.environment), listed)

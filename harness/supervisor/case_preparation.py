@@ -1,0 +1,124 @@
+"""The decisions about a case before it runs: seed, time limit, devices, gate, waivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from harness.collection.cases import CASE_ID
+from harness.configuration.context import RunContext
+from harness.configuration.options import case_limit
+from harness.core.caseid import case_seed
+from harness.core.errors import HarnessError
+from harness.devices import capabilities
+from harness.devices.capabilities import Capabilities
+from harness.devices.device import Device, Inventory
+from harness.gating import policy as rules
+from harness.gating import requirements, waivers
+from harness.gating.policy import Policy
+from harness.gating.waivers import Waiver
+from harness.scheduling import claims
+from harness.scheduling.resumption import Resumption
+from harness.supervisor.case import Case
+from harness.supervisor.device_pool import DevicePool
+
+_PREPARED = pytest.StashKey[tuple[str, Case]]()
+
+
+class CasePreparation:
+    """Makes the decisions about the cases of one worker. They depend on the device that it uses."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        policy: Policy,
+        inventory: Inventory,
+        pool: DevicePool,
+        resumption: Resumption,
+        *,
+        slots: int,
+    ) -> None:
+        """`slots`: the number of cases that may use one device at once."""
+        self._context = context
+        self._policy = policy
+        self._inventory = inventory
+        self._pool = pool
+        self._resumption = resumption
+        self._slots = slots
+        self._today = datetime.now(UTC).date()
+        self._capabilities: dict[str, Capabilities] = {}
+
+    def prepare(self, item: pytest.Item) -> Case:
+        """Return the decisions about a case. They are made once per device."""
+        device = self._pool.device
+        decided = item.stash.get(_PREPARED, None)
+        if decided is None or decided[0] != device.uuid:
+            item.stash[_PREPARED] = decided = device.uuid, self._decide(item, device)
+        return decided[1]
+
+    def _decide(self, item: pytest.Item, device: Device) -> Case:
+        offered = self._offered(device)
+        marks = list(item.iter_markers())  # once: each walk goes through all nodes above the item
+        wanted = requirements.from_marks(_named(marks, "requires"))
+        case_id = item.stash[CASE_ID]
+        unmet = requirements.evaluate(wanted, offered)
+        memory = requirements.memory_wanted(wanted)
+        alone = any(_named(marks, "serial"))
+        return Case(
+            item=item,
+            id=case_id,
+            seed=case_seed(self._context.seed, case_id),
+            limit=case_limit(_named(marks, "timeout"), self._context.case_timeout, self._context.timeout_multiplier),
+            devices=requirements.devices_wanted(wanted),
+            unmet=unmet,
+            objection=rules.on_gate(self._policy, wanted, offered) if unmet is not None else None,
+            waivers=(
+                *_own_waivers(item, case_id, _named(marks, "leaks")),
+                *waivers.applying(self._policy.waivers, case_id, offered, self._today),
+            ),
+            share=claims.share_of(self._slots, memory, device.memory, alone=alone),
+            memory=memory,
+            before=self._resumption.attempts.get(case_id, 0),
+            finished=case_id in self._resumption.finished,
+        )
+
+    def whole_devices(self, item: pytest.Item) -> int:
+        """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
+        try:
+            wanted = requirements.from_marks(item.iter_markers("requires"))
+            count = requirements.devices_wanted(wanted)
+        except HarnessError:  # an invalid mark is reported elsewhere
+            return 0
+        if count > 1:
+            return count
+        memory, alone = requirements.memory_wanted(wanted), item.get_closest_marker("serial") is not None
+        share = claims.share_of(self._slots, memory, self._pool.device.memory, alone=alone)
+        return 1 if self._slots > 1 and share == claims.ALONE else 0
+
+    def _offered(self, device: Device) -> Capabilities:
+        """The capabilities of a device."""
+        if device.uuid not in self._capabilities:
+            cache = Path(self._context.temp_dir) / "capabilities"
+            self._capabilities[device.uuid] = capabilities.detect(self._inventory, device, cache)
+        return self._capabilities[device.uuid]
+
+
+def slots_per_device(wanted: int, workers: int, inventory: Inventory) -> int:
+    """The places on each device. A run with more workers than places has as many places as it has workers."""
+    return max(wanted, -(-workers // len(inventory.usable)))
+
+
+def _named(marks: Iterable[pytest.Mark], name: str) -> list[pytest.Mark]:
+    return [mark for mark in marks if mark.name == name]
+
+
+def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) -> tuple[Waiver, ...]:
+    """The waivers in the case's own marks."""
+    if not marks:
+        return ()  # the location is expensive
+    path, line, _ = item.location
+    source = f"{path}:{(line or 0) + 1}"
+    return tuple(waivers.from_mark(mark, case_id, source) for mark in marks)

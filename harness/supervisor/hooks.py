@@ -1,0 +1,98 @@
+"""Hooks of a worker, the process that takes cases: an xdist worker or, without xdist, the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from harness.collection.cases import CASE_ID, is_case, keep_selected
+from harness.core.outcome import EXIT_NOTHING_RAN
+from harness.scheduling.resumption import ResumeError
+from harness.supervisor.worker import Worker
+
+
+def register(config: pytest.Config, worker: Worker, signals: Callable[[], AbstractContextManager[None]]) -> None:
+    """Register the hooks of a worker. `signals`: the context of each case, which handles this process's signals."""
+    manager = config.pluginmanager
+    manager.register(WorkerHooks(worker, signals), "harness-worker")
+    if hasattr(config, "workerinput"):
+        from harness.protocol.compact_reports import CompactingHooks
+
+        manager.register(CompactingHooks(config), "harness-compact-reports")
+    if worker.isolated and worker.context.start != "cold":
+        from harness.collection.hooks import DescribedCollection
+
+        manager.register(DescribedCollection(config, worker.description, worker.tell), "harness-described")
+    if not worker.isolated:
+        from harness.supervisor import inline_hooks
+
+        inline_hooks.register(config, worker)
+
+
+class MisplacedHooks:
+    """For an xdist worker whose root folder or ini file differs from the controller's: the collection fails."""
+
+    def __init__(self, wrong: str) -> None:
+        self._wrong = wrong
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        report.outcome, report.longrepr, report.result = "failed", self._wrong, []
+        return report
+
+
+class WorkerHooks:
+    """Hooks that have the worker run its cases."""
+
+    def __init__(self, worker: Worker, signals: Callable[[], AbstractContextManager[None]]) -> None:
+        self._worker = worker
+        self._signals = signals
+        self._seen: list[pytest.Item] = []
+        self._selected: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """An xdist worker that must stop ends its collection. `shouldstop` holds the reason."""
+        if hasattr(collector.config, "workerinput") and (reason := self._worker.told_to_stop()):
+            collector.session.shouldstop = reason
+            pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._seen.append(item)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        self._selected = keep_selected(config, items, self._worker.selection)
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        kept = [item for item in session.items if is_case(item)]
+        ids = [item.stash[CASE_ID] for item in kept]
+        wanted = {*ids, *(self._selected if self._worker.context.shard else ())}
+        seen = [item.stash[CASE_ID] for item in self._seen if is_case(item)]
+        self._seen.clear()
+        if self._worker.told_to_stop():
+            return  # pytest also calls this hook after an aborted collection, with only some of the cases
+        self._worker.note_facts(kept)
+        try:
+            self._worker.collected(ids, self._selected, [case for case in seen if case not in wanted])
+        except ResumeError:
+            return  # the controller says why
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if not is_case(item) or not self._worker.isolated:
+            return None
+        following = nextitem if nextitem is not None and is_case(nextitem) else None
+        with self._signals():
+            self._worker.run(item, following)
+        if self._worker.over:
+            item.session.shouldstop = self._worker.over
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._worker.close()

@@ -1,0 +1,177 @@
+"""The cases that an executor runs before pytest asks for them.
+
+Pytest asks for a case once it has the reports of the one before. If the executor waited for that, the two processes
+would work in turns. See "The next cases begin early" in the documentation of the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from harness.core.outcome import Outcome
+from harness.supervisor.ahead import Ahead, Upcoming
+from harness.supervisor.attempt import Attempt, CaseRequest
+from harness.supervisor.burst import MOST, Begun, Burst
+from harness.supervisor.case import Case, may_follow
+from harness.supervisor.case_history import CaseHistory
+from harness.supervisor.case_journal import CaseJournal
+from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.executor_slot import ExecutorSlot
+
+#: Cases that may begin, with empty histories.
+Next = Sequence[tuple[CaseHistory, Ahead]]
+
+
+class Lookahead:
+    """Requests for several cases at once."""
+
+    def __init__(
+        self,
+        slot: ExecutorSlot,
+        pool: DevicePool,
+        journal: CaseJournal,
+        prepare: Callable[[pytest.Item], Case],
+        *,
+        enabled: bool,
+    ) -> None:
+        """`enabled`: whether the run's isolation and policy let cases begin early at all."""
+        self._slot = slot
+        self._pool = pool
+        self._journal = journal
+        self._prepare = prepare
+        self._enabled = enabled
+        #: What pytest asks for behind the current case; None if that is not known.
+        self.upcoming: Upcoming | None = None
+        #: The cases of the requests that the executor has, in order. The `start` line of the first one is written.
+        self._begun: deque[Begun] = deque()
+        #: How many cases the next such request has: fewer when the last one was not done in full.
+        self._many = 1
+        #: Cases that began and were not asked for next.
+        self._skipped: set[str] = set()
+
+    def __bool__(self) -> bool:
+        """Whether the executor was asked for cases that pytest has not asked for yet."""
+        return bool(self._begun)
+
+    def take(self, item: pytest.Item) -> Begun | None:
+        """Take the case that pytest asks for, if it has begun. If another one has begun, that one is abandoned."""
+        begun = self._begun.popleft() if self._begun else None
+        if begun is None or begun.history.case.item is item:
+            return begun
+        self._skip(begun)
+        return None
+
+    def earlier_attempts(self, case: Case) -> int:
+        """How many attempts at a case were abandoned because pytest asked for another case first."""
+        return 1 if case.id in self._skipped else 0
+
+    def clear(self) -> None:
+        """Forget all cases that have begun: their executor is being ended."""
+        self._begun.clear()
+
+    def skip_next(self) -> None:
+        """Abandon the case that has begun, if there is one: pytest will not ask for it next."""
+        if self._begun:
+            self._skip(self._begun.popleft())
+
+    def close(self, reason: str) -> None:
+        """At the end of the session: the case that has begun is `not_run`."""
+        if self._begun:
+            self._abandon(self._begun.popleft(), reason, Outcome.NOT_RUN, final=True)
+
+    def heed_end(self, begun: Begun) -> None:
+        """After the end of an attempt: drop the cases of its request that will not begin, and size the next one."""
+        burst = begun.burst
+        if not burst.over:
+            return
+        self._many = min(MOST, 2 * burst.ran)
+        while self._begun and self._begun[-1].burst is burst and self._begun[-1].place >= burst.ran:
+            self._begun.pop()  # it has not begun: the case before was not plain, or the time was over
+
+    def next_cases(self, history: CaseHistory, attempt: Attempt, obstacle: Callable[[], str]) -> Next:
+        """Return the cases that may begin before the last attempt is reported.
+
+        They may begin if nothing that follows from the attempts before can decide otherwise: these are not red, the
+        executor can run further cases, and nobody wants the run to stop or the device. `obstacle` tells why no case
+        can run, or returns an empty string.
+        """
+        handle, upcoming = self._slot.current, self.upcoming
+        if not self._enabled or (self._begun and not self._begun[-1].burst.over):
+            return ()  # the executor has a request
+        if upcoming is None or handle is None or handle.name != attempt.executor or not attempt.usable:
+            return ()
+        if history.outcome.is_red:
+            return ()
+        before = history.case
+        if self._begun:  # of these, all but the last have passed
+            last = self._begun[-1].burst.last
+            if last is None or not last.usable or not last.evidence.is_plain_pass:
+                return ()
+            before = self._begun[-1].history.case
+        # What a GPU reports between two cases belongs to the first of them.
+        if self._pool.monitored or self._slot.wanted or obstacle():
+            return ()
+        return self._following(before, upcoming(len(self._begun), self._many))
+
+    def _following(self, before: Case, upcoming: Sequence[Ahead]) -> Next:
+        """The longest sequence of these cases that one request may have."""
+        found: list[tuple[CaseHistory, Ahead]] = []
+        for ahead in upcoming:
+            case = self._prepare(ahead.item)
+            # A waiver may make a case red that has passed.
+            if not may_follow(case, before) or (found and case.waivers) or case.id in self._skipped:
+                break
+            found.append((CaseHistory(case), ahead))
+            before = case
+            if case.waivers:
+                break
+        return found
+
+    def start_lines(self, cases: Next) -> Sequence[Mapping[str, Any]]:
+        """Return the `start` line of the case that runs next: one that has begun, or the first of `cases`."""
+        if self._begun:
+            first = self._begun[0]
+            return (self._journal.start(first.history, first.handle, alone=False, at=first.at),)
+        if cases:
+            assert self._slot.current is not None
+            return (self._journal.start(cases[0][0], self._slot.current, alone=False),)
+        return ()
+
+    def begin(self, cases: Next) -> None:
+        """Have the executor run these cases, one after the other."""
+        if not cases:
+            return
+        assert self._slot.current is not None
+        requests = []
+        for history, ahead in cases:
+            case = history.case
+            following = following_id(case, ahead.nextitem, self._prepare)
+            requests.append(CaseRequest(case.item, case.id, case.seed, case.limit, following))
+        burst = Burst(self._slot.current, requests, [history.next_number for history, _ in cases])
+        self._begun += [Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
+
+    def _skip(self, begun: Begun) -> None:
+        """Pytest asks for another case than for one that has begun. Its next attempt is the one that counts."""
+        self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
+        self._skipped.add(begun.history.case.id)
+
+    def _abandon(self, begun: Begun, reason: str, outcome: Outcome, *, final: bool) -> None:
+        """End the executor of a case that has begun and that pytest does not ask for, and record the `outcome`.
+
+        Nothing is recorded of the cases behind it, which may have begun.
+        """
+        self._begun.clear()
+        self._slot.abandon(reason)
+        self._journal.record_abandoned(begun.history, begun.handle, reason, outcome, final=final)
+
+
+def following_id(case: Case, nextitem: pytest.Item | None, prepare: Callable[[pytest.Item], Case]) -> str | None:
+    """Return the id of the next case if it will run in the same executor, so that shared fixtures are kept."""
+    if nextitem is None:
+        return None
+    following = prepare(nextitem)
+    return following.id if may_follow(following, case) else None

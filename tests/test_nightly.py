@@ -1,0 +1,52 @@
+"""Nightly tests, and which of several ways to run a test is for each change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import chosen_way
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_each_way_is_that_of_some_tests(count: int) -> None:
+    names = [f"tests/acceptance/test_a.py::test_{number} spread" for number in range(60)]
+    chosen = [chosen_way(name, count) for name in names]
+    assert set(chosen) == set(range(count))
+    assert chosen == [chosen_way(name, count) for name in names]
+
+
+@pytest.mark.ways(("first", "second"), [(1, "one"), (2, "two"), (3, "three")])
+def test_one_way_is_for_each_change(request: pytest.FixtureRequest, first: int, second: str) -> None:
+    """All ways are there where the file is named, and those that are not chosen have the mark of the night."""
+    chosen = chosen_way(f"{request.node.nodeid.partition('[')[0]} {('first', 'second')}", 3) + 1
+    assert (first, second) in [(1, "one"), (2, "two"), (3, "three")]
+    assert (request.node.get_closest_marker("nightly") is None) is (first == chosen)
+
+
+#: As if hypothesis, and what else only the tests need, was not installed.
+ONLY_FOR_SUITES = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("hypothesis", "jsonschema", "playwright", "pyte", "xmlschema"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Missing())
+import pytest
+sys.exit(pytest.main(["suites/nope.py", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"]))
+"""
+
+
+def test_an_argument_that_does_not_exist_is_that_alone() -> None:
+    """pytest loads the conftest of this folder to look for it, where only the suites' needs may be installed."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONLY_FOR_SUITES], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert "file or directory not found: suites/nope.py" in done.stderr
+    assert "No module named" not in done.stdout + done.stderr
