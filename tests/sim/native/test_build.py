@@ -170,6 +170,16 @@ def test_after_a_builder_was_killed_the_next_one_waits_for_its_compiler_only(toy
     assert (call(library, "one"), call(library, "two")) == (1, 2)
 
 
+def test_an_interrupted_build_ends_its_compilers(toy: Toy, pipes: Path) -> None:
+    with toy.start(HELD=str(pipes)) as first:
+        assert pipes.read_text() == "begun\n"
+        first.send_signal(signal.SIGINT)
+    assert first.returncode != 0
+    assert not list(toy.cache.rglob("libtoy.so"))
+    assert call(toy.build(), "one") == 1
+    assert "waiting" not in "".join(toy.said)
+
+
 def test_a_compile_error_is_shown(toy: Toy) -> None:
     toy.write(_ONE, "int x = BROKEN;\n")
     with pytest.raises(BuildError) as caught:
