@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from harness import fixtures
-from harness.backends import cuda
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
@@ -45,7 +44,7 @@ def pytest_load_initial_conftests(
 
         try:
             wanted = provider.of(backend).provide().variables
-            if backend.faults_variable == cuda.INJECT:
+            if backend.interposed:
                 wanted = front.preload(options.get(options.EarlyConfig(early_config), "inject"), wanted)
             provider.of(backend).prepare(wanted)
         except HarnessError as error:

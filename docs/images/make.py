@@ -83,7 +83,7 @@ def terminal(output: str, path: Path) -> None:
     console.print("$ pytest suites -n0 --seed=1", style="bold")
     for line in (*lines[begin:end], lines[-1]):
         console.print(Text.from_ansi(line))
-    console.save_svg(str(path), title="pytest")
+    console.save_svg(str(path), title="pytest", unique_id="terminal")  # the same names each time
 
 
 def page(report: Path, path: Path) -> None:

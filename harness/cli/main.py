@@ -141,10 +141,10 @@ def devices(
     """
     import json
 
-    from harness.controller.machine import DeviceError
     from harness.controller.machine import inventory as chosen
     from harness.devices import present
     from harness.devices.capabilities import detect
+    from harness.devices.device import DeviceError
 
     if history:
         _history(history, as_json=as_json)

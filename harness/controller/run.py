@@ -36,7 +36,7 @@ from harness.core.errors import HarnessError, WriteError, writing
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.devices import capabilities
 from harness.devices.device import Inventory
-from harness.journal import environment, identity
+from harness.journal import environment, identity, lines
 from harness.journal import journal as journals
 from harness.journal.events import SCHEMA, Collected, End, Finding, RunStarted
 from harness.journal.journal import Journal, JournalContents, JournalError, JournalWriteError
@@ -299,7 +299,7 @@ class Run:
         self.journal.append(self._line)
         if self.interrupted is None:
             for each in self.plan.lists:
-                self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
+                self.journal.append(lines.must_pass(each.name, each.hash, each.ids))
             for waiver in self.plan.policy.waivers:
                 # A condition may hold a value of YAML that JSON lacks, such as a date.
                 plain = json.loads(json.dumps(waiver.to_json(), default=repr))
@@ -407,7 +407,7 @@ class Run:
         if not self._recorded:
             return status  # a resumed run that did not come to its cases: its run directory is as it was
         if self.signals.by:
-            self._append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
+            self._append(lines.stopped(self.signals.by, self.signals.grace))
         try:
             contents, ledger = self._account()
         except JournalError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.core.outcome import Outcome
+from harness.journal import lines
 from harness.journal.events import Collected, Executor, Finding, Finish, RunStarted, Start
 from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
@@ -97,7 +98,7 @@ def reopened_lines(contents: JournalContents, known: Resumption) -> list[dict[st
         for event in contents.events
         if isinstance(event, Finish) and event.final and event.outcome in _NO_VERDICT
     }
-    return [{"event": "reopened", "case": case} for case in ended if case in known.attempts]
+    return [lines.reopened(case) for case in ended if case in known.attempts]
 
 
 def in_flight(contents: JournalContents, known: Resumption) -> frozenset[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.core.clock import now
+from harness.journal import lines
 
 
 @dataclass(slots=True)
@@ -50,7 +51,5 @@ class Activities:
             self._record_current()
 
     def _record_current(self) -> None:
-        event: dict[str, Any] = {"event": "activity", "worker": self._worker, "what": ""}
-        if self._stack:
-            event |= {"what": self._stack[-1].what, "since": self._stack[-1].since}
-        self._record(event)
+        current = self._stack[-1] if self._stack else None
+        self._record(lines.activity(self._worker, *(() if current is None else (current.what, current.since))))

@@ -9,6 +9,7 @@ from typing import Any
 from harness.configuration.context import RunContext
 from harness.core.outcome import Outcome
 from harness.fixtures import kept
+from harness.journal import lines
 from harness.supervisor import pytest_reports, recorded_properties
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, RecordAll, ruling_line
@@ -71,8 +72,8 @@ class CaseJournal:
     def record_levels(self, history: CaseHistory, attempt: Attempt) -> None:
         """Record what the meters read after a repetition, if they were read."""
         if attempt.levels:
-            line = {"event": "levels", "case": history.case.id, "attempt": attempt.number, "executor": attempt.executor}
-            self.record({**line, "values": dict(attempt.levels)})
+            case, number = history.case.id, attempt.number
+            self.record(lines.levels(case, attempt=number, executor=attempt.executor, values=attempt.levels))
 
     def record_abandoned(
         self, history: CaseHistory, handle: ExecutorHandle, reason: str, outcome: Outcome, *, final: bool
@@ -102,8 +103,7 @@ class CaseJournal:
 
     def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
         """Record a finding: a fact that cannot be attributed to a single case."""
-        line = {"event": "finding", "kind": kind, "message": text, "cases": list(cases)}
-        self.record(line if reproduce is None else {**line, "reproduce": reproduce})
+        self.record(lines.finding(kind, text, cases, reproduce=reproduce))
 
     def reproduce(self, history: CaseHistory) -> str:
         """Return the shell command that reproduces what decided a case's outcome."""

@@ -17,6 +17,7 @@ from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
 from harness.devices.visibility import combinable
+from harness.journal import lines
 from harness.scheduling import leases
 from harness.scheduling.claims import Claim
 from harness.supervisor.case import Case
@@ -146,7 +147,7 @@ class DevicePool:
             mine.unlink()
         self._record_state(device, "drained", why, moment, None)
         message = f"device {device.uuid} ({device.name}) is drained: {why}, {moment}"
-        self._record({"event": "finding", "kind": "sick_device", "message": message, "cases": list(cases)})
+        self._record(lines.finding("sick_device", message, cases))
 
     def drained(self, device: Device) -> str | None:
         """Returns why a device is drained, or None if it is not."""
@@ -216,5 +217,5 @@ class DevicePool:
         moment: str,
         seconds: float | None,
     ) -> None:
-        event = {"event": "device", "device": device.uuid, "state": state, "worker": self._worker, "moment": moment}
-        self._record({**event, "message": message, "seconds": None if seconds is None else round(seconds, 6)})
+        line = lines.device(device.uuid, state, worker=self._worker, moment=moment, message=message, seconds=seconds)
+        self._record(line)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.core import clock, temp_folder
 from harness.core.errors import WriteError, writing
+from harness.journal import lines
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
@@ -199,7 +200,7 @@ class ExecutorSlot:
             reason = "could not be killed"
         self._journal(handle, "ended", reason=reason)
         for text in handle.stuck:
-            self._record({"event": "finding", "kind": "unkillable", "message": text, "cases": list(handle.cases)})
+            self._record(lines.finding("unkillable", text, handle.cases))
         self._report_failure(handle)
         self._put_away(handle)
         self.current = None
@@ -271,20 +272,26 @@ class ExecutorSlot:
             return
         self._reported_failures.add(failure.traceback)
         message = f"the harness failed in executor {handle.name}: {failure.error}\n{failure.traceback}"
-        self._record({"event": "finding", "kind": "harness_error", "message": message, "cases": handle.cases[-1:]})
+        self._record(lines.finding("harness_error", message, handle.cases[-1:]))
 
-    def _journal(self, handle: ExecutorHandle, state: str, *, startup: float | None = None, reason: str = "") -> None:
+    def _journal(
+        self,
+        handle: ExecutorHandle,
+        state: Literal["started", "ended"],
+        *,
+        startup: float | None = None,
+        reason: str = "",
+    ) -> None:
         self._record(
-            {
-                "event": "executor",
-                "executor": handle.name,
-                "worker": self._worker,
-                "pid": handle.pid,
-                "devices": list(handle.binding.devices),
-                "state": state,
-                "startup": startup,
-                "cases": len(handle.cases),
-                "exit_status": handle.exit_status,
-                "reason": reason,
-            }
+            lines.executor(
+                handle.name,
+                state,
+                worker=self._worker,
+                pid=handle.pid,
+                devices=handle.binding.devices,
+                startup=startup,
+                cases=len(handle.cases),
+                exit_status=handle.exit_status,
+                reason=reason,
+            )
         )

@@ -13,6 +13,7 @@ from harness.checks.growth import Leak
 from harness.checks.meters.table import amounts, meter_of
 from harness.core.outcome import Outcome
 from harness.core.text import exit_text
+from harness.journal import lines as journal_lines
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
@@ -96,14 +97,13 @@ class LeakConfirmation:
                 self._end_current()
                 where = self._repeat(case, [leak.meter for leak in found], within=not is_exact).origins
         self._record(
-            {
-                "event": "confirmation",
-                "case": case.id,
-                "suspicions": dict(attempt.suspicions),
-                "growths": [dict(each) for each in repeated.growths],
-                "leaks": [leak.text for leak in found],
-                "failure": repeated.failure,
-            }
+            journal_lines.confirmation(
+                case.id,
+                suspicions=attempt.suspicions,
+                growths=repeated.growths,
+                leaks=[leak.text for leak in found],
+                failure=repeated.failure,
+            )
         )
         if repeated.failure:
             grew = f"it grew by {amounts(attempt.suspicions)}"

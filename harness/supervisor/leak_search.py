@@ -9,6 +9,7 @@ from harness.checks import batch, shm_turn
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
 from harness.core.text import counted
+from harness.journal import lines as journal_lines
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_bisect as leaks
 from harness.supervisor import leak_trials
@@ -160,16 +161,15 @@ class LeakSearch:
 
     def _note(self, suspicion: Suspicion, cases: Sequence[str], result: Result) -> None:
         self._record(
-            {
-                "event": "batch",
-                "executor": suspicion.handle.name,
-                "cases": list(cases),
-                "suspicions": dict(suspicion.suspected),
-                "leaks": [leak_trials.describe(culprits) for culprits in result.found if culprits.certain],
-                "unproven": [leak_trials.describe(culprits) for culprits in result.found if not culprits.certain],
-                "tried": result.tried,
-                "trials": result.trials,
-                "seconds": round(result.seconds, 3),
-                "failure": result.failure,
-            }
+            journal_lines.batch(
+                suspicion.handle.name,
+                cases,
+                suspicions=suspicion.suspected,
+                leaks=[leak_trials.describe(culprits) for culprits in result.found if culprits.certain],
+                unproven=[leak_trials.describe(culprits) for culprits in result.found if not culprits.certain],
+                tried=result.tried,
+                trials=result.trials,
+                seconds=result.seconds,
+                failure=result.failure,
+            )
         )

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from harness.backends import cuda
 from harness.collection import description
 from harness.collection.cases import CASE_ID, is_case
 from harness.collection.description import Description, DescriptionError
@@ -31,6 +30,7 @@ from harness.executor import seeding
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, Current
 from harness.gating.policy import Policy
+from harness.journal import lines
 from harness.journal.journal import Journal, JournalWriteError, digest
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
@@ -168,7 +168,7 @@ class Worker:
                 pool=self._pool,
                 bind=self._bind,
             )
-        elif self._pool.device.backend.accelerator or context.device == CPU.kind:
+        elif self._pool.device.backend.accelerator or context.device == self._pool.device.kind:
             os.environ.update(masks_for([self._pool.device]))
             if self._pool.device.backend.injectable:
                 os.environ[self._pool.device.backend.faults_variable] = faults.joined(context.inject)
@@ -179,7 +179,7 @@ class Worker:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
             provider.of(self._pool.device.backend).prepare(variables)
-            if cuda.INJECT in variables:
+            if self._pool.device.backend.interposed and self._pool.device.backend.faults_variable in variables:
                 front.inject_here(self.context.inject)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
@@ -224,19 +224,23 @@ class Worker:
                 raise ResumeError(changed)
         found = digest(ids)
         with self.context.journal.open("rb") as file:
-            lines = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
-            listed = any(found.encode() in line for line in lines)
-        event: dict[str, Any] = {"event": "collected", "worker": self.name, "count": len(ids), "hash": found}
-        event |= {
-            "pid": os.getpid(),
-            "part": self._resumption.part,
-            "ids": [] if listed else ids,
-            "deselected": [] if listed else deselected,
-        }
+            first = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
+            listed = any(found.encode() in line for line in first)
+        shard: dict[str, Any] = {}
         if self.context.shard:
-            event |= {"selection": digest(sorted(selected)), "selected": [] if listed else selected}
+            shard = {"selection": digest(sorted(selected)), "selected": () if listed else selected}
+        line = lines.collected(
+            self.name,
+            count=len(ids),
+            digest=found,
+            part=self._resumption.part,
+            ids=() if listed else ids,
+            deselected=() if listed else deselected,
+            pid=os.getpid(),
+            **shard,
+        )
         with self._recording():
-            self._record(event)
+            self._record(line)
 
     def note_facts(self, items: Sequence[pytest.Item]) -> None:
         """Tell the controller of an xdist run what it must know of single cases."""
@@ -414,7 +418,7 @@ class Worker:
 
     def _tell_wait(self, text: str) -> None:
         """Print at once what this worker waits for."""
-        self.journal.append({"event": "wait", "worker": self.name, "message": text})
+        self.journal.append(lines.wait(self.name, text))
         self._print(text)
 
     def tell(self, text: str) -> None:
@@ -474,7 +478,7 @@ class Worker:
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
-            self._record({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
+            self._record(lines.finding("zygote", str(error)))
             return None
 
     def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
@@ -492,7 +496,7 @@ class Worker:
         )
 
     def _record_wait(self, message: str) -> None:
-        self._record({"event": "wait", "worker": self.name, "message": message})
+        self._record(lines.wait(self.name, message))
 
 
 def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:

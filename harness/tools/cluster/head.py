@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import counted, first_of, one_line
-from harness.journal import identity, journal
+from harness.journal import identity, journal, lines
 from harness.journal.events import Finding, Finish, Start
 from harness.scheduling.interrupted_run import unlike
 from harness.scheduling.resumption import Resumption
@@ -222,7 +222,7 @@ class Head:
         self.stopped_by = name
         self._say(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
         if self._record is not None:
-            self._record.append({"event": "stopped", "by": name, "grace": self._wanted.grace})
+            self._record.append(lines.stopped(name, self._wanted.grace))
         self._act(self._queue.stop(f"the run was stopped by {name}"))
 
     # What agents say.

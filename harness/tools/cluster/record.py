@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.core.caseid import case_seed
 from harness.core.outcome import Outcome
-from harness.journal import finding_kinds, identity, journal
+from harness.journal import finding_kinds, identity, journal, lines
 from harness.journal.events import (
     Batch,
     Collected,
@@ -144,15 +144,14 @@ class RunRecord:
         self._journal.append(line, *(reference.lists if self._part == 1 else ()), *resumed)
         ids = reference.ids
         self._journal.append(
-            {
-                "event": "collected",
-                "worker": "",
-                "count": len(ids),
-                "hash": journal.digest(ids),
-                "ids": list(ids),
-                "deselected": list(reference.deselected),
-                "part": self._part,
-            }
+            lines.collected(
+                "",
+                count=len(ids),
+                digest=journal.digest(ids),
+                part=self._part,
+                ids=ids,
+                deselected=reference.deselected,
+            )
         )
 
     def prefix(self, node: str, session: int) -> str:
@@ -206,7 +205,7 @@ class RunRecord:
     def reopened(self, case: str) -> None:
         """A case that has ended without a verdict runs again."""
         self._latest.pop(case, None)
-        self._journal.append({"event": "reopened", "t": time.time(), "case": case})
+        self._journal.append({"t": time.time(), **lines.reopened(case)})
 
     def node(self, name: str, state: str, **fields: Any) -> None:
         """Something has become of a node."""
@@ -253,8 +252,7 @@ class RunRecord:
         if (kind, message) in self._findings:
             return
         self._findings.add((kind, message))
-        line = {"event": "finding", "kind": kind, "message": message, "cases": list(cases), "host": node}
-        self._journal.append(line if reproduce is None else {**line, "reproduce": reproduce})
+        self._journal.append(lines.finding(kind, message, cases, reproduce=reproduce, host=node))
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Write down a line of the head."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.journal import journal
+from harness.journal import journal, lines
 from harness.journal.events import Finish, RunStarted, Start
 from harness.journal.journal import Journal, JournalContents
 from harness.supervisor.minimise import minimise
@@ -147,14 +147,13 @@ def record(run_dir: Path, found: Dependence) -> None:
     """Write the result into the journal of the run."""
     with Journal(run_dir / journal.FILE_NAME) as file:
         file.append(
-            {
-                "event": "bisected",
-                "case": found.company.case,
-                "outcome": found.company.outcome.value,
-                "culprits": list(found.culprits),
-                "trials": found.trials,
-                "reproduce": found.company.command(found.culprits),
-            }
+            lines.bisected(
+                found.company.case,
+                outcome=found.company.outcome.value,
+                culprits=found.culprits,
+                trials=found.trials,
+                reproduce=found.company.command(found.culprits),
+            )
         )
 
 

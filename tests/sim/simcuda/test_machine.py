@@ -9,10 +9,10 @@ import pytest
 
 from harness.backends import simcuda
 from harness.controller import machine as chosen
-from harness.controller.machine import DeviceError
 from harness.devices import software
 from harness.devices.declared import MachineError
 from harness.devices.detected import Detected
+from harness.devices.device import DeviceError
 from harness.sim.simcuda import machine
 from harness.sim.softdevice.build import CSRC
 
