@@ -197,37 +197,43 @@ class ExecutorHandle:
         with writing(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
         compiler_caches.share_default(temp)
-        own_end, executor_end = socket.socketpair()
-        order: Message = {
-            "executor": name,
-            "env": dict(binding.environment),
-            "temp": str(temp),
-            "kind": binding.kind,
-            "library": binding.library,
-            "workerinput": binding.workerinput,
-            "leak_check": binding.leak_check,
-            "snapshots": str(kept) if binding.snapshots else None,
-        }
-        seconds, rest = divmod(SEND_LIMIT, 1.0)
-        own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
-        self._channel = Channel(own_end, f"executor {name}")
-        with executor_end:
-            try:
-                given = [executor_end.fileno(), *outputs.descriptors()]
-                if ahead:
-                    link.order(order, given)
-                else:
-                    self.pid = link.spawn(order, given)
-            except ZygoteError:
-                self.close()
-                temp_folder.remove(temp)
-                raise
+        channel = self._spawn(ahead=ahead)
         self._poll = select.poll()
-        self._poll.register(own_end, select.POLLIN)
+        self._poll.register(channel, select.POLLIN)
         self._poll.register(link.channel, select.POLLIN)
         self._poll.register(link.stop, select.POLLIN)
         if link.cold:
             self._await_ready()
+
+    def _spawn(self, *, ahead: bool) -> socket.socket:
+        """Have the executor forked. Returns this end of its socket. Raises ZygoteError."""
+        binding = self.binding
+        own_end, executor_end = socket.socketpair()
+        order: Message = {
+            "executor": self.name,
+            "env": dict(binding.environment),
+            "temp": str(self.temp),
+            "kind": binding.kind,
+            "library": binding.library,
+            "workerinput": binding.workerinput,
+            "leak_check": binding.leak_check,
+            "snapshots": str(self.kept) if binding.snapshots else None,
+        }
+        seconds, rest = divmod(SEND_LIMIT, 1.0)
+        own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
+        self._channel = Channel(own_end, f"executor {self.name}")
+        with executor_end:
+            try:
+                given = [executor_end.fileno(), *self.outputs.descriptors()]
+                if ahead:
+                    self._link.order(order, given)
+                else:
+                    self.pid = self._link.spawn(order, given)
+            except ZygoteError:
+                self.close()
+                temp_folder.remove(self.temp)
+                raise
+        return own_end
 
     def await_start(self) -> bool:
         """Wait for an executor that was started ahead. Returns whether it is fit for use: it lives, and has not failed.

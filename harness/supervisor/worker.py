@@ -128,44 +128,54 @@ class Worker:
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
-            self._stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, name)
-            self._zygotes = ZygoteLinks(
-                context,
-                name,
-                self._stop,
-                record=self._record,
-                on_write_error=self._note_failure,
-                skip_early_exit_handlers=not self._pool.device.backend.hardware,
-            )
-            self._slot = ExecutorSlot(
-                worker=name,
-                temp=Path(context.temp_dir),
-                files=Path(context.run_dir) / kept_files.FOLDER,
-                record=self._record,
-                stop=self._stop,
-                leases=self._device_leases(),
-                connect=self._zygotes.connect,
-                after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
-                await_release=self._pool.await_release,
-                numbered=self._resumption.executors.get(name, 0),
-            )
-            self._supervisor = Supervisor(
-                context,
-                self.policy,
-                self._preparation,
-                worker=name,
-                record=self._record,
-                late=late,
-                slot=self._slot,
-                pool=self._pool,
-                bind=self._bind,
-            )
+            self._start_isolation(late)
         elif self._pool.device.backend.accelerator or context.device == self._pool.device.kind:
-            os.environ.update(masks_for([self._pool.device]))
-            if self._pool.device.backend.injectable:
-                os.environ[self._pool.device.backend.faults_variable] = faults.joined(context.inject)
-            if context.variables:
-                self._prepare_process(context.variables)
+            self._offer_devices_here()
+
+    def _start_isolation(self, late: Callable[[pytest.TestReport], None]) -> None:
+        """Set up what takes cases to executors."""
+        context = self.context
+        self._stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, self.name)
+        self._zygotes = ZygoteLinks(
+            context,
+            self.name,
+            self._stop,
+            record=self._record,
+            on_write_error=self._note_failure,
+            skip_early_exit_handlers=not self._pool.device.backend.hardware,
+        )
+        self._slot = ExecutorSlot(
+            worker=self.name,
+            temp=Path(context.temp_dir),
+            files=Path(context.run_dir) / kept_files.FOLDER,
+            record=self._record,
+            stop=self._stop,
+            leases=self._device_leases(),
+            connect=self._zygotes.connect,
+            after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
+            await_release=self._pool.await_release,
+            numbered=self._resumption.executors.get(self.name, 0),
+        )
+        self._supervisor = Supervisor(
+            context,
+            self.policy,
+            self._preparation,
+            worker=self.name,
+            record=self._record,
+            late=late,
+            slot=self._slot,
+            pool=self._pool,
+            bind=self._bind,
+        )
+
+    def _offer_devices_here(self) -> None:
+        """Set the environment of this process, for cases that run in it. Raises pytest.UsageError."""
+        device = self._pool.device
+        os.environ.update(masks_for([device]))
+        if device.backend.injectable:
+            os.environ[device.backend.faults_variable] = faults.joined(self.context.inject)
+        if self.context.variables:
+            self._prepare_process(self.context.variables)
 
     def _prepare_process(self, variables: Mapping[str, str]) -> None:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
