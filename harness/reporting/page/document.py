@@ -21,7 +21,7 @@ from harness.reporting.page.model import IN_FULL, Page, duration
 _PACKAGE = "harness.reporting.page"
 #: In this order in the page. The plots' library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
-_SCRIPTS = ("uplot.min.js", "text.js", "page.js")
+_SCRIPTS = ("uplot.min.js", "shared.js", "page.js")
 #: Ids of cases that a list names.
 LISTED = 20
 

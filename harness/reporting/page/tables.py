@@ -180,7 +180,8 @@ _OWN = {"versions": "Versions", "environment": "Variables", "devices": "Devices"
 def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) -> Iterable[Facts]:
     """The facts of the ``run`` line and of environment.json, in groups. Whatever the file has is shown."""
     if run is not None:
-        yield Facts("Run", tuple(_flat({name: getattr(run, name) for name in _RUN})))
+        ran = "" if run.imported is None else run.imported.text
+        yield Facts("Run", tuple(_flat({**{name: getattr(run, name) for name in _RUN}, "ran": ran})))
     if known is not None:
         yield Facts("Machine and command", tuple(_flat({n: v for n, v in known.items() if n not in (*_OWN, "schema")})))
         for name, title in _OWN.items():

@@ -392,6 +392,11 @@ def _devices(record: Record) -> Iterator[str]:
         yield f"journal line {number}: something ran on device {uuid}, which is not a device of the run"
 
 
+def _imported(record: Record) -> Iterator[str]:
+    if record.run.imported is not None:
+        yield f"its cases were run {record.run.imported.text}: only a run of the harness is evidence"
+
+
 def _software(record: Record) -> Iterator[str]:
     """Whoever claims a GPU has no trace of a simulated one."""
     run, known = record.run, record.environment
@@ -498,6 +503,7 @@ def _attempt(event: Start | Finish) -> Attempt:
 _Check = Callable[[Record], Iterator[str]]
 _UNFINISHED: tuple[_Check, ...] = (_not_ended, _without_verdict, _shards)
 _WRONG: tuple[_Check, ...] = (
+    _imported,
     _torn,
     _parts,
     _forced,
