@@ -118,7 +118,7 @@ def run(
         engines.check_request(nodes, slurm_option or ())
         command = engines.allocate(nodes, slurm_option or (), [sys.executable, "-m", "harness.cli", *sys.argv[1:]])
         _become(command)
-    asked = cluster.Asked(
+    asked = cluster.ClusterOptions(
         arguments=tuple(arguments),
         argv=argv,
         results_dir=results_dir,
@@ -144,7 +144,7 @@ def run(
         case EngineName.LOCAL:
             made = engines.Local(nodes, python, words)
     try:
-        status = cluster.run(asked, made, _say)
+        status = cluster.run_cluster(asked, made, _say)
     except WriteError as error:
         print(f"harness: {error}; make room, then type: harness cluster run … --resume DIR", file=sys.stderr)
         raise typer.Exit(EXIT_INTERNAL) from None
@@ -181,7 +181,7 @@ def manifest(
     """
     from harness.tools.cluster import manifest as manifests
 
-    wanted = manifests.Wanted(
+    wanted = manifests.ManifestRequest(
         image=image,
         claim=claim,
         arguments=tuple(arguments),
@@ -192,9 +192,9 @@ def manifest(
         resource=resource,
         folder=folder,
         deadline=deadline,
-        node_selector=manifests.pairs(node_selector or ()),
+        node_selector=manifests.label_pairs(node_selector or ()),
     )
-    sys.stdout.write(manifests.text(wanted))
+    sys.stdout.write(manifests.manifest_text(wanted))
 
 
 def _become(command: list[str]) -> None:

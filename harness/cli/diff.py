@@ -56,12 +56,12 @@ def diff(
         raise DiffError(f"{str(run_dirs[0])!r} alone cannot be compared: give a baseline and a new run, or more runs")
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
         raise DiffError("a run cannot be compared with itself: give each directory once")
-    *baseline, new = (record.read(path) for path in run_dirs)
-    found = comparison.compare(baseline, new)
+    *baseline, new = (record.read_run_record(path) for path in run_dirs)
+    found = comparison.compare_runs(baseline, new)
     write = {
-        Form.TEXT: comparison_text.text,
-        Form.JSON: comparison_text.as_json,
-        Form.MARKDOWN: comparison_text.markdown,
+        Form.TEXT: comparison_text.comparison_text,
+        Form.JSON: comparison_text.comparison_json,
+        Form.MARKDOWN: comparison_text.comparison_markdown,
     }
     sys.stdout.write(write[form](found))
     if found.is_worse(strict=strict):

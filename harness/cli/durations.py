@@ -33,8 +33,8 @@ def durations(
     runs = [History.of_runs([path]).seconds for path in run_dirs]
     if not any(runs):
         raise HarnessError(f"no case ran in {', '.join(repr(str(path)) for path in run_dirs)}")
-    found = slow_files.measured(runs)
-    text = slow_files.text(found)
+    found = slow_files.measured_slow_files(runs)
+    text = slow_files.slow_files_text(found)
     if out is None:
         sys.stdout.write(text)
         return

@@ -61,7 +61,7 @@ def package(
     if not manifest.complete:
         print("the run is not complete: harness verify refuses the archive")
     if sign is not None:
-        print(f"signed: {clean(str(signature.sign(out, sign)))}")
+        print(f"signed: {clean(str(signature.sign_archive(out, sign)))}")
 
 
 def verify(
@@ -103,7 +103,9 @@ def verify(
 
     if (identity or signature_file) and signers is None:
         raise typer.BadParameter("--identity and --signature need --signers: the file of allowed signers")
-    demands = verification.Demands(require_green, require_gpu, [mustpass.read(path) for path in must_pass or ()])
+    demands = verification.Demands(
+        require_green, require_gpu, [mustpass.read_must_pass(path) for path in must_pass or ()]
+    )
     if extract is not None and extract.exists():
         raise ArchiveError(f"--extract={str(extract)!r} exists already: name a new folder")
     if evidence.exists() and not evidence.is_file():
@@ -113,25 +115,31 @@ def verify(
     except OSError as error:
         raise ArchiveError(f"cannot read {str(evidence)!r}: {error.strerror}") from None
     with file:
-        found = verification.verify(file, evidence, demands, max_size << 20)
+        found = verification.verify_archive(file, evidence, demands, max_size << 20)
         problems, who = list(found.problems), ""
         if signers is not None:
-            who, problem = signature.problem(file, signature_file or signature.path_of(evidence), signers, identity)
+            who, problem = signature.signature_problem(
+                file, signature_file or signature.signature_path(evidence), signers, identity
+            )
             problems += [problem] if problem else []
         if problems or found.record is None or found.manifest is None:
             print(f"refused: {clean(str(evidence))}", file=sys.stderr)
             _list(problems)
             raise typer.Exit(EXIT_RED)
-        for line in verification.lines(found.record, found.manifest):
+        for line in verification.verification_lines(found.record, found.manifest):
             print(line)
         print("  shown: its files are unchanged since they were packed, and the results follow from its journal")
         if who:
             print(f"  signed by {clean(who)}")
         else:
-            there = f"; {signature.path_of(evidence)} was not examined" if signature.path_of(evidence).exists() else ""
+            there = (
+                f"; {signature.signature_path(evidence)} was not examined"
+                if signature.signature_path(evidence).exists()
+                else ""
+            )
             print(f"  not shown: who made it, and that nobody wrote all of it anew; that takes --signers{clean(there)}")
         if extract is not None:
-            verification.extract(file, extract)
+            verification.extract_archive(file, extract)
             print(f"  extracted into {clean(str(extract))}")
 
 

@@ -16,7 +16,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 
 if TYPE_CHECKING:
-    from harness.catalog.catalog import Entry
+    from harness.catalog.catalog import CatalogEntry
 
 SUITES = "suites"
 #: Short options of pytest that take a value.
@@ -101,7 +101,7 @@ def run(
     if results.exists():
         raise NothingToRunError(f"--results-dir={str(results)!r} exists already: name a new folder")
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}"]
-    found = campaign.conduct(
+    found = campaign.run_orders(
         chosen or [faults.Injection(name) for name in known],
         campaign.Runs(tuple(cases), (*given, *options), results, device).run,
         results,
@@ -109,7 +109,7 @@ def run(
         first=first,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    print(campaign.as_text(found), end="")
+    print(campaign.orders_text(found), end="")
     print(f"results: {results}")
     if not found.green:
         raise typer.Exit(EXIT_RED)
@@ -144,13 +144,13 @@ def _suites(device: str) -> list[str]:
     """The folders of the suites with cases for the device. Raises NothingToRunError if there are none."""
     from harness.catalog import catalog
 
-    entries = catalog.catalog([SUITES])
+    entries = catalog.collect_catalog([SUITES])
     folders = sorted({f"{SUITES}/{entry.suite}" for entry in entries if _is_for(entry, device)})
     if not folders:
         raise NothingToRunError(f"no suite in {SUITES} has cases that require an accelerator: name cases after --")
     return folders
 
 
-def _is_for(entry: Entry, device: str) -> bool:
+def _is_for(entry: CatalogEntry, device: str) -> bool:
     wanted: Sequence[object] = [mark.get(name) for mark in entry.requires for name in ("accelerator", "device")]
     return True in wanted or bool({device, BACKENDS[device].torch_type} & set(wanted))

@@ -37,5 +37,5 @@ def kit(
     version = python or ".".join(platform.python_version_tuple()[:2])
     if not re.fullmatch(r"3\.\d{1,2}", version):
         raise typer.BadParameter(f"--python {python!r}: expected a version such as 3.12")
-    made = kits.make(root.resolve(), out, python=version, platforms=platforms or [])
+    made = kits.make_kit(root.resolve(), out, python=version, platforms=platforms or [])
     print(f"wrote {made.path}: {made.size / 1e6:.1f} MB, {len(made.wheels)} wheels, for Python {version}")

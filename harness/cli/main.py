@@ -30,7 +30,7 @@ from harness.core.outcome import EXIT_RED, EXIT_USAGE
 from harness.core.text import counted, one_line
 
 if TYPE_CHECKING:
-    from harness.catalog.catalog import Entry
+    from harness.catalog.catalog import CatalogEntry
     from harness.devices.device import Inventory
 #: The exit status of typer for a usage error.
 _TYPERS_USAGE = 2
@@ -177,9 +177,11 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     from harness.journal import journal
     from harness.tools import device_history
-    from harness.tools.matrix.folders import find
+    from harness.tools.matrix.folders import find_runs
 
-    found = device_history.history(journal.read_run(path / journal.FILE_NAME) for path in find(folders).runs)
+    found = device_history.device_history(
+        journal.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
+    )
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
         return
@@ -270,47 +272,50 @@ def catalog(
 
         home = Home.find()
         chosen, configs = home.arguments(chosen, Path.cwd()), home.folder / "configs"
-    entries = cases.catalog(chosen)
+    entries = cases.collect_catalog(chosen)
     if hardware:
         entries = _promised(entries, hardware, configs)
     if exclude:
         from harness.gating import patterns
 
-        entries = [entry for entry in entries if not any(patterns.matches(each, entry.id) for each in exclude)]
+        entries = [entry for entry in entries if not any(patterns.matches_pattern(each, entry.id) for each in exclude)]
     if must_pass is not None:
         _keep_must_pass(entries, must_pass, update=update, description=description)
     elif format_ is Format.JSON:
-        print(cases.as_json(entries))
+        print(cases.catalog_json(entries))
     elif format_ is Format.MARKDOWN:
         from harness.catalog import suites_page
 
-        print(suites_page.page(entries, Path()), end="")
+        print(suites_page.suites_page(entries, Path()), end="")
     else:
         _print_catalog(entries)
 
 
-def _promised(entries: list[Entry], name: str, configs: Path) -> list[Entry]:
+def _promised(entries: list[CatalogEntry], name: str, configs: Path) -> list[CatalogEntry]:
     """The cases whose requirements this kind of hardware promises to meet."""
     from harness.gating import requirements
     from harness.gating.hardware import load_hardware
     from harness.gating.implication import implication
 
     kind = load_hardware(name, configs, Path()).value
-    known = requirements.parse({**kind.device, **kind.offers})
-    conditions = ((entry, [each for mark in entry.requires for each in requirements.parse(mark)]) for entry in entries)
+    known = requirements.parse_requirements({**kind.device, **kind.offers})
+    conditions = (
+        (entry, [each for mark in entry.requires for each in requirements.parse_requirements(mark)])
+        for entry in entries
+    )
     return [entry for entry, wanted in conditions if not wanted or implication(wanted, known).certain]
 
 
-def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, description: str) -> None:
+def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, description: str) -> None:
     from harness.gating import mustpass
 
     ids = [entry.id for entry in entries]
     if update or not path.exists():
-        written = mustpass.write(path, ids, description)
+        written = mustpass.write_must_pass(path, ids, description)
         print(f"wrote {path}: {counted(len(written.ids), 'case')}, {written.hash}")
         return
-    listed = mustpass.read(path)
-    missing, new = mustpass.check(listed, ids), sorted({*ids} - {*listed.ids})
+    listed = mustpass.read_must_pass(path)
+    missing, new = mustpass.check_must_pass(listed, ids), sorted({*ids} - {*listed.ids})
     for case_id in missing:
         print(f"does not exist: {case_id}")
     for case_id in new:
@@ -335,18 +340,18 @@ def bisect(
     from harness.journal import journal
     from harness.tools.diagnosis import order
 
-    company = order.company_of(journal.read_run(run_dir / journal.FILE_NAME), case)
+    company = order.company_of(journal.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
     print(f"{case} was {company.outcome} after {counted(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
-    order.record(run_dir, found)
+    order.record_dependence(run_dir, found)
     for culprit in found.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
     print(f"goes wrong:     {company.command(found.culprits)}")
     print(f"does not alone: {company.command([])}")
 
 
-def _print_catalog(entries: list[Entry]) -> None:
+def _print_catalog(entries: list[CatalogEntry]) -> None:
     from rich.table import Table
 
     from harness.catalog.catalog import covered_in_part

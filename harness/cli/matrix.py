@@ -65,18 +65,18 @@ def page(
     from harness.tools.matrix import model, text
     from harness.tools.matrix import page as pages
     from harness.tools.matrix.fleet import Fleet, exit_status
-    from harness.tools.matrix.reading import read_all
+    from harness.tools.matrix.reading import read_summaries
 
-    found = run_folders.find(folders)
+    found = run_folders.find_runs(folders)
     gc.disable()  # millions of small values, and no circles among them
     fleet = Fleet(found.notes)
-    for run in read_all(found.runs):
+    for run in read_summaries(found.runs):
         fleet.add(run)
     made = fleet.matrix()
-    write_atomically(out, pages.render(made))
+    write_atomically(out, pages.render_matrix(made))
     if json_out is not None:
-        write_atomically(json_out, model.as_json(made))
-    sys.stdout.write(text.text(made))
+        write_atomically(json_out, model.matrix_json(made))
+    sys.stdout.write(text.matrix_text(made))
     print(f"wrote {out}" + (f" and {json_out}" if json_out is not None else ""))
     if not exit_zero and (status := exit_status(made)):
         raise typer.Exit(status)
@@ -120,7 +120,7 @@ def plan(
 
     every = jobs.all_jobs(load_plan(file, _CONFIGS, Path()))
     chosen = jobs.select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])
-    text, note = formats.written(chosen, format_, by)
+    text, note = formats.formatted_plan(chosen, format_, by)
     sys.stdout.write(text)
     if note:
         print(f"harness: {note}", file=sys.stderr)

@@ -40,7 +40,7 @@ def list_(
 
     from harness.tools.mutation import source
 
-    known = source.read(catalogue)
+    known = source.read_source(catalogue)
     if as_json:
         rows = {
             name: {"breaks": each.breaks, "device": each.device, "suites": list(each.suites)}
@@ -96,7 +96,7 @@ def run(
     from harness.tools.mutation import campaign, demonstration, source, table
     from harness.tools.mutation.breaks import BreakError
 
-    chosen = _chosen(source.read(catalogue), only or [], device or [])
+    chosen = _chosen(source.read_source(catalogue), only or [], device or [])
     if suites:
         chosen = [dataclasses.replace(each, suites=tuple(suites)) for each in chosen]
     results = (results_dir or Path("results") / f"mutate-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
@@ -107,17 +107,17 @@ def run(
         names = [each.name for each in chosen if each.device == kind and each.apply is not None]
         unusable |= demonstration.unusable(names, kind, catalogue)
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}", *(arguments or ["-n0"])]
-    found = campaign.conduct(
+    found = campaign.run_mutations(
         chosen,
         campaign.Runner(results, options, catalogue),
         unusable,
         jobs=jobs,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    print(table.as_text(found), end="")
+    print(table.mutation_text(found), end="")
     print(f"results: {results}")
     if json_file is not None:
-        write_atomically(json_file, table.as_json(found).encode("ascii"))
+        write_atomically(json_file, table.mutation_json(found).encode("ascii"))
     if not found.green:
         raise typer.Exit(EXIT_RED)
 

@@ -192,7 +192,7 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in shown)} |"
 
 
-def write(folder: Path) -> None:
+def write_reference(folder: Path) -> None:
     """Write both pages into the folder of the documentation."""
     folder.joinpath("options.md").write_text(options_page(), encoding="utf-8")
     folder.joinpath("commands.md").write_text(commands_page(), encoding="utf-8")
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print(f"usage: {REGENERATE}", file=sys.stderr)
         return 4
-    write(Path(arguments[0]))
+    write_reference(Path(arguments[0]))
     return 0
 
 

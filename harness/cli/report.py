@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.journal.journal import JournalContents
     from harness.journal.ledger import Ledger
     from harness.journal.stored_run import StoredRun
-    from harness.reporting.junit import Report
+    from harness.reporting.junit import JunitReport
 
 
 _STANDARD_OUTPUT = "-"
@@ -76,9 +76,9 @@ def show(
     from harness.journal.ledger import Ledger
     from harness.reporting import junit
 
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
-    written = junit.write(run_dir, ledger)
+    written = junit.write_junit(run_dir, ledger)
     _print_report(contents, ledger, written, growth=growth)
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
@@ -104,7 +104,7 @@ def html(
     from harness.devices.capabilities import size
     from harness.reporting.page import report
 
-    path = report.write(run_dir, out=out)
+    path = report.write_html_report(run_dir, out=out)
     print(f"wrote {path} ({size(path.stat().st_size)})")
 
 
@@ -135,9 +135,9 @@ def junit(
     if flavour and flavour not in JUNIT_FLAVOURS:
         raise ReportError(f"--junit-flavour={flavour!r}: expected one of {', '.join(JUNIT_FLAVOURS)}")
     if out == _STANDARD_OUTPUT:
-        reports.write_to(sys.stdout.buffer, run_dir, flavour=flavour)
+        reports.stream_junit(sys.stdout.buffer, run_dir, flavour=flavour)
     else:
-        print(reports.write(run_dir, flavour=flavour, out=Path(out) if out else None).text)
+        print(reports.write_junit(run_dir, flavour=flavour, out=Path(out) if out else None).text)
 
 
 @app.command("json")
@@ -149,7 +149,7 @@ def as_json(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     from harness.reporting import report_json
 
     with _results(run_dir) as (results, known):
-        _write(out, report_json.chunks(results, known))
+        _write(out, report_json.report_json_chunks(results, known))
 
 
 @app.command()
@@ -173,7 +173,7 @@ def markdown(
     if annotations and out == _STANDARD_OUTPUT:
         raise ReportError('--annotations prints to standard output: add -o FILE, for example -o "$GITHUB_STEP_SUMMARY"')
     with _results(run_dir) as (results, known):
-        _write(out, [github.summary(results, known)], append=True)
+        _write(out, [github.job_summary(results, known)], append=True)
         for command in github.workflow_commands(results) if annotations else ():
             print(command)
 
@@ -190,7 +190,7 @@ def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     if out != _STANDARD_OUTPUT and not out.endswith(".prom"):
         raise ReportError(f"-o {out!r}: the textfile collector reads only files whose name ends with .prom")
     with _results(run_dir) as (results, known):
-        _write(out, [metrics.text(results, known)])
+        _write(out, [metrics.prometheus_text(results, known)])
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
 
     with StoredRun.of(run_dir) as results:
         try:
-            known = environment.read(run_dir)
+            known = environment.read_environment(run_dir)
         except EnvironmentFileError as error:
             print(f"harness: {error}; the report does without it", file=sys.stderr)
             known = None
@@ -253,27 +253,29 @@ def merge(
     from harness.reporting import junit
     from harness.reporting.page import report
 
-    parts = [merging.part_of(str(path), journal.read_run(path / journal.FILE_NAME)) for path in shards]
-    problems = merging.problems(parts)
+    parts = [merging.part_of(str(path), journal.read_run_journal(path / journal.FILE_NAME)) for path in shards]
+    problems = merging.merge_problems(parts)
     for problem in problems:
         print(f"harness: {problem}", file=sys.stderr)
     if problems:
         raise typer.Exit(EXIT_RED)
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     argv = ["harness", "report", "merge", *map(str, shards), "-o", str(out)]
-    events = merging.merged(parts, run_id=run_id, argv=argv, now=time.time())
-    environments = {str(part.shard): known for part in parts if (known := environment.read(Path(part.name)))}
-    contents = merging.write(out, events, environments)
+    events = merging.merged_events(parts, run_id=run_id, argv=argv, now=time.time())
+    environments = {
+        str(part.shard): known for part in parts if (known := environment.read_environment(Path(part.name)))
+    }
+    contents = merging.write_merged_run(out, events, environments)
     ledger = Ledger.from_journal(contents)
-    written = junit.write(out, ledger)
-    report.write(out, contents)
+    written = junit.write_junit(out, ledger)
+    report.write_html_report(out, contents)
     _print_report(contents, ledger, written, growth=False)
     print(f"merged {counted(len(parts), 'shard')} into {out}")
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
 
 
-def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
+def _print_report(contents: JournalContents, ledger: Ledger, written: JunitReport, *, growth: bool) -> None:
     from harness.core.text import clean, one_line
     from harness.reporting import leak_searches, plot
     from harness.reporting.repetitions import repetitions
@@ -296,13 +298,13 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     for bisected in ledger.bisected:
         line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
         line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")
-    for text in leak_searches.unproven(ledger.searches):
+    for text in leak_searches.unproven_leaks(ledger.searches):
         line(text)
     repeated = repetitions(ledger)
     for each in repeated:
         if each.grows or growth:
             line(f"{each.word} {each.case}", "bold" if each.grows else None)
-            for text in (each.text, *each.plot(blocks=plot.fits(console.encoding))):
+            for text in (each.text, *each.plot(blocks=plot.can_encode_blocks(console.encoding))):
                 line(f"    {text}")
     if growth and not repeated:
         line(
@@ -330,6 +332,6 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     line(
         f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
         f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
-        f"{leak_searches.cost(ledger.searches)}"
+        f"{leak_searches.leak_search_cost(ledger.searches)}"
     )
     line(written.text)

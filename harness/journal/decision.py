@@ -45,7 +45,7 @@ class Decision(Generic[E]):
     ruled: E | None
 
 
-def decide(finishes: Sequence[E], started: int) -> Decision[E]:
+def decide_outcome(finishes: Sequence[E], started: int) -> Decision[E]:
     """The verdict, from the ended attempts in order and the number of started ones. See harness.core.outcome.settle."""
     outcome = settle(
         [
@@ -60,7 +60,7 @@ def decide(finishes: Sequence[E], started: int) -> Decision[E]:
     return Decision(outcome, _decided(outcome, finishes) if ruled is None else _ruled_on(finishes), ruled)
 
 
-def reopened(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
+def reopened_attempts(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
     """The attempts that still count when a resumed run takes up the case: those that ended without a verdict do not.
 
     `not_final` makes a copy of an attempt that is not final.
@@ -72,7 +72,7 @@ def reopened(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
     ]
 
 
-def not_run(stopped: str) -> str:
+def not_run_message(stopped: str) -> str:
     """Why a case without a start has no verdict. `stopped`: the signal that stopped the run, if one did.
 
     It does not say that the case did not run: a worker that is killed may have run its last cases without a line.

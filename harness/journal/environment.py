@@ -46,7 +46,7 @@ class EnvironmentFileError(HarnessError):
 KIND = FileKind("environment file", f"give a run directory with {FILE_NAME}", EnvironmentFileError, 16 << 20)
 
 
-def collect(
+def collect_environment(
     inventory: Inventory,
     *,
     argv: Sequence[str],
@@ -93,16 +93,16 @@ def collect(
         "under": under,
         "rootdir": clean(str(rootdir)),
         "git": git_state(rootdir),
-        "environment": recorded(os.environ if environ is None else environ),
+        "environment": recorded_variables(os.environ if environ is None else environ),
     }
 
 
-def write(run_dir: Path, facts: Mapping[str, Any]) -> Path:
-    """Write `facts`, as `collect` returns them, to ``run_dir/environment.json``. Raises WriteError."""
+def write_environment(run_dir: Path, facts: Mapping[str, Any]) -> Path:
+    """Write `facts`, as `collect_environment` returns them, to ``run_dir/environment.json``. Raises WriteError."""
     return write_atomically(run_dir / FILE_NAME, (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode("ascii"))
 
 
-def read(run_dir: Path) -> dict[str, Any] | None:
+def read_environment(run_dir: Path) -> dict[str, Any] | None:
     """The facts of a run; None if it has no such file. Raises EnvironmentFileError if the file is none of ours."""
     path = run_dir / FILE_NAME
     data = KIND.read_if_exists(path)
@@ -123,7 +123,7 @@ def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
 
 
-def recorded(environ: Mapping[str, str]) -> dict[str, str]:
+def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The recorded variables by name. If the name looks like a secret, only the fact that it is set is recorded."""
     return {
         clean(name): "(set, not recorded)" if _SECRET.search(name) else clean(value)

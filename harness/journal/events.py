@@ -99,7 +99,7 @@ class Collected(_Line):
     worker: str
     count: int = Field(ge=0)
     hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """harness.journal.journal.digest of the ids. All workers of a run have the same hash."""
+    """harness.journal.journal.digest_of_ids of the ids. All workers of a run have the same hash."""
     ids: tuple[Name, ...] = ()
     """Node ids in order. They may be left out if another line with the same hash has them."""
     deselected: tuple[Name, ...] = ()
@@ -109,7 +109,7 @@ class Collected(_Line):
     part: int = Field(default=1, ge=1)
     """The part of the run, see the `run` line."""
     selection: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
-    """Only for a shard: harness.journal.journal.digest of the sorted ids of all selected cases, of all shards."""
+    """Only for a shard: digest_of_ids of the sorted ids of the selected cases of all shards."""
     selected: tuple[Name, ...] = ()
     """Only for a shard: ids of all selected cases, of all shards, in collection order. May be left out like `ids`."""
 
@@ -120,7 +120,7 @@ class MustPass(_Line):
     event: Literal["must_pass"]
     name: Name
     hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """harness.journal.journal.digest of the ids."""
+    """harness.journal.journal.digest_of_ids of the ids."""
     ids: tuple[Name, ...]
 
 
@@ -475,7 +475,7 @@ Event = Annotated[
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-def schema() -> dict[str, Any]:
+def journal_schema() -> dict[str, Any]:
     """The JSON schema of one line of a journal."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -485,10 +485,10 @@ def schema() -> dict[str, Any]:
     }
 
 
-def schema_text() -> str:
+def journal_schema_text() -> str:
     """The contents of the shipped schema file."""
-    return json.dumps(schema(), indent=2) + "\n"
+    return json.dumps(journal_schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA_FILE.write_text(journal_schema_text(), encoding="utf-8")

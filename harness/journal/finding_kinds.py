@@ -41,7 +41,7 @@ OF_SESSION = frozenset({"damaged_journal", "executor_exit", "session", "teardown
 _NUMBERS = re.compile(r"(?<![A-Za-z])0x[0-9a-fA-F]+|[0-9]+(?:[.,][0-9]+)*")
 
 
-def same(kind: str, message: str, cases: Collection[str], other: tuple[str, str, Collection[str]]) -> bool:
+def is_same_finding(kind: str, message: str, cases: Collection[str], other: tuple[str, str, Collection[str]]) -> bool:
     """Whether a finding is the `other` one, of another run, which is given as kind, message and cases.
 
     Both have the same kind, and a case in common or the same text, whatever the numbers in it are: process ids, sizes

@@ -46,7 +46,7 @@ class Difference:
         return f"{self.name} is {_quoted(self.second)}, that of most is {_quoted(self.first)}"
 
 
-def of(
+def run_identity(
     inventory: Inventory, *, suites: str, waivers: Sequence[Mapping[str, Any]], lists: Sequence[tuple[str, str]]
 ) -> dict[str, str]:
     """The identity of a run: a text for each name. `suites` is the hash of the suites' files.
@@ -71,7 +71,7 @@ def waivers_digest(waivers: Sequence[Mapping[str, Any]]) -> str:
     return f"sha256:{hashlib.sha256(listed).hexdigest()}" if waivers else "none"
 
 
-def facts(run: RunStarted) -> dict[str, str]:
+def identity_facts(run: RunStarted) -> dict[str, str]:
     """All that must be the same in two runs before their results are put together, by name."""
     settings = {f"--{name.replace('_', '-')}": _text(value) for name, value in run.settings.items() if name not in FREE}
     return {

@@ -47,10 +47,10 @@ class JournalWriteError(JournalError, WriteError):
     """A journal cannot be written."""
 
 
-def digest(ids: Iterable[str]) -> str:
+def digest_of_ids(ids: Iterable[str]) -> str:
     r"""The hash that identifies a list of cases: ``sha256:`` and the hex digest of the ids joined by ``\n``.
 
-    A lone surrogate is hashed as its visible escape, because `read` returns it so.
+    A lone surrogate is hashed as its visible escape, because `read_journal` returns it so.
     """
     return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()
 
@@ -90,8 +90,8 @@ class Journal:
     def _line(self, event: Mapping[str, Any]) -> bytes:
         try:
             event = {"event": event["event"], "t": clock.now(), **event}
-            if not line_check.is_plain(event):
-                event = line_check.mended(json.loads(_encode_any(event)), _refused)
+            if not line_check.is_plain_event(event):
+                event = line_check.mended_event(json.loads(_encode_any(event)), _refused)
             return _encode(event).encode("ascii") + b"\n"
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
@@ -157,7 +157,7 @@ class JournalContents:
     unknown: tuple[Unknown, ...] = ()
 
 
-def read(path: Path) -> JournalContents:
+def read_journal(path: Path) -> JournalContents:
     """Read a journal. Its writers may have been killed or may still be running.
 
     Lone surrogates in texts become visible escapes. Raises JournalError, which names the file, if the file is missing,
@@ -168,7 +168,7 @@ def read(path: Path) -> JournalContents:
 
 def _parse_whole(path: Path, data: bytes) -> JournalContents:
     refuse_foreign(path, data)
-    return parse(path, data)
+    return parse_journal(path, data)
 
 
 def refuse_foreign(path: Path, data: bytes) -> None:
@@ -177,22 +177,22 @@ def refuse_foreign(path: Path, data: bytes) -> None:
         raise JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
 
 
-def read_run(path: Path) -> JournalContents:
-    """Like `read`, for the journal of a run. Also raises JournalError if no run started in it."""
-    return parse_run(path, _bytes_of(path))
+def read_run_journal(path: Path) -> JournalContents:
+    """Like `read_journal`, for the journal of a run. Also raises JournalError if no run started in it."""
+    return parse_run_journal(path, _bytes_of(path))
 
 
-def parse_run(path: Path, data: bytes) -> JournalContents:
-    """Like `read_run`, for bytes that were read before. `path` is only for error messages."""
+def parse_run_journal(path: Path, data: bytes) -> JournalContents:
+    """Like `read_run_journal`, for bytes that were read before. `path` is only for error messages."""
     from harness.journal.events import RunStarted
 
     contents = _parse_whole(path, data)
     if not any(isinstance(event, RunStarted) for event in contents.events):
-        raise no_run(path)
+        raise no_run_error(path)
     return contents
 
 
-def no_run(path: Path) -> JournalError:
+def no_run_error(path: Path) -> JournalError:
     """The error for a journal in which no run started."""
     return JournalError(
         f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "
@@ -200,7 +200,7 @@ def no_run(path: Path) -> JournalError:
     )
 
 
-def parse(path: Path, data: bytes) -> JournalContents:
+def parse_journal(path: Path, data: bytes) -> JournalContents:
     """Parse `data` as a journal. `path` is only for error messages. Raises JournalError for a newer schema."""
     events: list[Event] = []
     damaged: list[Damaged] = []
@@ -271,7 +271,7 @@ def _without_surrogates(line: bytes) -> bytes:
 
 
 def text_of(literal: bytes) -> str:
-    """The text in a JSON string, with its quotes, as `read` returns it. Raises ValueError if it is no text."""
+    """The text in a JSON string, with its quotes, as `read_journal` returns it. Raises ValueError if it is no text."""
     if b"\\" not in literal:
         return literal[1:-1].decode("utf-8")
     return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.loads(literal))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.journal.events import Event
 
 _BLOCK = 1 << 20
-#: `stream` reads no longer lines. The ids of 500,000 cases fit.
+#: `stream_journal` reads no longer lines. The ids of 500,000 cases fit.
 LONGEST = 64 << 20
 _STRING = rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"'
 #: How our writers begin a line about a case.
@@ -134,10 +134,10 @@ class JournalFile:
             return os.pread(self._descriptor, min(size, self._size - at), at)
 
 
-def stream(path: Path, most: int = LONGEST) -> Iterator[tuple[bytes, Event | Damaged | Unknown]]:
+def stream_journal(path: Path, most: int = LONGEST) -> Iterator[tuple[bytes, Event | Damaged | Unknown]]:
     """Every line of a journal and what it says, one at a time, so that the file may be larger than the memory.
 
-    Otherwise like `journal.read`. A line of more than `most` bytes is damaged, and only its beginning comes.
+    Otherwise like `read_journal`. A line of more than `most` bytes is damaged, and only its beginning comes.
     """
     with JournalFile(path) as file:
         parsed = journal.line_parser(path)
@@ -222,7 +222,7 @@ class CollectedIds:
 
 
 class IdsDigest:
-    """Takes ids one at a time. Its text is `journal.digest` of all of them, and `count` their number."""
+    """Takes ids one at a time. Its text is `digest_of_ids` of all of them, and `count` their number."""
 
     def __init__(self) -> None:
         self.count = 0

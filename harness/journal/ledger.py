@@ -28,8 +28,8 @@ from harness.journal.events import (
     Start,
     Stopped,
 )
-from harness.journal.journal import Damaged, JournalContents, Unknown, digest
-from harness.journal.verdicts import CaseEvents, Verdict, decide
+from harness.journal.journal import Damaged, JournalContents, Unknown, digest_of_ids
+from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
 
 #: Numbers of lines, and unknown kinds, that a text names.
 _NAMED = 10
@@ -224,7 +224,7 @@ class Ledger(Summary):
         verdicts = []
         for case in ids | mentioned:
             found = cases.get(case, nothing)
-            verdict = decide(
+            verdict = decide_verdict(
                 case,
                 found,
                 collected=case in ids,
@@ -296,7 +296,7 @@ class CollectedList:
             part=line.part,
             hash=line.hash,
             listed=bool(line.ids or not line.count),
-            matches=line.count == len(line.ids) and line.hash == digest(line.ids),
+            matches=line.count == len(line.ids) and line.hash == digest_of_ids(line.ids),
             twice=tuple(case for case, times in Counter(line.ids).items() if times > 1),
         )
 

@@ -20,7 +20,7 @@ _MOST_SECONDS, _LAST_MOMENT = 1e9, 2.5e11
 _INSTEAD: Mapping[tuple[str, str], object] = {("finish", "duration"): 0.0, ("levels", "values"): {}}
 
 
-def is_plain(event: Mapping[str, Any]) -> bool:
+def is_plain_event(event: Mapping[str, Any]) -> bool:
     """Whether a line has only such values as our own code writes. Then no model is needed, nor the import of it.
 
     What remains possible is a mistake of ours: a name that the model does not have, or a text where it wants a number.
@@ -52,7 +52,7 @@ def _fits(wanted: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is wanted
 
 
-def mended(event: Mapping[str, Any], validate: Any) -> dict[str, Any]:
+def mended_event(event: Mapping[str, Any], validate: Any) -> dict[str, Any]:
     """Returns the event without the values that no reader takes. `validate` raises for an event what the models raise.
 
     Raises ValueError if a value is refused without which there is no such line.

@@ -71,7 +71,7 @@ class Part:
     @property
     def facts(self) -> list[dict[str, str]]:
         """For each ``run`` line, what must be the same in all shards, by name."""
-        return [identity.facts(run) for run in self.runs]
+        return [identity.identity_facts(run) for run in self.runs]
 
 
 def part_of(name: str, contents: JournalContents) -> Part:
@@ -100,7 +100,7 @@ def part_of(name: str, contents: JournalContents) -> Part:
     )
 
 
-def problems(parts: Sequence[Part]) -> list[str]:
+def merge_problems(parts: Sequence[Part]) -> list[str]:
     """Why these shards are not one run, a line for each reason: shards and cases that are missing or double, and shards
     that ran something else. Empty if they are one run.
     """
@@ -156,7 +156,7 @@ def _unlisted(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         if not part.selection:
             yield f"{part.text} has no list of its cases: it ended before they were collected; resume it"
-        elif part.selection != journal.digest(sorted(part.selected)):
+        elif part.selection != journal.digest_of_ids(sorted(part.selected)):
             yield f"{part.text} has a list of selected cases that does not match its hash: the journal is damaged"
 
 
@@ -187,8 +187,8 @@ def _cases(ids: Sequence[str]) -> str:
     return f"{counted(len(ids), 'case')} ({first_of(ids)})" if ids else "no cases"
 
 
-def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: float) -> list[Event]:
-    """The events of the merged run, in the order of the cases before they were split. `parts` have no `problems`."""
+def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: float) -> list[Event]:
+    """Return the events of the merged run, in the order before the split. `merge_problems(parts)` must be empty."""
     ordered = sorted(parts, key=lambda part: part.shard)
     first = ordered[0]
     begun = min(part.runs[0].t for part in parts)
@@ -211,7 +211,7 @@ def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: floa
         t=begun,
         worker="",
         count=len(ids),
-        hash=journal.digest(ids),
+        hash=journal.digest_of_ids(ids),
         ids=ids,
         deselected=tuple(dict.fromkeys(case for part in ordered for case in part.deselected)),
     )
@@ -269,7 +269,9 @@ def _status(ledger: Ledger, statuses: Sequence[int]) -> int:
     return max([ledger.exit_status(), *worse]) if worse else ledger.exit_status()
 
 
-def write(out: Path, events: Sequence[Event], environments: Mapping[str, Mapping[str, Any]]) -> JournalContents:
+def write_merged_run(
+    out: Path, events: Sequence[Event], environments: Mapping[str, Mapping[str, Any]]
+) -> JournalContents:
     """Write journal and environment of the merged run. `environments`: environment.json of each shard, by its text.
 
     Raises MergeError if `out` holds a run already, WriteError.
@@ -285,9 +287,9 @@ def write(out: Path, events: Sequence[Event], environments: Mapping[str, Mapping
         first = next(iter(environments.values()))
         devices = [each for known in environments.values() for each in environment.devices_of(known)]
         by_uuid = {str(each.get("uuid")): each for each in devices}
-        environment.write(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
+        environment.write_environment(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
     write_atomically(path, b"".join(map(_line, events)))
-    return journal.read_run(path)
+    return journal.read_run_journal(path)
 
 
 def _line(event: Event) -> bytes:

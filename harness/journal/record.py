@@ -72,20 +72,20 @@ class RunRecord:
         return bool(self.findings) or any(red)
 
 
-def read(run_dir: Path) -> RunRecord:
+def read_run_record(run_dir: Path) -> RunRecord:
     """Read a run directory. Raises JournalError without a journal of a run, EnvironmentFileError."""
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
     if ledger.end is None:
         notes.append("it did not finish")
-    known = environment.read(run_dir)
+    known = environment.read_environment(run_dir)
     if known is None:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
         name=clean(str(run_dir)),
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
-        facts=facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
+        facts=environment_facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
         findings=tuple(
             FindingRecord(clean(each.kind), clean(each.message), each.cases, each.reproduce) for each in ledger.findings
@@ -95,7 +95,7 @@ def read(run_dir: Path) -> RunRecord:
     )
 
 
-def facts(known: Mapping[str, Any]) -> dict[str, str]:
+def environment_facts(known: Mapping[str, Any]) -> dict[str, str]:
     """The facts of an environment file that can explain a difference, by name. What the file lacks is left out.
 
     Of the devices these are kind, number, clocks, limit of power and ECC, and not which ones they are.
@@ -125,7 +125,7 @@ def facts(known: Mapping[str, Any]) -> dict[str, str]:
 def _conditions(run: RunStarted) -> dict[str, str]:
     """What else can explain a difference, by name: profile, hashes of suites and waivers, options of the run."""
     found = {"profile": run.profile or "none"}
-    for name, value in identity.facts(run).items():
+    for name, value in identity.identity_facts(run).items():
         if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
             name.startswith("--") and name not in _TOLD
         ):

@@ -1,7 +1,7 @@
 """The results of a run of any size: the journal is indexed in a temporary database, and cases are decided one by one.
 
 Memory does not grow with the number of cases. The verdicts are those of `harness.journal.ledger.Ledger`: both decide
-a case by `harness.journal.verdicts.decide`, and add up by `harness.journal.ledger.Tally`.
+a case by `harness.journal.verdicts.decide_verdict`, and add up by `harness.journal.ledger.Tally`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.journal.events import Collected, Event, Executor, Finish, Levels, M
 from harness.journal.journal import Damaged, Unknown
 from harness.journal.journal_lines import CollectedIds, IdsDigest, JournalFile, Line, OddLineError
 from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
-from harness.journal.verdicts import CaseEvents, Verdict, decide
+from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
 
 #: Lines that a text may name; of all others only the number is kept.
 _KEPT = 100
@@ -118,7 +118,7 @@ class StoredRun:
         for case, collected, events in self._events(first=first):
             if not collected and not events.mentioned:
                 continue
-            verdict = decide(
+            verdict = decide_verdict(
                 case,
                 events,
                 collected=collected,
@@ -204,7 +204,7 @@ class StoredRun:
                 if isinstance(event, Executor) and event.state == "ended":
                     self._database.execute("REPLACE INTO ended VALUES (?, ?)", (event.executor, line.data))
         if not started:
-            raise journal.no_run(self._file.path)
+            raise journal.no_run_error(self._file.path)
 
     def _enter_collected(self, line: Line) -> bool:
         """Enter the ids of a ``collected`` line one at a time; False if the line has not the usual form."""

@@ -110,7 +110,9 @@ class CaseEvents:
     def _reopen(self) -> None:
         """The attempts that ended without a verdict on the case do not count any more."""
         self._before += self.finishes
-        self.finishes = decisions.reopened(self.finishes, lambda each: each.model_copy(update={"final": False}))
+        self.finishes = decisions.reopened_attempts(
+            self.finishes, lambda each: each.model_copy(update={"final": False})
+        )
 
     @property
     def retries(self) -> int:
@@ -118,7 +120,7 @@ class CaseEvents:
         return max(0, len(self.starts) - max(1, sum(finish.final for finish in self.finishes)))
 
 
-def decide(
+def decide_verdict(
     case: str,
     events: CaseEvents,
     *,
@@ -133,13 +135,13 @@ def decide(
     journal has of the case on other devices.
     """
     starts, finishes = events.starts, events.finishes
-    decision = decisions.decide(finishes, len(starts))
+    decision = decisions.decide_outcome(finishes, len(starts))
     outcome, decided = decision.outcome, decision.decided
     ruling = None if decision.ruled is None else decision.ruled.ruling
     if ruling is not None:
         message = ruling.text
     elif outcome is Outcome.NOT_RUN and decided is None:
-        message = decisions.not_run(stopped)
+        message = decisions.not_run_message(stopped)
     elif outcome is Outcome.LOST and decided is None:
         message = _lost_message(starts, finishes, ended)
     elif outcome is Outcome.FLAKY:

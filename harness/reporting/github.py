@@ -85,12 +85,12 @@ class _RedCase:
             reproduce=verdict.reproduce or "",
             facts=tuple(cap(each, _MOST_ANNOTATION) for each in facts),
             detail=cap(detail, _MOST_DETAIL),
-            where=location(verdict.case, detail, rootdir),
+            where=failure_location(verdict.case, detail, rootdir),
         )
 
 
 @dataclass(slots=True)
-class _Found:
+class _SummaryContents:
     """What is shown of the cases: the worst red ones, and numbers."""
 
     fail_on_flaky: bool
@@ -103,7 +103,7 @@ class _Found:
     gates: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, results: Results, known: Mapping[str, Any] | None) -> _Found:
+    def of(cls, results: Results, known: Mapping[str, Any] | None) -> _SummaryContents:
         run = results.runs[-1] if results.runs else None
         places = Places(results.runs, results.shards, known)
         found = cls(run is not None and run.fail_on_flaky, "" if run is None else run.rootdir)
@@ -132,11 +132,11 @@ class _Found:
         del self.red[_KEPT:]
 
 
-def summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
+def job_summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
     """The job summary: red cases first. `known`: the facts of environment.json. It begins and ends with an empty line,
     so that it may stand behind other text.
     """
-    found = _Found.of(results, known)
+    found = _SummaryContents.of(results, known)
     room = MOST_BYTES - 200  # for the last line
     parts = []
     for part in _parts(results.summary, found):
@@ -149,31 +149,37 @@ def summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
     return b"".join(parts)
 
 
-def _parts(summary: Summary, found: _Found) -> Iterator[str]:
+def _parts(summary: Summary, found: _SummaryContents) -> Iterator[str]:
     """The summary in pieces that stand on their own, the most important first."""
     yield f"\n## {_headline(summary)}\n\n"
     yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
     for finding in summary.findings:
-        cases = f" ({counted(len(finding.cases), 'case')}: {code(first_of(finding.cases))})" if finding.cases else ""
-        yield f"\n- **finding** {code(finding.kind)}: {code(finding.message)}{cases}\n"
-        yield f"    - {code(finding.reproduce)}\n" if finding.reproduce else ""
+        cases = (
+            f" ({counted(len(finding.cases), 'case')}: {markdown_code(first_of(finding.cases))})"
+            if finding.cases
+            else ""
+        )
+        yield f"\n- **finding** {markdown_code(finding.kind)}: {markdown_code(finding.message)}{cases}\n"
+        yield f"    - {markdown_code(finding.reproduce)}\n" if finding.reproduce else ""
     for remark in (*summary.oddities.remarks, *(f"resumed by force: {each}" for each in summary.forced)):
-        yield f"\n- {code(remark)}\n"
+        yield f"\n- {markdown_code(remark)}\n"
     yield "\n"
     for result in summary.lists:
-        yield f"- {code(result.text)}\n"
+        yield f"- {markdown_code(result.text)}\n"
     yield "\n### Red cases\n\n" if found.red else ""
     yield from map(_red, found.red)
     if found.red_cases > len(found.red):
         yield f"\n_And {found.red_cases - len(found.red)} more red cases._\n"
     yield "\n### Flaky cases\n\n" if found.flaky else ""
-    yield from (f"- {code(case)}: {code(message)}\n" for case, message in found.flaky)
+    yield from (f"- {markdown_code(case)}: {markdown_code(message)}\n" for case, message in found.flaky)
     yield from _suite_tables(found)
     if found.gates:
         yield "\n<details><summary>Gated cases, by reason</summary>\n\n"
-        yield _table(("cases", "reason"), ((str(number), code(text)) for text, number in found.gates.most_common()))
+        yield _table(
+            ("cases", "reason"), ((str(number), markdown_code(text)) for text, number in found.gates.most_common())
+        )
         yield "\n</details>\n"
-    yield _facts(summary)
+    yield _run_line(summary)
 
 
 def _headline(summary: Summary) -> str:
@@ -194,19 +200,19 @@ def _by_severity(summary: Summary) -> list[tuple[Outcome, int]]:
 
 
 def _red(case: _RedCase) -> str:
-    title = f"<b>{case.outcome.upper()}</b> {code(case.case)}"
+    title = f"<b>{case.outcome.upper()}</b> {markdown_code(case.case)}"
     command = [f"reproduce: {case.reproduce}"] if case.reproduce else []
     lines = [case.message, *command, *case.facts, "", case.detail]
-    return f"<details><summary>{title}</summary>\n\n{block(lines)}\n\n</details>\n"
+    return f"<details><summary>{title}</summary>\n\n{markdown_block(lines)}\n\n</details>\n"
 
 
-def _suite_tables(found: _Found) -> Iterator[str]:
+def _suite_tables(found: _SummaryContents) -> Iterator[str]:
     if not found.suites:
         return
     rows = [
         (
-            code(suite),
-            code(f"{host}: {device}" if host else device),
+            markdown_code(suite),
+            markdown_code(f"{host}: {device}" if host else device),
             *(str(number) if number else "" for number in _numbers(counts)),
             f"{found.seconds[suite, host, device]:.1f}",
         )
@@ -223,7 +229,7 @@ def _numbers(counts: Mapping[Outcome, int]) -> tuple[int, int, int, int]:
     return red, flaky, passed, sum(counts.values()) - red - flaky - passed
 
 
-def _facts(summary: Summary) -> str:
+def _run_line(summary: Summary) -> str:
     run = summary.run
     if run is None:
         return ""
@@ -238,7 +244,7 @@ def _facts(summary: Summary) -> str:
         "shard": run.shard,
         **identity,
     }
-    rows = ((code(name), code(text)) for name, text in facts.items() if text)
+    rows = ((markdown_code(name), markdown_code(text)) for name, text in facts.items() if text)
     return f"\n<details><summary>Run</summary>\n\n{_table(('fact', 'value'), rows)}\n</details>\n\n"
 
 
@@ -248,13 +254,13 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def code(text: str) -> str:
+def markdown_code(text: str) -> str:
     """A text as one line of code, in which nothing is markup, a mention or a link: punctuation is given as numbers."""
     line = _visible(one_line(text, _MOST_LINE) or " ")
     return f"<code>{_PUNCTUATION.sub(lambda match: f'&#{ord(match[0])};', line)}</code>"
 
 
-def block(lines: Iterable[str]) -> str:
+def markdown_block(lines: Iterable[str]) -> str:
     """Lines as a block of code."""
     text = _visible("\n".join(lines).strip("\n"))
     return f"<pre>{html.escape(text)}</pre>"
@@ -265,7 +271,7 @@ def _visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def location(case: str, detail: str, rootdir: str) -> Location:
+def failure_location(case: str, detail: str, rootdir: str) -> Location:
     """Where a case failed: the last line of its own file in the traceback or stack, otherwise the file alone."""
     own = case.partition("::")[0]
     found = Location(own)
@@ -292,7 +298,7 @@ def workflow_commands(results: Results) -> Iterator[str]:
 
     Some places are for findings, however many cases are red: one finding may explain them all.
     """
-    found = _Found.of(results, None)
+    found = _SummaryContents.of(results, None)
     findings = results.summary.findings
     total = found.red_cases + len(findings)
     room = MOST_ANNOTATIONS if total <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1

@@ -37,7 +37,7 @@ _IN_MEMORY = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JunitReport:
     """A report that was written: where, its size in bytes, and the characters kept of each captured text."""
 
     path: Path
@@ -52,7 +52,9 @@ class Report:
         return f"wrote {self.path} ({cut}){large}"
 
 
-def write(run_dir: Path, results: Results | None = None, *, flavour: str = "", out: Path | None = None) -> Report:
+def write_junit(
+    run_dir: Path, results: Results | None = None, *, flavour: str = "", out: Path | None = None
+) -> JunitReport:
     """Write ``run_dir/junit.xml``, or `out`, from the results of the run, or from its journal. An old file is replaced.
 
     `flavour`: its name; by default that of the run. Raises JournalError if there is no readable journal of a run,
@@ -62,35 +64,35 @@ def write(run_dir: Path, results: Results | None = None, *, flavour: str = "", o
     with _document(run_dir, results, flavour) as document:
         with replacing(path) as file:
             document.write(file)
-        return Report(path, document.size, document.text_limit)
+        return JunitReport(path, document.size, document.text_limit)
 
 
-def write_to(file: BinaryIO, run_dir: Path, *, flavour: str = "") -> None:
-    """Like `write`, from the journal and into an open file."""
+def stream_junit(file: BinaryIO, run_dir: Path, *, flavour: str = "") -> None:
+    """Like `write_junit`, from the journal and into an open file."""
     with _document(run_dir, None, flavour) as document:
         document.write(file)
 
 
 @contextmanager
-def _document(run_dir: Path, results: Results | None, flavour: str) -> Iterator[Document]:
+def _document(run_dir: Path, results: Results | None, flavour: str) -> Iterator[JunitDocument]:
     with ExitStack() as stack:
         if results is None:
             results = stack.enter_context(StoredRun.of(run_dir))
         try:
-            known = environment.read(run_dir)
+            known = environment.read_environment(run_dir)
         except EnvironmentFileError:
             known = None
-        yield stack.enter_context(Document(results, known, flavour=flavour))
+        yield stack.enter_context(JunitDocument(results, known, flavour=flavour))
 
 
-def serialise(
+def serialise_junit(
     results: Results, known: Mapping[str, Any] | None = None, *, flavour: str = "", most_bytes: int = MOST_BYTES
 ) -> tuple[bytes, int]:
     """The report as bytes, and the limit on single texts that was needed. `known`: the facts of environment.json.
 
-    See `Document`.
+    See `JunitDocument`.
     """
-    with Document(results, known, flavour=flavour, most_bytes=most_bytes) as document:
+    with JunitDocument(results, known, flavour=flavour, most_bytes=most_bytes) as document:
         return b"".join(document.chunks()), document.text_limit
 
 
@@ -117,7 +119,7 @@ class _Suite:
         self.seconds += seconds
 
 
-class Document:
+class JunitDocument:
     """A JUnit report of at most `most_bytes`: a suite for each host, device and suite of cases. Use it as a context.
 
     Totals equal the verdicts and findings: each finding is a case with an error. Every text is cleaned, so that any XML
@@ -154,7 +156,7 @@ class Document:
             self.close()
             raise
 
-    def __enter__(self) -> Document:
+    def __enter__(self) -> JunitDocument:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -94,7 +94,7 @@ class CaseWriter:
         lines += [f"second device: {each.text}" for each in verdict.second_devices]
         attempt = verdict.decided or next(reversed(verdict.finishes), None)
         if attempt is not None:
-            lines += _facts(attempt)
+            lines += _attempt_lines(attempt)
         if verdict.decided is not None:
             lines += self._detail(verdict.decided.detail)
         if not self.flavour.interim and tag != "skipped":
@@ -118,7 +118,12 @@ class CaseWriter:
         """Attempts as lines, each after an empty one."""
         lines = []
         for attempt in attempts:
-            lines += ["", attempt.message or str(attempt.outcome), *_command(attempt.reproduce), *_facts(attempt)]
+            lines += [
+                "",
+                attempt.message or str(attempt.outcome),
+                *_command(attempt.reproduce),
+                *_attempt_lines(attempt),
+            ]
             lines += self._detail(attempt.detail)
         return lines
 
@@ -177,7 +182,7 @@ def _errors(attempt: Finish) -> str:
     return "\n".join(filter(None, [attempt.stderr, attempt.log]))
 
 
-def _facts(attempt: Finish) -> Iterable[str]:
+def _attempt_lines(attempt: Finish) -> Iterable[str]:
     """The facts that identify the attempt, one per line."""
     devices = " ".join(attempt.devices) or "none"
     where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"

@@ -9,12 +9,12 @@ from harness.core.text import counted, one_line
 from harness.journal.events import Batch
 
 
-def unproven(searches: Sequence[Batch]) -> list[str]:
+def unproven_leaks(searches: Sequence[Batch]) -> list[str]:
     """A line for each process whose growth has no explanation: not searched, or not to the end."""
     return [_line(each) for each in searches if each.unproven or each.failure]
 
 
-def cost(searches: Sequence[Batch]) -> str:
+def leak_search_cost(searches: Sequence[Batch]) -> str:
     """How many searches there were and what they took, for the line about the cost of isolation; empty for none."""
     made = [each for each in searches if each.trials]
     return f", {counted(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""

@@ -9,7 +9,7 @@ _PLAIN = " .:#"
 _AXES = {_BLOCKS: "│", _PLAIN: "|"}
 
 
-def fits(encoding: str | None) -> bool:
+def can_encode_blocks(encoding: str | None) -> bool:
     """Whether this encoding has the block characters that a plot is drawn with."""
     try:
         (_BLOCKS + _AXES[_BLOCKS]).encode(encoding or "ascii")

@@ -40,7 +40,7 @@ class Metric:
             yield f"{self.name}{{{written}}} {_number(value)}" if written else f"{self.name} {_number(value)}"
 
 
-def text(results: Results, known: Mapping[str, Any] | None) -> bytes:
+def prometheus_text(results: Results, known: Mapping[str, Any] | None) -> bytes:
     """All metrics of a run. `known`: the facts of environment.json. Their number does not grow with that of cases."""
     places = Places(results.runs, results.shards, known)
     cases: Counter[Labels] = Counter()

@@ -35,7 +35,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Run(_Model):
+class RunRow(_Model):
     """The run, as its latest ``run`` line has it."""
 
     run_id: str
@@ -155,7 +155,7 @@ class SecondDevice(_Model):
     message: str = ""
 
 
-class Case(_Model):
+class CaseRow(_Model):
     """A case with its verdict."""
 
     id: str
@@ -181,7 +181,7 @@ class Report(_Model):
     """The results of a run."""
 
     schema_version: Literal[1] = Field(alias="schema")
-    run: Run | None
+    run: RunRow | None
     finished: bool
     """False if the run was cut off. It counts as red."""
     exit_status: int
@@ -196,11 +196,11 @@ class Report(_Model):
     journal: JournalLines
     environment: dict[str, Any] | None
     """What environment.json has; null without the file."""
-    cases: tuple[Case, ...]
+    cases: tuple[CaseRow, ...]
     """In collection order."""
 
 
-def chunks(results: Results, known: Mapping[str, Any] | None) -> Iterator[bytes]:
+def report_json_chunks(results: Results, known: Mapping[str, Any] | None) -> Iterator[bytes]:
     """The report, piece by piece: a line for each case. `known`: the facts of environment.json.
 
     The same results give the same bytes.
@@ -248,12 +248,12 @@ def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
             first_damaged=tuple(OddLine(number=each.number, reason=clean(each.reason)) for each in odd.damaged[:10]),
             first_unknown=tuple(OddLine(number=each.number, reason=clean(each.kind)) for each in odd.unknown[:10]),
         ),
-        environment=None if known is None else {clean(name): _plain(value) for name, value in known.items()},
+        environment=None if known is None else {clean(name): _jsonable(value) for name, value in known.items()},
         cases=(),
     )
 
 
-def _plain(value: object, depth: int = 20) -> Any:
+def _jsonable(value: object, depth: int = 20) -> Any:
     """A value of environment.json, which may hold anything, as JSON that every reader takes."""
     if isinstance(value, str):
         return clean(value)
@@ -262,14 +262,14 @@ def _plain(value: object, depth: int = 20) -> Any:
     if isinstance(value, dict | list) and not depth:
         return None
     if isinstance(value, dict):
-        return {clean(name): _plain(each, depth - 1) for name, each in value.items()}
-    return [_plain(each, depth - 1) for each in value] if isinstance(value, list) else value
+        return {clean(name): _jsonable(each, depth - 1) for name, each in value.items()}
+    return [_jsonable(each, depth - 1) for each in value] if isinstance(value, list) else value
 
 
-def _run(summary: Summary) -> Run:
+def _run(summary: Summary) -> RunRow:
     run = summary.run
     assert run is not None
-    return Run(
+    return RunRow(
         run_id=run.run_id,
         started=summary.runs[0].t,
         argv=run.argv,
@@ -349,11 +349,11 @@ def _attempt(finish: Finish) -> dict[str, Any]:
     }
 
 
-def schema_text() -> str:
+def report_schema_text() -> str:
     """The contents of the shipped schema file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema(by_alias=True)}
     return json.dumps(schema, indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA_FILE.write_text(report_schema_text(), encoding="utf-8")

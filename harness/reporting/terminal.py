@@ -20,7 +20,7 @@ SHOWN = 50
 PLOTTED = 10
 
 
-def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
+def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     """The lines below the run: outcomes, red cases and how to reproduce them, growing cases, the cost of isolation.
 
     `blocks`: see `harness.reporting.plot.plot`.
@@ -48,7 +48,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
     lines += _kept(ledger)
-    lines += leak_searches.unproven(ledger.searches)[:SHOWN]
+    lines += leak_searches.unproven_leaks(ledger.searches)[:SHOWN]
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]
@@ -58,7 +58,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines.append(
         f"isolation: {counted(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
         f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
-        f"{leak_searches.cost(ledger.searches)}"
+        f"{leak_searches.leak_search_cost(ledger.searches)}"
     )
     lines.append(f"results: {run_dir}")
     return lines

@@ -12,7 +12,7 @@ import pytest
 from xdist.workermanage import parse_tx_spec_config
 
 from harness.scheduling.handed_out import HandedOut
-from harness.scheduling.remote_queue import Given, RemoteQueue
+from harness.scheduling.remote_queue import GivenCase, RemoteQueue
 from harness.scheduling.worker_collections import same_everywhere
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class PullScheduling:
         self._queues: dict[WorkerController, list[int]] = {}
         self._collections: dict[WorkerController, list[str]] = {}
         self._ids: list[str] | None = None
-        self._buffer: deque[Given] = deque()
+        self._buffer: deque[GivenCase] = deque()
         #: Those that take several devices wait here. One worker runs all of them: of several, each would wait for the
         #: devices of the others again and again, with a new executor for each.
-        self._wide: deque[Given] = deque()
+        self._wide: deque[GivenCase] = deque()
         self._is_wide: frozenset[int] = frozenset()
         self._asked = 0
         self._ended = False
@@ -141,12 +141,12 @@ class PullScheduling:
             assert self._ids is not None
             running, *others = queue
             for case in reversed(others):
-                self._buffer_of(case).appendleft(Given(case))
+                self._buffer_of(case).appendleft(GivenCase(case))
             self._source.say("done", case=running)
             self._fill()
             return self._ids[running]
 
-    def give(self, cases: Sequence[Given]) -> None:
+    def give(self, cases: Sequence[GivenCase]) -> None:
         with self._lock:
             self._asked = max(0, self._asked - len(cases))
             for each in cases:
@@ -167,7 +167,7 @@ class PullScheduling:
         """How many cases no worker has."""
         return len(self._buffer) + len(self._wide)
 
-    def _buffer_of(self, case: int) -> deque[Given]:
+    def _buffer_of(self, case: int) -> deque[GivenCase]:
         return self._wide if case in self._is_wide else self._buffer
 
     def _fill(self) -> None:

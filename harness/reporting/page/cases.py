@@ -59,7 +59,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PageCase:
     """One case with its verdict. `index` is its place in the order of collection, `ruled` the source of its ruling."""
 
     index: int
@@ -86,17 +86,17 @@ class Case:
 
 def name_of(case: str) -> str:
     """The id of a case as the page has it: a very long one is cut."""
-    return cap(inert.plain(case), MOST_OF_NAME) if len(case) > MOST_OF_NAME else inert.plain(case)
+    return cap(inert.inert_text(case), MOST_OF_NAME) if len(case) > MOST_OF_NAME else inert.inert_text(case)
 
 
-def cases(
+def page_cases(
     verdicts: Sequence[Verdict],
     starts: Mapping[str, Sequence[Start]],
     ends: Mapping[str, float],
     axis: Axis,
     text_limit: int,
     has_files: Callable[[str], bool],
-) -> tuple[Case, ...]:
+) -> tuple[PageCase, ...]:
     """Every case, in the order of the verdicts.
 
     `starts`: the start lines of each case. `ends`: when each executor ended. `text_limit`: the characters that are kept
@@ -116,7 +116,7 @@ def fitting_limit(costs: Sequence[int], budget: int, most: int) -> int:
     return limit
 
 
-def costs(verdicts: Iterable[Verdict], most: int) -> list[int]:
+def text_costs(verdicts: Iterable[Verdict], most: int) -> list[int]:
     """The characters of each text that a limit may cut, when cut to `most`."""
     return [
         min(len(text), most)
@@ -135,7 +135,7 @@ def _case(
     axis: Axis,
     text_limit: int,
     has_files: Callable[[str], bool],
-) -> Case:
+) -> PageCase:
     bad = verdict.outcome.is_red or verdict.outcome is Outcome.FLAKY
     limit = text_limit if bad else text_limit // _GREEN_SHARE
     waiting = {(start.attempt, start.executor, start.worker): start for start in starts}
@@ -145,23 +145,23 @@ def _case(
         attempts.append(_ended(finish, start, axis, limit, has_files))
     attempts += [_lost(start, ends, axis) for start in waiting.values()]
     decided = verdict.decided
-    return Case(
+    return PageCase(
         index=index,
         name=name_of(verdict.case),
-        suite=inert.line(verdict.suite, 200),
+        suite=inert.inert_line(verdict.suite, 200),
         outcome=verdict.outcome,
-        message=inert.line(verdict.message),
+        message=inert.inert_line(verdict.message),
         attempts=tuple(sorted(attempts, key=lambda attempt: (attempt.number, attempt.start))),
         duration=verdict.duration,
         reproduce=verdict.reproduce or "",
         ruled=decided.ruling.source if decided is not None and decided.ruling is not None else "",
-        second=tuple(inert.line(each.text) for each in verdict.second_devices),
+        second=tuple(inert.inert_line(each.text) for each in verdict.second_devices),
     )
 
 
 def _ended(finish: Finish, start: Start | None, axis: Axis, limit: int, has_files: Callable[[str], bool]) -> Attempt:
     begun = start.t if start is not None else max(0.0, finish.t - finish.duration)
-    notes = tuple(inert.line(note) for note in finish.notes)
+    notes = tuple(inert.inert_line(note) for note in finish.notes)
     files = next((match[1] for note in finish.notes if (match := _KEPT_FILES.fullmatch(note))), "")
     return Attempt(
         number=finish.attempt,
@@ -174,8 +174,8 @@ def _ended(finish: Finish, start: Start | None, axis: Axis, limit: int, has_file
         seed=finish.seed,
         start=axis.of(begun),
         duration=finish.duration,
-        message=inert.line(finish.message),
-        facts=(*_facts(finish), *notes),
+        message=inert.inert_line(finish.message),
+        facts=(*_attempt_facts(finish), *notes),
         texts=tuple(_texts(finish, limit)),
         files=files if files and has_files(files) else "",
     )
@@ -200,23 +200,27 @@ def _lost(start: Start, ends: Mapping[str, float], axis: Axis) -> Attempt:
     )
 
 
-def _facts(finish: Finish) -> Iterable[str]:
+def _attempt_facts(finish: Finish) -> Iterable[str]:
     if finish.exit_status or (finish.exit_status == 0 and finish.outcome.breaks_executor):
         yield f"the executor ended with {executor_exit_text(finish.exit_status, finish.outcome)}"
     for name, value in finish.properties:
-        yield inert.line(f"property {name} = {value}")
+        yield inert.inert_line(f"property {name} = {value}")
     if finish.gate is not None:
         gate = finish.gate
-        yield inert.line(f"requires {gate.capability}: wanted {gate.wanted}, found {gate.found}")
+        yield inert.inert_line(f"requires {gate.capability}: wanted {gate.wanted}, found {gate.found}")
     if finish.ruling is not None:
         source = f" ({finish.ruling.source})" if finish.ruling.source else ""
-        yield inert.line(f"ruled {finish.ruling.outcome}{source}: {finish.ruling.text}")
+        yield inert.inert_line(f"ruled {finish.ruling.outcome}{source}: {finish.ruling.text}")
     if finish.keeps:
-        yield inert.line(f"the case may keep memory: {finish.keeps}")
+        yield inert.inert_line(f"the case may keep memory: {finish.keeps}")
     if finish.struck:
-        yield inert.line("injected faults: " + ", ".join(f"{name} {times}" for name, times in finish.struck.items()))
+        yield inert.inert_line(
+            "injected faults: " + ", ".join(f"{name} {times}" for name, times in finish.struck.items())
+        )
     if finish.phases and finish.outcome is not Outcome.PASSED:
-        yield "seconds: " + ", ".join(f"{inert.line(name, 40)} {took:.3f}" for name, took in finish.phases.items())
+        yield "seconds: " + ", ".join(
+            f"{inert.inert_line(name, 40)} {took:.3f}" for name, took in finish.phases.items()
+        )
 
 
 def _texts(finish: Finish, limit: int) -> Iterable[Text]:
@@ -227,5 +231,5 @@ def _texts(finish: Finish, limit: int) -> Iterable[Text]:
         ("Log", finish.log),
     ):
         if text.strip():
-            plain = inert.plain(text).strip("\n")
+            plain = inert.inert_text(text).strip("\n")
             yield Text(title, cap(plain, limit), max(0, len(plain) - limit))

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.reporting.page import inert
-from harness.reporting.page.cases import Attempt, Case
+from harness.reporting.page.cases import Attempt, PageCase
 from harness.reporting.page.model import Page
 from harness.reporting.page.timeline import NONE
 from harness.reporting.repetitions import Repeated
@@ -33,7 +33,7 @@ class _Names:
         return [*self._numbers]
 
 
-def of(page: Page, in_full: Iterable[Case]) -> bytes:
+def page_data(page: Page, in_full: Iterable[PageCase]) -> bytes:
     """The data of the page as JSON, fit for a ``script`` element. The page itself has the texts of cases `in_full`."""
     return encode(_value(page, {case.index for case in in_full}))
 
@@ -51,7 +51,7 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
     device_sets: list[list[str]] = []
 
     def set_of(devices: Sequence[str]) -> int:
-        names = [inert.line(device, 200) for device in devices] or [NONE]
+        names = [inert.inert_line(device, 200) for device in devices] or [NONE]
         number = sets.number("\0".join(names))
         if number == len(device_sets):
             device_sets.append(names)
@@ -62,8 +62,8 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
             numbers[each.outcome],
             round(each.start, 4),
             round(each.duration, 4),
-            workers.number(inert.line(each.worker, 200)),
-            executors.number(inert.line(each.executor, 200)),
+            workers.number(inert.inert_line(each.worker, 200)),
+            executors.number(inert.inert_line(each.executor, 200)),
             set_of(each.devices),
             each.seed,
             each.number,
@@ -102,8 +102,8 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
         "reproduce": _commands(page),
         "lives": [
             [
-                executors.number(inert.line(life.executor, 200)),
-                workers.number(inert.line(life.worker, 200)),
+                executors.number(inert.inert_line(life.executor, 200)),
+                workers.number(inert.inert_line(life.worker, 200)),
                 set_of(life.devices),
                 round(life.start, 4),
                 round(life.end, 4),
@@ -113,11 +113,13 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
             ]
             for life in page.lives
         ],
-        "marks": [[inert.line(mark.device, 200), round(mark.at, 4), mark.state, mark.text] for mark in page.marks],
+        "marks": [
+            [inert.inert_line(mark.device, 200), round(mark.at, 4), mark.state, mark.text] for mark in page.marks
+        ],
         "sets": device_sets,
         "workers": workers.texts,
         "executors": executors.texts,
-        "names": {inert.line(use.device, 200): use.name for use in page.uses},
+        "names": {inert.inert_line(use.device, 200): use.name for use in page.uses},
         "bins": [[_seconds(low), _seconds(high), number] for low, high, number in page.durations.bins],
         "plots": [_plot(each) for each in page.repeated[:MOST_PLOTS]],
     }
@@ -155,5 +157,5 @@ def _plot(each: Repeated) -> dict[str, Any]:
         "unit": each.series.unit,
         "x": [*range(1, len(values) + 1, step)],
         "y": [*values[::step]],
-        "label": f"{each.series.about.words}, executor {inert.line(each.series.executor, 100)}",
+        "label": f"{each.series.about.words}, executor {inert.inert_line(each.series.executor, 100)}",
     }

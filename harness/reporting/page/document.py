@@ -16,7 +16,7 @@ from harness.core.text import counted
 from harness.journal import journal
 from harness.reporting import junit
 from harness.reporting.page import data, inert, shell
-from harness.reporting.page.model import IN_FULL, Page, duration
+from harness.reporting.page.model import IN_FULL, Page, duration_text
 
 _PACKAGE = "harness.reporting.page"
 #: In this order in the page. The plots' library comes before the script that uses it.
@@ -26,10 +26,10 @@ _SCRIPTS = ("uplot.min.js", "text.js", "page.js")
 LISTED = 20
 
 
-def render(page: Page, *, beside: bool = True) -> bytes:
+def render_report(page: Page, *, beside: bool = True) -> bytes:
     """The page in UTF-8, the same for the same `page`. `beside`: it is in the run directory and links to its files."""
     in_full = page.bad[:IN_FULL]
-    script_data = data.of(page, in_full)
+    script_data = data.page_data(page, in_full)
     styles, scripts = ([shell.asset(_PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
     text = template().render(
         page=page,
@@ -51,12 +51,12 @@ def render(page: Page, *, beside: bool = True) -> bytes:
 @functools.cache
 def template() -> Template:
     """The template of the page. Reading it takes longer than making the page of a short run."""
-    environment = shell.environment(_PACKAGE)
+    environment = shell.jinja_environment(_PACKAGE)
     filters: Mapping[str, Any] = {
-        "duration": duration,
+        "duration": duration_text,
         "clock": _clock,
         "counted": counted,
-        "line": inert.line,
+        "line": inert.inert_line,
         "only": _only,
         "one_case": _one_case,
         "gated": _gated,

@@ -59,24 +59,24 @@ _TERMINAL = re.compile(
 )
 
 
-def plain(text: str) -> str:
+def inert_text(text: str) -> str:
     """The text without terminal escapes. A carriage return, which a progress bar prints, becomes a line feed."""
     if "\x1b" in text or not text.isascii():
         text = _TERMINAL.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def line(text: str, limit: int = MOST_OF_LINE) -> str:
+def inert_line(text: str, limit: int = MOST_OF_LINE) -> str:
     """The plain text on one line of at most `limit` characters. Where more was cut, it says how many."""
     if len(text) <= limit and text.isascii() and text.isprintable():  # as nearly every text is
         return text.strip()
-    text = " ".join(plain(text).split("\n")).strip()
+    text = " ".join(inert_text(text).split("\n")).strip()
     if len(text) <= limit:
         return text
     return cap(text, limit).replace("\n", " ")
 
 
-def shown(text: str) -> Markup:
+def inert_markup(text: str) -> Markup:
     """The text as HTML: escaped, and with a small badge such as ``U+202E`` for each character that does not show."""
     parts: list[str] = []
     end = 0

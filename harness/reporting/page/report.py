@@ -13,7 +13,7 @@ from harness.journal.ledger import Ledger
 FILE_NAME = "report.html"
 
 
-def write(
+def write_html_report(
     run_dir: Path, contents: JournalContents | None = None, out: Path | None = None, ledger: Ledger | None = None
 ) -> Path:
     """Write ``run_dir/report.html``, or `out`. It follows from the run directory alone: no clock is read.
@@ -28,13 +28,13 @@ def write(
     from harness.reporting.page import document, model
 
     if contents is None:
-        contents = journal.read_run(run_dir / journal.FILE_NAME)
+        contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     problem = ""
     try:
-        known = environment.read(run_dir)
+        known = environment.read_environment(run_dir)
     except EnvironmentFileError:
         known, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # without its path
     path = run_dir / FILE_NAME if out is None else out
     beside = path.parent.resolve() == run_dir.resolve()
     page = model.page_of(contents, known, problem, ledger, has_files=lambda folder: (run_dir / folder).is_dir())
-    return write_atomically(path, document.render(page, beside=beside))
+    return write_atomically(path, document.render_report(page, beside=beside))

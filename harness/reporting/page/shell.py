@@ -31,7 +31,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def environment(package: str) -> Environment:
+def jinja_environment(package: str) -> Environment:
     """The environment of the templates in the package. Every text is escaped and made inert."""
     return Environment(
         loader=PackageLoader(package),
@@ -45,4 +45,4 @@ def environment(package: str) -> Environment:
 
 def _finalize(value: object) -> object:
     """Every text of the run goes through here on its way into the page."""
-    return inert.shown(str(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return inert.inert_markup(str(value)) if isinstance(value, str) and not isinstance(value, Markup) else value

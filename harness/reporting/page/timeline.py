@@ -10,7 +10,7 @@ from harness.core.text import exit_text
 from harness.journal.events import Activity, Device, Event, Executor
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
-from harness.reporting.page.cases import Case
+from harness.reporting.page.cases import PageCase
 
 #: What a worker is said to do while it has cases run again.
 _SEARCHES = ("searching for leaks", "confirming a leak")
@@ -100,20 +100,20 @@ def _end_text(last: Executor | None) -> str:
     if last is None:
         return "its end is not in the journal"
     how = "ended" if last.exit_status is None else f"ended with {exit_text(last.exit_status)}"
-    return inert.line(f"{how}: {last.reason}" if last.reason else how, 300)
+    return inert.inert_line(f"{how}: {last.reason}" if last.reason else how, 300)
 
 
 def marks(events: Iterable[Event], axis: Axis) -> tuple[Mark, ...]:
     """Each time that a device was found sick or was drained."""
     return tuple(
-        Mark(event.device, axis.of(event.t), event.state, inert.line(event.message or event.moment))
+        Mark(event.device, axis.of(event.t), event.state, inert.inert_line(event.message or event.moment))
         for event in events
         if isinstance(event, Device) and event.state != "healthy"
     )
 
 
 def uses(
-    cases: Iterable[Case], executors: Sequence[Life], events: Sequence[Mark], axis: Axis, names: Mapping[str, str]
+    cases: Iterable[PageCase], executors: Sequence[Life], events: Sequence[Mark], axis: Axis, names: Mapping[str, str]
 ) -> tuple[Use, ...]:
     """The use of each device, in the order of `names`, then of their first case."""
     spans: dict[str, list[tuple[float, float]]] = {device: [] for device in names}

@@ -226,7 +226,7 @@ def test_durations() -> None:
     [(0.0, "0 s"), (0.0012, "1.2 ms"), (0.5, "500 ms"), (0.9999, "1.0 s"), (59.96, "1 min 0 s"), (3661, "1 h 1 min")],
 )
 def test_durations_for_people(seconds: float, text: str) -> None:
-    assert model.duration(seconds) == text
+    assert model.duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -241,11 +241,11 @@ def test_durations_for_people(seconds: float, text: str) -> None:
     ],
 )
 def test_terminal_escapes_are_left_out(text: str, plain: str) -> None:
-    assert inert.plain(text) == plain
+    assert inert.inert_text(text) == plain
 
 
 def test_what_does_not_show_becomes_a_badge() -> None:
-    assert inert.shown("a\u202eb<\x00\ud800") == (
+    assert inert.inert_markup("a\u202eb<\x00\ud800") == (
         'a<span class="hidden-char">U+202E</span>b&lt;<span class="hidden-char">U+0000</span>'
         '<span class="hidden-char">U+D800</span>'
     )

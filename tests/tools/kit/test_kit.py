@@ -137,4 +137,4 @@ def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None
 
 def test_wheels_that_do_not_exist_are_said(tmp_path: Path) -> None:
     with pytest.raises(wheels.WheelError, match=r"^pip download failed: ERROR: "):
-        wheels.collect(ROOT, tmp_path, python="3.12", platforms=["solaris_11_sparc"])
+        wheels.collect_wheels(ROOT, tmp_path, python="3.12", platforms=["solaris_11_sparc"])
