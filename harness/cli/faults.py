@@ -1,4 +1,4 @@
-"""The commands ``harness faults list`` and ``harness faults run``."""
+"""``harness faults list`` and ``harness faults run``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_(
     device: _Device = soft.BACKEND.kind,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by name.")] = False,
 ) -> None:
-    """List the faults that --inject accepts, and what each breaks."""
+    """List the faults that --inject accepts, and what each of them breaks."""
     import json
 
     known = _faults(device)
@@ -82,9 +82,9 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Folder for the results. Default: results/faults-<time>.")
     ] = None,
 ) -> None:
-    """Run cases on a device: once without faults, then once with each fault. Print which cases catch which.
+    """Run cases on a device without faults, then once per fault. Print which cases catch which fault.
 
-    Exit status 1 if no case catches a fault, or if a case is red without a fault.
+    Exit status 1: a fault is not caught by any case, or a case is red without a fault.
     """
     from harness.sim.native import faults
     from harness.tools.diagnosis import campaign
@@ -116,8 +116,10 @@ def run(
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What arguments for pytest name to run, and the options. A path that may be the value of an option is one of them:
-    it is given to every run, also to one of other cases."""
+    """Split pytest arguments into those that name cases and the options.
+
+    A path that may be the value of an option counts as an option: every run gets it.
+    """
     cases: list[str] = []
     options: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
@@ -127,12 +129,12 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _names_cases(argument: str) -> bool:
-    """Whether an argument for pytest names what to run: an existing file or folder, or a case in it."""
+    """Return whether a pytest argument names what to run: an existing file or folder, or a case in it."""
     return not argument.startswith("-") and Path(argument.partition("::")[0]).exists()
 
 
 def _faults(device: str) -> Mapping[str, str]:
-    """The faults of a kind of device, and what each breaks. Raises NothingToRunError if it has none."""
+    """Return the faults of a kind of device, by name, with what each breaks. Raise NothingToRunError if it has none."""
     from harness.sim.native import faults
 
     if device not in faults.injectable_kinds():
@@ -141,7 +143,7 @@ def _faults(device: str) -> Mapping[str, str]:
 
 
 def _suites(device: str) -> list[str]:
-    """The folders of the suites with cases for the device. Raises NothingToRunError if there are none."""
+    """Return the folders of the suites with cases for the device. Raise NothingToRunError if there are none."""
     from harness.catalog import catalog
 
     entries = catalog.collect_catalog([SUITES])

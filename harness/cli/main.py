@@ -1,4 +1,4 @@
-"""The `harness` command. Each command imports its own modules, so that ``harness --help`` is fast."""
+"""The `harness` command. Each command imports its own modules, which keeps ``harness --help`` fast."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TYPERS_USAGE = 2
 
 
 class _UsageIsFour(TyperGroup):
-    """A group whose usage errors have the exit status that the README gives them: 2 is that of an interrupted run."""
+    """A group whose usage errors exit with the status that the README documents: 2 means an interrupted run."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         with _usage_errors():
@@ -53,7 +53,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # typer has no name for the base of its usage errors. `Exit` has an exit status too, and nothing to show.
+        # typer does not export the base class of its usage errors. `Exit` also has an exit status, but no message.
         if getattr(error, "exit_code", None) == _TYPERS_USAGE and hasattr(error, "show"):
             error.exit_code = EXIT_USAGE  # type: ignore[attr-defined]
         raise
@@ -78,7 +78,7 @@ def _device_kind(text: str) -> str:
 
 
 class Format(StrEnum):
-    """How a list is printed."""
+    """The output format of a list."""
 
     TABLE = "table"
     JSON = "json"
@@ -100,7 +100,7 @@ app.add_typer(report, name="report")
 
 
 def main() -> None:
-    """Run the command line. A HarnessError is printed as one line on stderr, with exit status 4."""
+    """Run the command line. Print a HarnessError as one line on stderr, with exit status 4."""
     try:
         app()
     except HarnessError as error:
@@ -130,14 +130,18 @@ def devices(
     ] = "auto",
     history: Annotated[
         list[Path] | None,
-        typer.Option("--history", metavar="DIR", help="What the runs in this folder say of each device; repeat it."),
+        typer.Option(
+            "--history",
+            metavar="DIR",
+            help="Report what the runs in this folder say about each device; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """List the devices of this machine, and the capabilities of the first usable device.
 
-    With --history: no device is asked, and the list has the devices of earlier runs.
+    With --history, list the devices of earlier runs instead; no device is queried.
 
-    This process does not initialise CUDA. A short-lived child process asks the driver where that is necessary.
+    This process does not initialise CUDA. If necessary, a short-lived child process queries the driver.
     """
     import json
 
@@ -169,7 +173,7 @@ def devices(
 
 
 def _history(folders: list[Path], *, as_json: bool) -> None:
-    """What earlier runs say of each device, the most suspicious first."""
+    """Print what earlier runs report of each device, the most suspicious device first."""
     import json
     import time
 
@@ -211,12 +215,12 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
 
 def _kinds(findings: Mapping[str, int]) -> str:
-    """The number of findings of each kind: ``2 batch_leak, 1 worker``."""
+    """Return the number of findings of each kind: ``2 batch_leak, 1 worker``."""
     return ", ".join(f"{number} {one_line(kind)}" for kind, number in sorted(findings.items()))
 
 
 def _examine(inventory: Inventory) -> None:
-    """Examine all devices, one after the other. A device with a known fault is sick without an examination."""
+    """Examine the devices one at a time. A device with a known fault is sick without an examination."""
     from harness.devices import health
     from harness.devices.health_events import HealthWatch, standing
 
@@ -249,7 +253,7 @@ def catalog(
         str, typer.Option(metavar="NAME", help="Only cases that this kind of machine must run (configs/hardware).")
     ] = "",
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be given several times.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be repeated.")
     ] = None,
     must_pass: Annotated[
         Path | None,
@@ -292,7 +296,7 @@ def catalog(
 
 
 def _promised(entries: list[CatalogEntry], name: str, configs: Path) -> list[CatalogEntry]:
-    """The cases whose requirements this kind of hardware promises to meet."""
+    """Return the cases whose requirements this kind of hardware promises to meet."""
     from harness.gating import requirements
     from harness.gating.hardware import load_hardware
     from harness.gating.implication import implication
@@ -332,9 +336,9 @@ def bisect(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],
 ) -> None:
-    """Find the smallest set of earlier cases after which CASE fails. CASE runs again after fewer and fewer of them.
+    """Find the smallest set of earlier cases after which CASE fails, by running CASE again after ever fewer of them.
 
-    The result is added to the journal of RUN. Exit status 4 if the case fails without other cases, or does not fail
+    The result is added to the journal of RUN. Exit status 4: the case fails without other cases, or does not fail
     again.
     """
     from harness.journal import journal
@@ -359,7 +363,7 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
 
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description"):
-        table.add_column(name, overflow="fold")  # ids must stay whole, so that they can be copied
+        table.add_column(name, overflow="fold")  # ids stay whole for copying
     for entry in entries:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)

@@ -1,4 +1,4 @@
-"""The commands ``harness report DIR``, ``harness report merge``, and one for each format of a report."""
+"""``harness report DIR``, ``harness report merge``, and one command per report format."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _STANDARD_OUTPUT = "-"
 _RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")]
 _Out = Annotated[
-    str, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: -, that is standard output.")
+    str, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: -, standard output.")
 ]
 
 
 class ReportError(HarnessError):
-    """A report cannot be written as it was asked for."""
+    """A report cannot be written as requested."""
 
 
 class _ShowByDefault(TyperGroup):
@@ -66,9 +66,9 @@ def show(
 ) -> None:
     """Write DIR/junit.xml from the journal and print the results. This also works for a run that was killed.
 
-    For a run with --repeat, it also prints the cases whose memory grew over their repetitions in one process.
+    For a run with --repeat, the command also prints the cases whose memory grew over their repetitions in one process.
 
-    The exit status is that of the run: 0 green, 1 red, 2 interrupted, 3 internal error, 5 nothing ran. A run that did
+    The exit status is that of the run: 0 green, 1 red, 2 interrupted, 3 internal error, 5 no case ran. A run that did
     not finish is red. Exit status 4: no report was written, because DIR has no journal of a run or junit.xml cannot be
     written.
     """
@@ -96,8 +96,8 @@ def html(
 ) -> None:
     """Write the HTML report of a run. This also works for a run that was killed.
 
-    A run writes the same file at its end. It is one file without references to others, and needs no network. A file
-    elsewhere than in RUN_DIR has no links to the files of the run.
+    A run writes the same file at its end. The file is self-contained and needs no network. Outside RUN_DIR it has no
+    links to the files of the run.
 
     Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
     """
@@ -124,8 +124,8 @@ def junit(
 ) -> None:
     """Write the JUnit report of a run, of any size. A run writes the same file at its end.
 
-    Flavours: default is for most readers, and valid for Jenkins' strict schema. jenkins also has findings as cases.
-    gitlab has what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
+    Flavours: default suits most readers, and is valid for Jenkins' strict schema. jenkins also reports findings as
+    cases. gitlab fits what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
 
     Exit status 4: nothing was written, because DIR has no journal of a run or the file cannot be written.
     """
@@ -144,7 +144,7 @@ def junit(
 def as_json(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     """Write the results of a run as one JSON document: facts, totals, findings, and each case with its attempts.
 
-    Its schema is harness/reporting/report.schema.json. Exit status 4: see harness report junit.
+    The schema is harness/reporting/report.schema.json. Exit status 4: see harness report junit.
     """
     from harness.reporting import report_json
 
@@ -165,8 +165,8 @@ def markdown(
 ) -> None:
     """Write the results of a run as a job summary for GitHub Actions: red cases first, at most 1 MB.
 
-    In a workflow: harness report markdown DIR --annotations -o "$GITHUB_STEP_SUMMARY". FILE is appended to, because
-    other commands of the step write to it too. Exit status 4: see harness report junit.
+    In a workflow: harness report markdown DIR --annotations -o "$GITHUB_STEP_SUMMARY". The command appends to FILE,
+    because other commands of the step write to it too. Exit status 4: see harness report junit.
     """
     from harness.reporting import github
 
@@ -182,7 +182,7 @@ def markdown(
 def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     """Write the numbers of a run for the textfile collector of Prometheus' node_exporter.
 
-    FILE is replaced at once, as the collector needs it, and its name must end with .prom. Exit status 4: see harness
+    FILE is replaced atomically, as the collector requires, and its name must end with .prom. Exit status 4: see harness
     report junit.
     """
     from harness.reporting import prometheus as metrics
@@ -195,7 +195,7 @@ def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
 
 @contextmanager
 def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]:
-    """The results of a run, and the facts of its environment.json."""
+    """Yield the results of a run, and the facts of its environment.json (None if unreadable)."""
     from harness.journal import environment
     from harness.journal.environment import EnvironmentFileError
     from harness.journal.stored_run import StoredRun
@@ -210,7 +210,7 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
 
 
 def _write(out: str, chunks: Iterable[bytes], *, append: bool = False) -> None:
-    """Write to standard output, behind what a file has, or in the place of a file. Raises WriteError."""
+    """Write to standard output, append to a file, or replace a file. Raise WriteError."""
     from harness.core.atomic import replacing
     from harness.core.errors import writing
 
@@ -236,11 +236,12 @@ def merge(
         bool, typer.Option("--exit-zero", help="Exit with 0 if the run was merged, even if it is red.")
     ] = False,
 ) -> None:
-    """Make one run of the shards of a run: OUT gets a journal, junit.xml, report.html and environment.json.
+    """Merge the shards of a run into one run: OUT gets a journal, junit.xml, report.html and environment.json.
 
-    The shards must have all cases of the run, each once, and must have run the same suites with the same torch, driver,
-    seed and options. Otherwise a line says what is missing, double or different, nothing is written, and the exit
-    status is 1. Must-pass lists and the profile's least number of cases are checked here.
+    Together the shards must have each case of the run exactly once, and must have run the same suites with the same
+    torch, driver, seed and options. Otherwise the command reports what is missing, duplicate or different, one reason
+    per line, writes nothing, and exits with status 1. Must-pass lists and the profile's minimum number of cases are
+    checked here.
 
     The exit status is that of the merged run. Exit status 4: a DIR has no journal of a shard or a broken
     environment.json, or OUT cannot be written.
@@ -283,7 +284,7 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: JunitRepor
     console = make_console()
 
     def line(text: str, style: str | None = None) -> None:
-        # No line breaks: the reproducing command must stay on one line to be copied.
+        # No line breaks: the reproducing command must stay on one line for copying.
         console.print(clean(text), style=style, soft_wrap=True)
 
     for verdict in ledger.red:

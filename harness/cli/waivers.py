@@ -1,4 +1,4 @@
-"""The commands ``harness waivers lint`` and ``harness waivers update``."""
+"""``harness waivers lint`` and ``harness waivers update``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lint(
         Path | None, typer.Option(help=f"Folder of hardware files. Default: {HARDWARE}, if it exists.")
     ] = None,
 ) -> None:
-    """Check waiver files, also against the existing cases and hardware files. Exit status 1 for errors."""
+    """Check waiver files, also against the existing cases and hardware files. Exit status 1: there are errors."""
     from harness.gating.configfile import ConfigError
     from harness.gating.lint import lint_waivers as remarks_on
     from harness.gating.waiverfile import load_waivers
@@ -84,7 +84,7 @@ def update(
         Path | None, typer.Option("-o", "--output", help="A new file for the proposals. Default: stdout.")
     ] = None,
 ) -> None:
-    """Propose waivers for the red cases of RUN, and name waivers to remove. Changes no existing file."""
+    """Propose waivers for the red cases of RUN, and name waivers to remove. No existing file is changed."""
     from harness.journal import journal
     from harness.tools import proposals
 
@@ -112,7 +112,7 @@ def _say(text: str) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    """The waiver files that an argument names."""
+    """Return the waiver files that an argument names. Raise InputError if the default folder does not exist."""
     if path.is_dir():
         return sorted(path.glob("*.yaml"))
     if path == WAIVERS:
@@ -121,7 +121,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
-    """The ``requires`` marks of each case by id; None without a path."""
+    """Return the ``requires`` marks of each case by id; None without a path. Raise InputError for an invalid mark."""
     if path is None:
         return None
     from harness.gating import requirements
@@ -144,7 +144,7 @@ def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
 
 
 def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:
-    """The declared properties of each kind of hardware, by name. None without a folder."""
+    """Return the declared properties of each kind of hardware, by name; None without a folder."""
     if folder is None:
         return None
     from harness.gating.configfile import load_config
