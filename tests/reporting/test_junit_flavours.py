@@ -241,7 +241,7 @@ def test_oddities_of_the_journal_are_a_property_and_a_finding(tmp_path: Path) ->
     root = checked(junit.write_junit(tmp_path).path.read_bytes(), "default")
     assert properties(root[0])["journal"] == (
         "the journal has 1 line of an unknown kind, which a newer harness may read: line 19 'party'; "
-        "the journal has 1 line twice, counted once"
+        "the journal has 1 duplicate line, counted once"
     )
     assert "the journal has 3 unreadable lines" in "".join(root.itertext())
 

@@ -14,16 +14,16 @@ from harness.protocol.exit_text import executor_exit_text
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
 
-#: Of texts of cases that are not red, this part of the limit is kept.
+#: Share of the limit for the texts of cases that are not red.
 _GREEN_SHARE = 8
-#: Characters of the name of a case that are kept.
+#: Maximum characters of the name of a case.
 MOST_OF_NAME = 2000
 _KEPT_FILES = re.compile(r"temporary files are kept in .*/(files/\w[\w.-]*)(?:, except .*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A captured text under its title. `cut`: how many of its characters were left out."""
+    """A captured text with its title. `cut`: the number of characters that were cut."""
 
     title: str
     body: str
@@ -32,9 +32,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a case. `start`: seconds on the axis of the run. `facts`: lines. `files`: a folder of the run.
+    """An attempt at a case. `start`: seconds on the axis of the run. `facts`: lines. `files`: a folder of the run.
 
-    `outcome` is that of the attempt; `lost` if it has no end in the journal.
+    `outcome`: the outcome of the attempt; `lost` if the journal has no end of it.
     """
 
     number: int
@@ -54,13 +54,13 @@ class Attempt:
 
     @property
     def company(self) -> str:
-        """Whether its process had run other cases before, in words."""
+        """Whether the process had run other cases before, in words."""
         return "alone" if self.alone else "after other cases"
 
 
 @dataclass(frozen=True, slots=True)
 class PageCase:
-    """One case with its verdict. `index` is its place in the order of collection, `ruled` the source of its ruling."""
+    """One case with its verdict. `index`: its position in collection order. `ruled`: the source of its ruling."""
 
     index: int
     name: str
@@ -71,7 +71,7 @@ class PageCase:
     duration: float
     reproduce: str = ""
     ruled: str = ""
-    #: What came of it on second devices, a line each.
+    #: The results on second devices, one line each.
     second: tuple[str, ...] = ()
 
     @property
@@ -80,12 +80,12 @@ class PageCase:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices of all its attempts, each once."""
+        """The devices of all attempts, without duplicates."""
         return tuple(dict.fromkeys(device for attempt in self.attempts for device in attempt.devices))
 
 
 def name_of(case: str) -> str:
-    """The id of a case as the page has it: a very long one is cut."""
+    """Return the id of a case as the page shows it: very long ids are cut."""
     return cap(inert.inert_text(case), MOST_OF_NAME) if len(case) > MOST_OF_NAME else inert.inert_text(case)
 
 
@@ -97,10 +97,10 @@ def page_cases(
     text_limit: int,
     has_files: Callable[[str], bool],
 ) -> tuple[PageCase, ...]:
-    """Every case, in the order of the verdicts.
+    """Return every case, in the order of the verdicts.
 
-    `starts`: the start lines of each case. `ends`: when each executor ended. `text_limit`: the characters that are kept
-    of each text of a red or flaky case. `has_files`: whether a folder of kept files is there, so that it is linked.
+    `starts`: the start lines of each case. `ends`: when each executor ended. `text_limit`: maximum characters of each
+    text of a red or flaky case. `has_files`: return whether a folder of kept files exists, and can be linked.
     """
     return tuple(
         _case(index, verdict, starts.get(verdict.case, ()), ends, axis, text_limit, has_files)
@@ -109,7 +109,7 @@ def page_cases(
 
 
 def fitting_limit(costs: Sequence[int], budget: int, most: int) -> int:
-    """The largest limit out of `most`, its half, its quarter … 0 with which texts of these sizes fit in `budget`."""
+    """Return the largest limit among `most`, its half, its quarter … 0 at which these texts fit in `budget`."""
     limit = most
     while limit and sum(min(cost, limit) for cost in costs) > budget:
         limit //= 2
@@ -117,7 +117,7 @@ def fitting_limit(costs: Sequence[int], budget: int, most: int) -> int:
 
 
 def text_costs(verdicts: Iterable[Verdict], most: int) -> list[int]:
-    """The characters of each text that a limit may cut, when cut to `most`."""
+    """Return the length of each text that a limit may cut, when cut to `most` characters."""
     return [
         min(len(text), most)
         for verdict in verdicts
@@ -182,7 +182,7 @@ def _ended(finish: Finish, start: Start | None, axis: Axis, limit: int, has_file
 
 
 def _lost(start: Start, ends: Mapping[str, float], axis: Axis) -> Attempt:
-    """An attempt without an end. It took until its executor ended, if that is known."""
+    """Return an attempt without an end. It lasts until the end of its executor, if the journal has that."""
     begun = axis.of(start.t)
     over = axis.of(ends.get(start.executor or "", start.t))
     return Attempt(

@@ -1,4 +1,4 @@
-"""What the script of a page gets: one JSON value, short, in columns, that no text can break out of."""
+"""The data for the script of a page: one short JSON value, in columns, from which no text can break out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harness.reporting.page.model import Page
 from harness.reporting.page.timeline import NONE
 from harness.reporting.repetitions import Repeated
 
-#: Plots of memory that a page has. Those of growing cases come first.
+#: Maximum number of memory plots on a page. Plots of growing cases come first.
 MOST_PLOTS = 200
-#: Values of one plot; longer series are thinned out.
+#: Maximum number of values per plot; longer series are thinned out.
 _MOST_POINTS = 1000
 
 
 class _Names:
-    """Texts by number, so that each is in the data once."""
+    """Texts by number, so that the data holds each of them once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -34,12 +34,14 @@ class _Names:
 
 
 def page_data(page: Page, in_full: Iterable[PageCase]) -> bytes:
-    """The data of the page as JSON, fit for a ``script`` element. The page itself has the texts of cases `in_full`."""
+    """Return the data of the page as JSON for a ``script`` element. Texts of the cases `in_full` are left out."""
     return encode(_value(page, {case.index for case in in_full}))
 
 
 def encode(value: object) -> bytes:
-    r"""JSON in which no ``</script>``, ``<!--`` or line separator can occur: ``<``, ``>``, ``&`` are ``\u003c`` …"""
+    r"""Encode a value as JSON without ``</script>``, ``<!--`` or line separators: ``<``, ``>``, ``&`` become ``\u003c``
+    …
+    """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").encode("ascii")
 
@@ -126,14 +128,14 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
 
 
 def _commands(page: Page) -> dict[str, str]:
-    """Every command exactly as it is to be copied: of a case by its number, of findings and searches as f0 and b0."""
+    """Return every command in its exact form for copying: by case number, and f0 and b0 for findings and searches."""
     found = {str(case.index): case.reproduce for case in page.cases if case.reproduce}
     found |= {f"f{number}": each.reproduce for number, each in enumerate(page.findings) if each.reproduce}
     return found | {f"b{number}": each.reproduce for number, each in enumerate(page.bisected)}
 
 
 def _more(attempt: Attempt) -> dict[str, Any]:
-    """What only few attempts have."""
+    """Return the rare fields of an attempt."""
     found: dict[str, Any] = {}
     if attempt.message and attempt.outcome is not Outcome.PASSED:
         found["message"] = attempt.message

@@ -1,4 +1,4 @@
-"""Everything that the page of a run shows, as plain values. A pure function of the journal and environment.json."""
+"""Plain values for everything that the page of a run shows. A pure function of the journal and environment.json."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from harness.reporting.page.axis import Axis
 from harness.reporting.page.cases import PageCase
 from harness.reporting.repetitions import Repeated, repetitions
 
-#: Characters of one captured text, and of all together, that a page keeps.
+#: Maximum characters of one captured text, and of all texts together, on a page.
 MOST_OF_TEXT = 32_768
 MOST_OF_TEXTS = 8_000_000
-#: Red and flaky cases that are shown in full above the table. The table has all of them.
+#: Maximum number of red and flaky cases shown in full above the table. The table has all of them.
 IN_FULL = 50
 
 
@@ -43,7 +43,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cases without a verdict of their own for one and the same reason."""
+    """Cases without a verdict of their own for the same reason."""
 
     message: str
     cases: tuple[PageCase, ...]
@@ -51,9 +51,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of a run. `bad` are red and flaky cases, the most severe first, without those in `not_run`.
+    """The page of a run. `bad`: red and flaky cases, the most severe first, without those in `not_run`.
 
-    `grew`: a line for each process that grew and is not shown to leak.
+    `grew`: one line per process that grew and is not shown to leak.
     """
 
     title: str
@@ -84,7 +84,7 @@ class Page:
 
     @property
     def red(self) -> int:
-        """How many cases are red."""
+        """The number of red cases."""
         return sum(case.outcome.is_red for case in self.cases) + (
             sum(case.outcome is Outcome.FLAKY for case in self.cases) if self.fail_on_flaky else 0
         )
@@ -97,10 +97,10 @@ def page_of(
     ledger: Ledger | None = None,
     has_files: Callable[[str], bool] = lambda _: True,
 ) -> Page:
-    """The page of a run, from its journal and environment file.
+    """Return the page of a run, from its journal and environment file.
 
-    `problem`: why there is no environment file. `ledger`: that of the journal, if it was made before. `has_files`:
-    whether the run directory has this folder of kept files.
+    `problem`: why there is no environment file. `ledger`: the ledger of the journal, if the caller has it. `has_files`:
+    return whether the run directory has this folder of kept files.
     """
     events, doubled = _without_doubles(contents.events)
     contents = dataclasses.replace(contents, events=events)
@@ -150,7 +150,7 @@ def page_of(
 
 
 def _without_doubles(events: Sequence[Event]) -> tuple[tuple[Event, ...], int]:
-    """The events, and how many were left out because the same line came before."""
+    """Return the events without duplicates, and the number of duplicates."""
     seen: set[tuple[object, ...]] = set()
     kept: list[Event] = []
     for event in events:
@@ -190,7 +190,7 @@ def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
 
 
 def _headline_facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """The facts below the verdict."""
+    """Yield the facts below the verdict, as pairs of name and text."""
     run, end = ledger.run, ledger.end
     if run is not None:
         yield "Started", f"{datetime.fromtimestamp(run.t, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -226,7 +226,7 @@ def _headline_facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[
 
 
 def duration_text(seconds: float) -> str:
-    """A duration for people: ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 3 min``."""
+    """Return a duration in seconds as text: ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 3 min``."""
     if not seconds:
         return "0 s"
     if seconds < 0.9995:
@@ -242,7 +242,7 @@ def duration_text(seconds: float) -> str:
 def _doubts(
     contents: JournalContents, doubled: int, known: Mapping[str, Any] | None, problem: str, ledger: Ledger
 ) -> Iterable[str]:
-    """What is wrong with the files that the page was made from."""
+    """Yield the problems of the files that the page was made from, one text per problem."""
     for damaged in contents.damaged[:20]:
         yield inert.inert_line(f"Line {damaged.number} of the journal cannot be read and was ignored: {damaged.reason}")
     if len(contents.damaged) > 20:
@@ -251,7 +251,7 @@ def _doubts(
         what = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
         yield inert.inert_line(f"{what} and was ignored: use a newer harness to read it")
     if doubled:
-        yield f"{counted(doubled, 'line')} of the journal came twice and count once."
+        yield f"{counted(doubled, 'duplicate line')} in the journal, counted once."
     if problem or known is None:
         yield f"The environment is not known: {inert.inert_line(problem) or 'there is no environment.json'}."
     for change in ledger.forced:
@@ -266,7 +266,7 @@ def _groups(cases: Iterable[PageCase]) -> tuple[Group, ...]:
 
 
 def _device_names(ledger: Ledger, known: Mapping[str, Any]) -> dict[str, str]:
-    """The devices of the run, with their names and numbers if environment.json has them."""
+    """Return the devices of the run, with their names and numbers if environment.json has them."""
     names = dict.fromkeys(ledger.run.devices if ledger.run is not None else (), "")
     for row in environment.devices_of(known):
         uuid, name, index = str(row.get("uuid")), str(row.get("name") or ""), row.get("index")
@@ -277,5 +277,5 @@ def _device_names(ledger: Ledger, known: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _day(ledger: Ledger) -> date:
-    """The day of the run, in UTC, as waivers count it."""
+    """Return the day of the run, in UTC, as waivers count it."""
     return datetime.fromtimestamp(ledger.run.t if ledger.run is not None else 0.0, UTC).date()

@@ -1,4 +1,4 @@
-"""The tables of a page: what is missing for gated cases, waivers, durations, the environment. Pure functions."""
+"""The tables of a page: missing requirements of gated cases, waivers, durations, environment. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
 from harness.reporting.page.cases import PageCase
 
-#: The slowest cases that are listed.
+#: Number of slowest cases in the list.
 SLOWEST = 20
-#: The borders of the histogram of durations, in seconds.
+#: Bin edges of the histogram of durations, in seconds.
 EDGES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
 class GateRow:
-    """Gated cases that lack the same capability. `reasons`: what was wanted and found, and the cases."""
+    """Gated cases that lack the same capability. `reasons`: the wanted and the found value, and the cases."""
 
     capability: str
     reasons: tuple[tuple[str, str, tuple[PageCase, ...]], ...]
@@ -37,7 +37,7 @@ class GateRow:
 
 
 def gate_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple[GateRow, ...]:
-    """The gated cases by what is missing, most cases first."""
+    """Return the gated cases by missing capability, the largest group first."""
     groups: dict[str, dict[tuple[str, str], list[PageCase]]] = {}
     for verdict, case in zip(verdicts, cases, strict=True):
         if verdict.outcome is not Outcome.GATED:
@@ -59,9 +59,9 @@ def gate_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple[G
 
 @dataclass(frozen=True, slots=True)
 class WaiverRow:
-    """One waiver, or the marks and rules that waive cases without one.
+    """One waiver, or the marks and rules that waive cases without a waiver file.
 
-    `left`: days left on the day of the run; None without a last day. `cases`: those that it had an effect on.
+    `left`: days left on the day of the run; None without a last day. `cases`: the cases that it had an effect on.
     """
 
     pattern: str
@@ -76,7 +76,7 @@ class WaiverRow:
 
     @property
     def tone(self) -> str:
-        """How urgent it is: ``over``, ``soon`` or nothing."""
+        """The urgency: ``over``, ``soon`` or empty."""
         if self.left is None:
             return ""
         return "over" if self.left < 0 else "soon" if timedelta(days=self.left) <= WARNING else ""
@@ -92,7 +92,7 @@ class WaiverRow:
 
 
 def waiver_rows(lines: Iterable[Waiver], cases: Iterable[PageCase], today: date) -> tuple[WaiverRow, ...]:
-    """Every waiver of the run, those that expire first on top; then what waived cases without a waiver file."""
+    """Return every waiver of the run, the first to expire on top, then what waived cases without a waiver file."""
     by_source: dict[str, list[PageCase]] = {}
     unsourced = []
     for case in cases:
@@ -136,7 +136,7 @@ def _unlisted(source: str, cases: Sequence[PageCase]) -> WaiverRow:
 
 @dataclass(frozen=True, slots=True)
 class DurationTable:
-    """How long the cases that ran took, in seconds. `bins`: lower border, upper border, number of cases."""
+    """Durations of the cases that ran, in seconds. `bins`: lower edge, upper edge, number of cases."""
 
     total: float
     median: float
@@ -147,7 +147,7 @@ class DurationTable:
 
 
 def duration_table(cases: Sequence[PageCase]) -> DurationTable:
-    """The durations of all cases that ran."""
+    """Return the durations of all cases that ran."""
     ran = [case for case in cases if case.outcome.ran and case.attempts]
     times = sorted(case.duration for case in ran)
     bins = [(low, high, sum(low <= seconds < high for seconds in times)) for low, high in pairwise(EDGES)]
@@ -174,13 +174,13 @@ class FactTable:
 
 
 _RUN = ("run_id", "host", "argv", "rootdir", "seed", "isolation", "profile", "hardware", "shard", "part", "devices")
-#: Last parts of names of facts that are numbers of bytes.
+#: Suffixes of names of facts that are numbers of bytes.
 _BYTES = frozenset({"memory", "total_memory", "free_memory"})
 _OWN = {"versions": "Versions", "environment": "Variables", "devices": "Devices", "hidden_devices": "Hidden devices"}
 
 
 def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) -> Iterable[FactTable]:
-    """The facts of the ``run`` line and of environment.json, in groups. Whatever the file has is shown."""
+    """Yield the facts of the ``run`` line and of environment.json, in groups. Every fact of the file is shown."""
     if run is not None:
         yield FactTable("Run", tuple(_flat({name: getattr(run, name) for name in _RUN})))
     if known is not None:
@@ -197,7 +197,7 @@ def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) ->
 
 
 def _flat(value: object, name: str = "", depth: int = 0) -> Iterable[tuple[str, str]]:
-    """The leaves of a JSON value as pairs of name and text. Lists of plain values are one leaf."""
+    """Yield the leaves of a JSON value as pairs of name and text. A list of plain values is one leaf."""
     if isinstance(value, Mapping) and depth < 6:
         for key, each in value.items():
             yield from _flat(each, f"{name}.{key}" if name else str(key), depth + 1)

@@ -1,4 +1,4 @@
-"""What each device did during a run: when it was busy, when not, and which processes used it. Pure functions."""
+"""The use of each device during a run: busy and idle times, and the processes that used it. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
 from harness.reporting.page.cases import PageCase
 
-#: What a worker is said to do while it has cases run again.
+#: The label of a worker that runs cases again.
 _SEARCHES = ("searching for leaks", "confirming a leak")
-#: The device of cases that had none.
+#: The device of cases without a device.
 NONE = "no device"
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """An executor from its start to its end, on the axis of the run. `restart`: its worker had one before.
+    """An executor from its start to its end, on the axis of the run. `restart`: it is not the first one of its worker.
 
     `search`: it ran cases again to find a leak.
     """
@@ -37,7 +37,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened to a device."""
+    """An event of a device."""
 
     device: str
     at: float
@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of one device, in seconds. `gap`: the longest time between two cases. `gap_at`: when it began."""
+    """The use of one device, in seconds. `gap`: the longest time between two cases. `gap_at`: the start of the gap."""
 
     device: str
     name: str
@@ -63,7 +63,7 @@ class Use:
 
 
 def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
-    """Every executor, in the order of their starts."""
+    """Return every executor, ordered by start."""
     started: dict[str, Executor] = {}
     ended: dict[str, Executor] = {}
     searching: dict[str, bool] = {}
@@ -104,7 +104,7 @@ def _end_text(last: Executor | None) -> str:
 
 
 def marks(events: Iterable[Event], axis: Axis) -> tuple[Mark, ...]:
-    """Each time that a device was found sick or was drained."""
+    """Return each time that a device was found sick or was drained."""
     return tuple(
         Mark(event.device, axis.of(event.t), event.state, inert.inert_line(event.message or event.moment))
         for event in events
@@ -115,7 +115,7 @@ def marks(events: Iterable[Event], axis: Axis) -> tuple[Mark, ...]:
 def uses(
     cases: Iterable[PageCase], executors: Sequence[Life], events: Sequence[Mark], axis: Axis, names: Mapping[str, str]
 ) -> tuple[Use, ...]:
-    """The use of each device, in the order of `names`, then of their first case."""
+    """Return the use of each device, in the order of `names`, then of the first case."""
     spans: dict[str, list[tuple[float, float]]] = {device: [] for device in names}
     workers: dict[str, dict[str, None]] = {}
     for case in cases:
