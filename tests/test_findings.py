@@ -270,7 +270,7 @@ def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[str]:
 
 # ---- the kinds ----
 
-_MAKERS = {"add_finding", "_add_finding", "_finding", "finding", "ConfigProblem", "Fault"}
+_MAKERS = {"add_finding", "_add_finding", "_finding", "finding", "ConfigProblem", "WaiverFault"}
 
 
 def kinds_in(path: Path) -> Iterator[str]:

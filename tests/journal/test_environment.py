@@ -52,7 +52,7 @@ def test_torch_is_not_imported() -> None:
     code = (
         "import sys; from pathlib import Path; from harness.journal import environment;"
         "from harness.devices.device import CPU, Inventory;"
-        "environment.collect(Inventory((CPU,)), argv=[], seed=0, isolation='none', rootdir=Path('.'));"
+        "environment.collect_environment(Inventory((CPU,)), argv=[], seed=0, isolation='none', rootdir=Path('.'));"
         "sys.exit('torch was imported' if 'torch' in sys.modules else None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -80,7 +80,7 @@ ELSE = [*IDS, "suites/b/test_b.py::test_b"]
         ([shard(1), shard(1), shard(2), shard(3)], ["'r1' and 'r1' are the same run, run1of3: give each shard once"]),
         (
             [shard(1), shard(1, name="x", run_id="other"), shard(2), shard(3)],
-            ["shard 1/3 is there twice, in 'r1' and 'x'"],
+            ["shard 1/3 is given twice, in 'r1' and 'x'"],
         ),
         ([shard(1), shard(2, count=4)], ["shard 2/4 ('r2') is one of 4 shards, but shard 1/3 ('r1') is one of 3"]),
         (
@@ -99,7 +99,7 @@ ELSE = [*IDS, "suites/b/test_b.py::test_b"]
         ),
         (
             [shard(1), shard(2, ids=share(2)[1:]), shard(3)],
-            [f"shard 2/3 ('r2') has not all of its cases: 1 case ({share(2)[0]}) missing"],
+            [f"shard 2/3 ('r2') lacks some of its cases: 1 case ({share(2)[0]}) missing"],
         ),
         (
             [shard(1), shard(2), shard(3, ids=[*share(3), share(1)[0]])],

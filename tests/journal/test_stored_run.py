@@ -56,7 +56,7 @@ def test_torn_doubled_and_foreign_lines_are_told_and_are_not_fatal(tmp_path: Pat
     assert [finding.kind for finding in ledger.findings] == ["device_lost", "damaged_journal", "must_pass"]
     assert ledger.oddities.remarks == (
         "the journal has 1 line of an unknown kind, which a newer harness may read: line 19 'party'",
-        "the journal has 1 line twice, counted once",
+        "the journal has 1 duplicate line, counted once",
     )
     assert ledger.end is not None
     assert ledger.end.duration == 9.0
@@ -171,7 +171,7 @@ _MEASURE = """
 import resource, sys
 from pathlib import Path
 from harness.reporting import junit
-junit.write(Path(sys.argv[1]))
+junit.write_junit(Path(sys.argv[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 # A process begins with the peak of the one that forked it: that of a shell is small.

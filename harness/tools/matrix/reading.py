@@ -356,7 +356,7 @@ class _Reader:
             kinds = ", ".join(map(repr, self._unknown))
             yield f"lines of its journal of an unknown kind: {sum(self._unknown.values())} ({kinds})"
         if self._doubled:
-            yield f"lines of its journal that came twice and count once: {self._doubled}"
+            yield f"duplicate lines in its journal, counted once: {self._doubled}"
         if known is None:
             yield f"it has no readable {environment.FILE_NAME}, so names of devices may be missing"
 

@@ -262,7 +262,7 @@ def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
         "lines of its journal that cannot be read: 1 "
         "(line 15: Invalid JSON: EOF while parsing an object at line 1 column 24)",
         "lines of its journal of an unknown kind: 1 ('quark')",
-        "lines of its journal that came twice and count once: 2",
+        "duplicate lines in its journal, counted once: 2",
     )
     assert (run.red, exit_status(made), made.groups) == (True, EXIT_RED, ())
 
@@ -576,10 +576,10 @@ def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
         for _ in range(120):
             file.write(line)
     script = (
-        "import sys, resource; from pathlib import Path; from harness.tools.matrix.reading import read\n"
+        "import sys, resource; from pathlib import Path; from harness.tools.matrix.reading import read_summary\n"
         "have = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (have + 60_000_000, have + 60_000_000))\n"
-        "print(len(read(Path(sys.argv[1])).ids))"
+        "print(len(read_summary(Path(sys.argv[1])).ids))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")
