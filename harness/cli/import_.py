@@ -36,8 +36,8 @@ def import_(
     argv = ["harness", "import", *map(str, files), "--name", name, "-o", str(out)]
     argv += ["--device", device] if device else []
     result = junit_import.write(Wanted(files, name, device, argv), out)
-    junit.write(out)
-    report.write(out, journal.read_run(out / journal.FILE_NAME))
+    junit.write_junit(out)
+    report.write_html_report(out, journal.read_run_journal(out / journal.FILE_NAME))
     for finding in result.findings:
         print(f"FINDING imported_totals: {finding}")
     print(clean(f"imported {result.text}"))

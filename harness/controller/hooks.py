@@ -212,8 +212,8 @@ class ControllerHooks:
             terminalreporter.section("harness")
             for remark in (*self._run.durations.remarks, *self._run.remarks):
                 terminalreporter.line(remark)
-            blocks = plot.fits(sys.stdout.encoding)
-            for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
+            blocks = plot.can_encode_blocks(sys.stdout.encoding)
+            for line in terminal.terminal_summary(self._run.ledger, self._run.run_dir, blocks=blocks):
                 terminalreporter.line(line)
 
     @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")

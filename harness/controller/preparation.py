@@ -31,7 +31,7 @@ def expect_proc() -> None:
 def prepare_leases() -> None:
     """Raise pytest.UsageError if runs of this host cannot lease GPUs there."""
     try:
-        device_leases.prepare(device_leases.default_folder())
+        device_leases.prepare_board(device_leases.default_folder())
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -90,5 +90,5 @@ def arguments(config: pytest.Config) -> tuple[str, ...]:
         os.path.relpath(here / path, root).replace(os.sep, "/") + separator + rest for path, separator, rest in paths
     ]
     suites = [os.path.relpath(folder, root).replace(os.sep, "/") for folder in config.getini("harness_suites")]
-    everything = bool(suites) and all(patterns.reaches(f"{suite}/*", relative) for suite in suites)
+    everything = bool(suites) and all(patterns.pattern_reaches(f"{suite}/*", relative) for suite in suites)
     return (".",) if everything else tuple(relative)

@@ -48,7 +48,7 @@ from harness.scheduling import resumption, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
 from harness.scheduling.earlier_run import EarlierRun
-from harness.scheduling.interrupted_run import InterruptedRun, unlike
+from harness.scheduling.interrupted_run import InterruptedRun, changed_conditions_message
 from harness.scheduling.leases import LeaseBook
 from harness.scheduling.remote_queue import RemoteQueue
 from harness.scheduling.run_lock import RunLock, RunLockedError
@@ -218,7 +218,7 @@ class Run:
             [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
             config.getini("harness_suites"),
         )
-        return identity.of(
+        return identity.run_identity(
             self.inventory,
             suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
             waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
@@ -242,7 +242,7 @@ class Run:
         context = self.context
         self.journal = Journal(context.journal)
         self._problems = self.plan.problems_before_collection(machine, _today())
-        self._facts = environment.collect(
+        self._facts = environment.collect_environment(
             self.inventory,
             argv=["pytest", *context.args],
             seed=context.seed,
@@ -311,7 +311,7 @@ class Run:
                 self.interrupted.keep_environment()
         for kind, message in self._problems:
             self.add_finding(kind, message)
-        environment.write(self.run_dir, self._facts)
+        environment.write_environment(self.run_dir, self._facts)
 
     def expected(self, ids: Sequence[str]) -> list[float]:
         """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
@@ -334,7 +334,7 @@ class Run:
         gated = CaseFacts.read(Path(self.context.temp_dir)).gated
         return {
             "count": len(ids),
-            "hash": journals.digest(ids),
+            "hash": journals.digest_of_ids(ids),
             "seconds": [round(seconds, 3) for seconds in self.expected(ids)],
             "gated": {str(position): gated[case] for position, case in enumerate(ids) if case in gated},
             "devices": {device.uuid: device.name for device in self.devices},
@@ -347,11 +347,13 @@ class Run:
         """
         if self._recorded or self.interrupted is None:
             return
-        changed = resumption.change(Path(self.context.temp_dir))
+        changed = resumption.noted_change(Path(self.context.temp_dir))
         if changed:
             changes = (f"the list of cases has changed: {changed}",)
             if not self.interrupted.force:
-                raise pytest.UsageError(f"--resume={str(self.plan.settings['resume'])!r}: {unlike(changes)}")
+                raise pytest.UsageError(
+                    f"--resume={str(self.plan.settings['resume'])!r}: {changed_conditions_message(changes)}"
+                )
             self._line["forced"] += changes
         try:
             self._record_start()
@@ -422,7 +424,7 @@ class Run:
             return EXIT_INTERNAL if self.failure else status
         self.ledger = self._ended(ledger, status)
         try:
-            junit.write(self.run_dir, self.ledger)
+            junit.write_junit(self.run_dir, self.ledger)
             self._write_page(contents, self.ledger)
         except WriteError as error:
             self.fail(str(error))
@@ -436,7 +438,7 @@ class Run:
             contents = dataclasses.replace(contents, events=(*contents.events, ledger.end))
         try:
             with _uncollected():
-                page.write(self.run_dir, contents, ledger=ledger)
+                page.write_html_report(self.run_dir, contents, ledger=ledger)
         except WriteError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -449,7 +451,7 @@ class Run:
         # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
         # the time that takes for 10,000 cases.
         with _uncollected():
-            contents = journals.read(self.context.journal)
+            contents = journals.read_journal(self.context.journal)
             lines = [event for event in contents.events if isinstance(event, Collected)]
             cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
             if cases:

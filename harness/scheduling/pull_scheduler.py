@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.scheduling.handed_out import HandedOut
-from harness.scheduling.remote_queue import Given, RemoteQueue
+from harness.scheduling.remote_queue import GivenCase, RemoteQueue
 from harness.scheduling.worker_scheduling import WorkerScheduling, number
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class PullScheduling(WorkerScheduling):
         self._device_of = device_of
         self._stop = stop
         self._failed = failed
-        self._buffer: deque[Given] = deque()
+        self._buffer: deque[GivenCase] = deque()
         #: Those that take several devices wait here. One worker runs all of them: of several, each would wait for the
         #: devices of the others again and again, with a new executor for each.
-        self._wide: deque[Given] = deque()
+        self._wide: deque[GivenCase] = deque()
         self._is_wide: frozenset[int] = frozenset()
         self._asked = 0
         self._ended = False
@@ -113,12 +113,12 @@ class PullScheduling(WorkerScheduling):
             assert self._ids is not None
             running, *others = queue
             for case in reversed(others):
-                self._buffer_of(case).appendleft(Given(case))
+                self._buffer_of(case).appendleft(GivenCase(case))
             self._source.say("done", case=running)
             self._fill()
             return self._ids[running]
 
-    def give(self, cases: Sequence[Given]) -> None:
+    def give(self, cases: Sequence[GivenCase]) -> None:
         with self._lock:
             self._asked = max(0, self._asked - len(cases))
             for each in cases:
@@ -139,7 +139,7 @@ class PullScheduling(WorkerScheduling):
         """How many cases no worker has."""
         return len(self._buffer) + len(self._wide)
 
-    def _buffer_of(self, case: int) -> deque[Given]:
+    def _buffer_of(self, case: int) -> deque[GivenCase]:
         return self._wide if case in self._is_wide else self._buffer
 
     def _fill(self) -> None:

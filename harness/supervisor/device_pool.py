@@ -82,12 +82,12 @@ class DevicePool:
 
     def choose(self, count: int) -> tuple[Device, ...]:
         """Return devices for a case that needs `count`, this worker's own first. Raises NoDeviceError."""
-        return leases.together(self.device, count, self._combinable(count))
+        return leases.devices_of_lease(self.device, count, self._combinable(count))
 
     def claim(self, case: Case) -> Claim:
         """Return what a case needs: our device, and others that are healthy. Raises NoDeviceError with the reason."""
         usable = self._combinable(case.devices)
-        own, *others = leases.together(self.device, len(usable), usable)
+        own, *others = leases.devices_of_lease(self.device, len(usable), usable)
         return Claim(own.uuid, tuple(device.uuid for device in others), case.devices, case.share, case.memory)
 
     def _combinable(self, count: int) -> tuple[Device, ...]:

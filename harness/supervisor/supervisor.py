@@ -320,7 +320,7 @@ class Supervisor:
         """Whether ``--retries`` applies to this attempt: it is red, and no waiver expects that."""
         if not attempt.outcome.is_red or attempt.outcome is Outcome.UNEXPECTED_PASS:
             return False
-        ruling = rules.on_verdict(self._policy, attempt.outcome, [result(attempt)], history.case.waivers)
+        ruling = rules.rule_on_verdict(self._policy, attempt.outcome, [result(attempt)], history.case.waivers)
         return ruling is None or ruling.outcome.is_red
 
     def _run_alone(self, history: CaseHistory) -> Attempt:
@@ -358,8 +358,8 @@ class Supervisor:
         loops = self._policy.verify
         if loops and not history.earlier:
             attempts = [result(attempt) for attempt in history.attempts]
-            return rules.on_verification(attempts[:loops], attempts[loops:], history.case.limit)
-        return rules.on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
+            return rules.rule_on_verification(attempts[:loops], attempts[loops:], history.case.limit)
+        return rules.rule_on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
 
     # What investigations of an executor need: `CaseRunner`
 

@@ -30,7 +30,7 @@ from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, Current
 from harness.gating.policy import Policy
 from harness.journal import lines
-from harness.journal.journal import Journal, JournalWriteError, digest
+from harness.journal.journal import Journal, JournalWriteError, digest_of_ids
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
@@ -203,13 +203,13 @@ class Worker:
                 note_change(Path(self.context.temp_dir), changed)
             if not self._resumption.forced:
                 raise ResumeError(changed)
-        found = digest(ids)
+        found = digest_of_ids(ids)
         with self.context.journal.open("rb") as file:
             first = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
             listed = any(found.encode() in line for line in first)
         shard: dict[str, Any] = {}
         if self.context.shard:
-            shard = {"selection": digest(sorted(selected)), "selected": () if listed else selected}
+            shard = {"selection": digest_of_ids(sorted(selected)), "selected": () if listed else selected}
         line = lines.collected(
             self.name,
             count=len(ids),

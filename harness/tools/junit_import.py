@@ -106,7 +106,7 @@ def write(wanted: Wanted, out: Path) -> Result:
             found.add(JUnitFile(file))
         with writing(f"the folder {str(out)!r}"):
             out.mkdir(parents=True, exist_ok=True)
-        environment.write(out, found.environment(wanted.argv))
+        environment.write_environment(out, found.environment(wanted.argv))
         with replacing(path) as written:
             written.write(found.head(wanted.argv))
             spool.seek(0)
@@ -191,7 +191,7 @@ class _Found:
             "imported": {"tool": self._tool, "files": self._files},
         }
         ids = self.ids.all
-        collected = {"worker": "", "count": len(ids), "hash": journal.digest(ids), "ids": ids}
+        collected = {"worker": "", "count": len(ids), "hash": journal.digest_of_ids(ids), "ids": ids}
         return _line("run", began, run) + _line("collected", began, collected)
 
     def tail(self) -> bytes:

@@ -197,7 +197,9 @@ def run(tmp_path: Path) -> Path:
             build.finish("a.py::b", ruling=ruling),
         ):
             writer.append(line)
-    environment.write(folder, {"devices": [{"uuid": "GPU-1", "compute_capability": [9, 0]}], "driver": "570.1"})
+    environment.write_environment(
+        folder, {"devices": [{"uuid": "GPU-1", "compute_capability": [9, 0]}], "driver": "570.1"}
+    )
     return folder
 
 

@@ -25,7 +25,7 @@ from harness.core.text import counted, one_line
 from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.sim.native.faults import Injection, catalogue
-from harness.tools.diagnosis.order import inherited
+from harness.tools.diagnosis.order import inherited_environment
 
 #: Name of the run without a fault. The other runs are named after their fault.
 CLEAN = "clean"
@@ -77,7 +77,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class OrdersCampaign:
     """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases.
 
     `device`: the kind of device that the cases ran on. `not_run`: the faults that are still to come.
@@ -127,7 +127,7 @@ def row(fault: str, breaks: str, clean: Tally, faulty: Tally, passed_alone: Coll
     )
 
 
-def as_text(campaign: Campaign) -> str:
+def orders_text(campaign: OrdersCampaign) -> str:
     """The table as text, with the missed faults below it."""
     cells = [("fault", "caught by", "")]
     cells += [
@@ -148,7 +148,7 @@ def as_text(campaign: Campaign) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_json(campaign: Campaign) -> str:
+def orders_json(campaign: OrdersCampaign) -> str:
     """The whole result as JSON."""
     values = {
         "device": campaign.device,
@@ -219,7 +219,7 @@ class Runs:
         with output.open("wb") as file:
             subprocess.run(
                 command,
-                env={**inherited(os.environ), **(variables or {})},
+                env={**inherited_environment(os.environ), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -228,10 +228,10 @@ class Runs:
         if not (run_dir / journal.FILE_NAME).exists():
             last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
             raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(one_line, last))!r}")
-        return Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
+        return Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
 
 
-def conduct(
+def run_orders(
     injections: Sequence[Injection],
     run: Callable[..., Ledger],
     results: Path,
@@ -239,7 +239,7 @@ def conduct(
     device: str,
     first: bool,
     tell: Callable[[str], object],
-) -> Campaign:
+) -> OrdersCampaign:
     """Run the cases without a fault and with each fault, and write the record to `results`, anew after each fault.
 
     `run` takes the name of a run, options for pytest and `cases`, the only ones to run. The faults are those of this
@@ -250,14 +250,14 @@ def conduct(
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
-    campaign = Campaign(len(clean.passed), clean.wrong, (), device)
+    campaign = OrdersCampaign(len(clean.passed), clean.wrong, (), device)
     for number, injection in enumerate(injections, 1):
         new = _with_fault(injection, clean, run, catalogue(device)[injection.name], first=first)
         tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
         rest = tuple(map(str, injections[number:]))
         campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)
-        write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
-        write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
+        write_atomically(results / TABLE, orders_text(campaign).encode("utf-8", "backslashreplace"))
+        write_atomically(results / RECORD, orders_json(campaign).encode("ascii"))
     return campaign
 
 

@@ -27,13 +27,13 @@ class WheelError(HarnessError):
     """pip could not get or build a wheel."""
 
 
-def collect(root: Path, folder: Path, *, python: str, platforms: Sequence[str]) -> None:
+def collect_wheels(root: Path, folder: Path, *, python: str, platforms: Sequence[str]) -> None:
     """Put all wheels into `folder`. `root`: the checkout of this project.
 
     `python` is a version such as ``3.12``; `platforms` are tags of wheels, such as ``manylinux_2_28_x86_64``, or empty
     for this machine's. Raises WheelError.
     """
-    wanted = [*needed(root), "pip"]
+    wanted = [*needed_requirements(root), "pip"]
     limits = folder / "constraints.txt"
     limits.write_text("\n".join([*constraints(root), ""]), encoding="utf-8")
     target = [
@@ -67,7 +67,7 @@ def accepted(platforms: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def needed(root: Path) -> list[str]:
+def needed_requirements(root: Path) -> list[str]:
     """The requirements of the project in `root`, without torch and extras. Raises WheelError if it is no checkout."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]

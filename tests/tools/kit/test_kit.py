@@ -147,4 +147,4 @@ def test_wheels_for_older_platforms_are_taken_too() -> None:
 
 def test_wheels_that_do_not_exist_are_said(tmp_path: Path) -> None:
     with pytest.raises(wheels.WheelError, match=r"^pip download failed: ERROR: "):
-        wheels.collect(ROOT, tmp_path, python="3.12", platforms=["solaris_11_sparc"])
+        wheels.collect_wheels(ROOT, tmp_path, python="3.12", platforms=["solaris_11_sparc"])
