@@ -43,6 +43,9 @@ _STATUSES = {
     "fail": Outcome.FAILED,
     "failed": Outcome.FAILED,
 }
+#: ctest writes <skipped> with status="notrun" also for a test that it could not start, for example without its
+#: executable. Only with these messages did the test skip itself.
+_CTEST_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION")
 #: The elements of results, the most severe one first.
 _RESULTS = ((Error, Outcome.ERROR), (Failure, Outcome.FAILED), (Skipped, Outcome.SKIPPED))
 
@@ -211,12 +214,14 @@ class JUnitFile:
 
     def _result(self, case: Any) -> tuple[Outcome, str, str]:
         """The outcome, its message and its text."""
+        status = (case.status or "").strip().lower()
         every = [(outcome, result) for kind, outcome in _RESULTS for result in case.iterchildren(kind)]
         self._red += sum(outcome.is_red for outcome, _ in every)
         for outcome, result in every:
             message = one_line(result.message or result.text or result.type or "")
+            if outcome is Outcome.SKIPPED and status == "notrun" and not message.startswith(_CTEST_SKIP):
+                outcome = Outcome.ERROR
             return outcome, message, "\n".join(_text(each.text) for _, each in every if each.text)
-        status = (case.status or "").strip().lower()
         outcome = _STATUSES.get(status, Outcome.ERROR)
         self._red += outcome.is_red
         return outcome, "" if outcome is Outcome.PASSED else f"status {one_line(status, 100)!r}", ""

@@ -18,7 +18,8 @@ CTEST = (
     '<testsuite name="Linux-c++" tests="3" failures="{0}" disabled="0" skipped="0" hostname="node7" time="1" '
     'timestamp="2026-01-02T03:04:05"><testcase name="copy" classname="copy" time="0.5" status="run"/>'
     '<testcase name="kernel" classname="kernel" time="0.25" status="{1}">{2}<system-out>out</system-out></testcase>'
-    '<testcase name="p2p" classname="p2p" time="0" status="notrun"><skipped message="one GPU"/></testcase></testsuite>'
+    '<testcase name="p2p" classname="p2p" time="0" status="notrun">'
+    '<skipped message="SKIP_RETURN_CODE=77"/></testcase></testsuite>'
 )
 PASSED = CTEST.format(0, "run", "")
 FAILED = CTEST.format(1, "fail", '<failure message="illegal &lt;address&gt;"/>')

@@ -37,6 +37,12 @@ CASES = {
     ),
     "ctest, failed": ('<testcase name="A" status="fail"><failure message=""/></testcase>', F, ""),
     "ctest, failed without an element": ('<testcase name="A" status="fail"/>', F, "status 'fail'"),
+    "ctest, skipped": ('<testcase name="A" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>', S,
+        "SKIP_RETURN_CODE=77"),
+    "ctest, could not start": (
+        '<testcase name="A" status="notrun"><skipped message="Unable to find executable"/></testcase>', E,
+        "Unable to find executable",
+    ),
     "ctest, disabled": ('<testcase name="A" status="disabled"/>', S, "status 'disabled'"),
     "an unknown status": ('<testcase name="A" status="blocked"/>', E, "status 'blocked'"),
     "pytest, error and failure": ('<testcase name="A"><failure message="f"/><error message="e"/></testcase>', E, "e"),
