@@ -1,4 +1,4 @@
-"""Makes an evidence archive of a run directory."""
+"""Make an evidence archive of a run directory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.manifest import FileFacts, Manifest
 from harness.tools.evidence.record import EvidenceRecord
 
-#: What is in a run directory for the time of the run only; and the page, which nobody could verify: `harness report
-#: html` makes it again from the journal.
+#: Files that exist only during a run; and the page, which cannot be verified: `harness report html` makes it again from
+#: the journal.
 _NOT_PACKED = frozenset({".lock", compiler_caches.FOLDER, page.FILE_NAME})
 
 
@@ -36,10 +36,10 @@ class RunFiles:
 
 
 def files_of(run_dir: Path) -> RunFiles:
-    """Every file of a run directory.
+    """Return every file of a run directory.
 
-    Links that cases left in ``files/`` are not followed; pytest makes some for each test with a temporary folder.
-    Raises PackageError for other links, and for what is not a regular file.
+    Links that cases left in ``files/`` are not followed; pytest makes some for each test with a temporary folder. Raise
+    PackageError for other links, and for anything that is not a regular file.
     """
     found = RunFiles({}, {})
     for path in _walk(run_dir):
@@ -82,7 +82,7 @@ def _leads_out(path: Path, run_dir: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A run that can be packed. `problems`: why `harness verify` would refuse it."""
+    """A run to pack. `problems`: why `harness verify` would refuse it."""
 
     run_dir: Path
     files: RunFiles
@@ -91,8 +91,8 @@ class Package:
 
     @classmethod
     def of(cls, run_dir: Path) -> Package:
-        """Read a run directory. Raises PackageError, JournalError."""
-        journal.read_run_journal(run_dir / journal.FILE_NAME)  # says what is wrong with a folder that is none of a run
+        """Read a run directory. Raise PackageError, JournalError."""
+        journal.read_run_journal(run_dir / journal.FILE_NAME)  # raises for a folder without a run
         files = files_of(run_dir)
         known = record.read_record(
             {name: _read(path) for name, path in files.paths.items() if record.is_read(name)},
@@ -101,7 +101,7 @@ class Package:
         return cls(run_dir, files, known, tuple(checks.run_problems(known)))
 
     def write(self, out: Path) -> Manifest:
-        """Write the archive. Raises WriteError; PackageError if a file changes while it is read."""
+        """Write the archive. Raise WriteError; PackageError if a file changes during this."""
         if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(self.run_dir)):
             raise PackageError(f"{str(out)!r} is in the run directory, so it would contain itself: name another place")
         derived = manifests.derived_files(self.record)
@@ -138,7 +138,7 @@ class Package:
 
 
 def _unchanged(path: Path, facts: FileFacts) -> Iterator[bytes]:
-    """The content of a file. Raises PackageError if it is not the one that was hashed."""
+    """Return the content of a file. Raise PackageError if it is not the content that was hashed."""
     digest = sha256()
     with path.open("rb") as file:
         for chunk in archive.file_chunks(file):
