@@ -1,4 +1,4 @@
-"""What xdist's workers have collected: all must have the same cases, since they are given as positions in the list."""
+"""Compare the collections of xdist's workers: all must be equal, because cases are positions in the list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def same_everywhere(config: pytest.Config, collections: Mapping[WorkerController, Sequence[str]]) -> bool:
-    """Whether all workers have collected the same. If not, the difference becomes an error of the collection."""
+    """Return whether all workers have collected the same cases. A difference becomes a collection error."""
     (first, wanted), *others = collections.items()
     differences = [
         (node, report_collection_diff(wanted, found, first.gateway.id, node.gateway.id)) for node, found in others
