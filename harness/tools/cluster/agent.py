@@ -72,8 +72,8 @@ class Session:
         self.folder = folder
         self.ended = self.was_ready = False
         folder.mkdir(parents=True)
-        ours, theirs = socket.socketpair()
-        self.socket = ours
+        own_end, session_end = socket.socketpair()
+        self.socket = own_end
         self._buffer = LineBuffer()
         command = [
             sys.executable,
@@ -83,19 +83,19 @@ class Session:
             f"--harness-results-dir={folder}",
             "--harness-progress=off",
         ]
-        told = {remote_queue.VARIABLE: f"{theirs.fileno()}:{os.getpid()}:{begin.node}"}
+        queue_variable = {remote_queue.VARIABLE: f"{session_end.fileno()}:{os.getpid()}:{begin.node}"}
         with (folder / LOG).open("wb") as log:
             self.process = subprocess.Popen(
                 command,
                 cwd=begin.folder,
-                env={**os.environ, **begin.variables, **told},
+                env={**os.environ, **begin.variables, **queue_variable},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[session_end.fileno()],
                 start_new_session=True,
             )
-        theirs.close()
+        session_end.close()
         self._journal = folder / journal.FILE_NAME
         self._offset = 0
         self._descriptor = -1

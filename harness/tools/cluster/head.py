@@ -159,8 +159,8 @@ class Head:
 
     def run(self) -> None:
         """Work until all nodes have ended. Raise WriteError if the journal cannot be written."""
-        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
-        before = {number: signal.signal(number, self._on_signal) for number in heeded}
+        handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
+        before = {number: signal.signal(number, self._on_signal) for number in handled}
         wake, write = os.pipe()
         os.set_blocking(write, False)
         os.set_blocking(wake, False)

@@ -294,10 +294,10 @@ class CaseQueue:
     def stop(self, why: str) -> list[Action]:
         """Hand out no more cases; running cases get the grace period."""
         self.stopped = self.stopped or why
-        told = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
-        for node in told:
+        remaining = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
+        for node in remaining:
             node.state, node.moved = NodeState.QUITTING, self._now
-        return [*(Quit(node.name, why) for node in told), *self._go_on()]
+        return [*(Quit(node.name, why) for node in remaining), *self._go_on()]
 
     def tick(self, now: float) -> list[Action]:
         """Handle timeouts."""

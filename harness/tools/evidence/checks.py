@@ -274,9 +274,11 @@ def _ends_all_on(event: Event) -> TypeGuard[Finding]:
 
 def _nodes(record: EvidenceRecord) -> Iterator[str]:
     """Check that a lost node makes the run red."""
-    told = {event.host for event in record.contents.events if isinstance(event, Finding) and event.kind == "node_lost"}
+    reported = {
+        event.host for event in record.contents.events if isinstance(event, Finding) and event.kind == "node_lost"
+    }
     for number, event in record.numbered():
-        if isinstance(event, Node) and event.state == "lost" and event.host not in told:
+        if isinstance(event, Node) and event.state == "lost" and event.host not in reported:
             yield f"journal line {number}: node {event.host} was lost, but the journal has no finding about that"
 
 

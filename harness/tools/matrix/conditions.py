@@ -47,17 +47,17 @@ def differing(runs: Sequence[Facts]) -> list[frozenset[tuple[Factor, str]]]:
     known, count as absent if they are not recorded.
     """
     names = dict.fromkeys(name for run in runs for name in run if name != _READ)
-    told: list[set[tuple[Factor, str]]] = [set() for _ in runs]
+    values_by_run: list[set[tuple[Factor, str]]] = [set() for _ in runs]
     for factor, name in names:
         every = [run.get((factor, name), ()) for run in runs]
         if len({*every}) == 1:
             continue
         common = set(every[0]).intersection(*every[1:])
-        for run, mine, values in zip(runs, told, every, strict=True):
+        for run, mine, values in zip(runs, values_by_run, every, strict=True):
             mine.update((factor, _words(factor, name, value)) for value in values if value not in common)
             if not values and (factor is Factor.OPTION or (name.startswith("$") and _READ in run)):
                 mine.add((factor, f"without {name}"))
-    return list(map(frozenset, told))
+    return list(map(frozenset, values_by_run))
 
 
 def _words(factor: Factor, name: str, value: str) -> str:

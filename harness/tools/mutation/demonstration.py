@@ -82,11 +82,11 @@ def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mappi
     done = subprocess.run(
         [*command, *names], env=environment, capture_output=True, text=True, errors="replace", check=False
     )
-    told = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    if done.returncode or told.keys() != set(names):
+    answers = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    if done.returncode or answers.keys() != set(names):
         last = " ".join(done.stderr.strip().splitlines()[-3:])
         raise DemonstrationError(f"the demonstrations do not run (exit status {done.returncode}): {last!r}")
-    return {name: why for name, why in told.items() if why}
+    return {name: why for name, why in answers.items() if why}
 
 
 def main(catalogue: str, device: str, library: str, names: Sequence[str]) -> None:
