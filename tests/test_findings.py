@@ -225,6 +225,7 @@ OTHERS = {
     "durations": "durations of cases",
     "faults list": "no run",
     "faults run": "the red cases of its own runs: a fault that no case notices is not caught by a finding",
+    "import": "results of other tools",
     "kit": "no run",
     "matrix plan": "no run",
     "mutate list": "no run",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.backends import soft
-from harness.backends.table import BACKENDS
+from harness.backends.table import BACKENDS, FAULTY_BY_DEFAULT
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 
@@ -40,7 +39,7 @@ _Device = Annotated[
 
 @app.command("list")
 def list_(
-    device: _Device = soft.BACKEND.kind,
+    device: _Device = FAULTY_BY_DEFAULT.kind,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by name.")] = False,
 ) -> None:
     """List the faults that --inject accepts, and what each of them breaks."""
@@ -66,7 +65,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    device: _Device = soft.BACKEND.kind,
+    device: _Device = FAULTY_BY_DEFAULT.kind,
     names: Annotated[
         str, typer.Option("--faults", metavar="NAME,...", help="Only these faults. NAME:probability is also accepted.")
     ] = "",

@@ -19,6 +19,7 @@ from harness.cli.diff import diff
 from harness.cli.durations import durations
 from harness.cli.evidence import package, verify
 from harness.cli.faults import app as faults
+from harness.cli.import_ import import_
 from harness.cli.kit import kit
 from harness.cli.matrix import app as matrix
 from harness.cli.mutate import app as mutate
@@ -92,6 +93,7 @@ app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
 app.command()(diff)
 app.command()(durations)
+app.command("import")(import_)
 app.command()(kit)
 app.command()(package)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
@@ -145,10 +147,10 @@ def devices(
     """
     import json
 
-    from harness.controller.machine import DeviceError
     from harness.controller.machine import inventory as chosen
     from harness.devices import present
     from harness.devices.capabilities import detect
+    from harness.devices.device import DeviceError
 
     if history:
         _history(history, as_json=as_json)

@@ -287,6 +287,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: JunitRepor
         # No line breaks: the reproducing command must stay on one line for copying.
         console.print(clean(text), style=style, soft_wrap=True)
 
+    if ledger.run is not None and ledger.run.imported is not None:
+        line(f"run {ledger.run.imported.text}")
     for verdict in ledger.red:
         line(f"{verdict.outcome.upper()} {verdict.case}", "bold red")
         line(f"    {one_line(verdict.message)}")

@@ -174,7 +174,7 @@ def _make(config: pytest.Config) -> Plan:
 
 
 def _expect_faults(injections: Sequence[str], kind: str) -> None:
-    """Raises OptionError unless the kind of device has these faults."""
+    """Raise OptionError unless the kind of device has these faults."""
     if not injections:
         return
     if kind not in faults.injectable_kinds():

@@ -1,4 +1,4 @@
-"""What a run asks and makes on this machine before it begins."""
+"""Checks this machine and makes the folders of a run before it begins."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from harness.sim.native.provider import Provided
 
 
 def expect_proc() -> None:
-    """Raises pytest.UsageError without /proc: no process could be told from another, nor looked at after its case."""
+    """Raise pytest.UsageError without /proc: processes could not be identified, or checked after their case."""
     if not linux.has_proc():
         raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
 
 
 def prepare_leases() -> None:
-    """Raises pytest.UsageError if runs of this host cannot lease GPUs there."""
+    """Raise pytest.UsageError if runs of this host cannot lease GPUs there."""
     try:
         device_leases.prepare_board(device_leases.default_folder())
     except HarnessError as error:
@@ -78,7 +78,7 @@ def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -
 
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:
-    """What the run was told to collect, relative to the root folder; empty when an option leaves out more than it says.
+    """The arguments to collect, relative to the root folder; empty if an option leaves out more than they say.
 
     Nothing is then blamed for matching no case. ``.`` stands for all that there is.
     """

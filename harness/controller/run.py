@@ -1,4 +1,4 @@
-"""A run from the controller's side: set up once, told to every worker, reported at the end."""
+"""A run from the controller's side: set up once, sent to every worker, reported at the end."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Run:
         )
 
     def _carried(self, config: pytest.Config) -> tuple[str, ...]:
-        """What a line that reproduces a case must have of the arguments, and limits that the ini file does not give."""
+        """The arguments that a reproduce line must have, and limits that the ini file does not give."""
         words = command_line.words(config)
         taken, positional = command_line.taken(config), config.option.file_or_dir
         found = carried.carried(words, positional, config.getini("addopts"), taken)
@@ -204,7 +204,7 @@ class Run:
     def _drawn_seed(self) -> int:
         """A random seed. A resumed run keeps its own.
 
-        The shards of a run must have the same one without talking, so theirs follows from the suites.
+        The shards of a run must have the same one without communication, so it follows from the suites.
         """
         if self.interrupted is not None:
             return self.interrupted.seed
@@ -213,7 +213,7 @@ class Run:
         return random.SystemRandom().getrandbits(32)
 
     def _identify(self, config: pytest.Config) -> dict[str, str]:
-        """What must be the same where results of this run and of others are put together."""
+        """The facts that must be equal where results of this run and of others are put together."""
         folders, files = suite_files.roots(
             [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
             config.getini("harness_suites"),
@@ -330,7 +330,7 @@ class Run:
         return [count if (count := devices.get(case, 0)) <= most else 0 for case in ids]
 
     def described(self, ids: Sequence[str]) -> dict[str, Any]:
-        """What the head of a cluster run must know of this session: its list, expected seconds, gates by position."""
+        """What the head of a cluster run needs of this session: its list, expected seconds, gates by position."""
         gated = CaseFacts.read(Path(self.context.temp_dir)).gated
         return {
             "count": len(ids),
@@ -407,7 +407,7 @@ class Run:
         could not write all that it had to has no other status than that of an internal error.
         """
         if not self._recorded:
-            return status  # a resumed run that did not come to its cases: its run directory is as it was
+            return status  # a resumed run that did not reach its cases: its run directory is unchanged
         if self.signals.by:
             self._append(lines.stopped(self.signals.by, self.signals.grace))
         try:
@@ -433,7 +433,7 @@ class Run:
         return EXIT_INTERNAL if self.failure else status
 
     def _write_page(self, contents: JournalContents, ledger: Ledger) -> None:
-        """Write report.html. Raises WriteError. A mistake of ours in it takes nothing from the verdict of the run."""
+        """Write report.html. Raises WriteError. Another error of the harness does not change the run's verdict."""
         if ledger.end is not None:
             contents = dataclasses.replace(contents, events=(*contents.events, ledger.end))
         try:
@@ -447,7 +447,7 @@ class Run:
             self.remarks.append(f"{page.FILE_NAME} was not written, an error of the harness: {error!r} in {where}")
 
     def _account(self) -> tuple[JournalContents, Ledger]:
-        """What the journal has by now, with what follows from it, and its ledger. Raises JournalError."""
+        """The journal so far, with what follows from it, and its ledger. Raises JournalError."""
         # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
         # the time that takes for 10,000 cases.
         with _uncollected():

@@ -35,7 +35,7 @@ class StopSignals:
         self._folder = folder
         self._waits = waits
         self._times = 0
-        self._heeded = self._begun = self._over = False
+        self._handling = self._begun = self._over = False
         self._timer = linux.Timer(signal.SIGTERM)
         self._previous: dict[signal.Signals, Any] = {}
         #: The name of the first signal; empty before it.
@@ -65,13 +65,13 @@ class StopSignals:
             raise pytest.Session.Interrupted(self._reason)
 
     @contextlib.contextmanager
-    def heeded(self) -> Generator[None]:
+    def handled(self) -> Generator[None]:
         """While a supervisor works in this process, it receives the requests itself, and no exception interrupts it."""
-        self._heeded = True
+        self._handling = True
         try:
             yield
         finally:
-            self._heeded = False
+            self._handling = False
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
@@ -107,7 +107,7 @@ class StopSignals:
         if first:
             self.by = signal.Signals(number).name
         sent = self._send(StopRequest.after(self.grace if first else 0, self._reason))
-        if first and sent and (self._waits or self._heeded):
+        if first and sent and (self._waits or self._handling):
             self.say(
                 f"{self.by}: no further case begins, and the cases that run have {self.grace:g} s to end; "
                 "a second signal ends them at once"
@@ -116,7 +116,7 @@ class StopSignals:
             self._timer.start(self.grace + _MARGIN if first else _LAST_MARGIN)
             patient = sent and self._times < 3
         else:
-            patient = self._heeded
+            patient = self._handling
         if self._begun and not patient:
             raise pytest.Session.Interrupted(self._reason)
 

@@ -45,9 +45,6 @@ class ConfigError(HarnessError):
     """A configuration file is missing or cannot be used. The text has one line per problem, with file and line."""
 
 
-_KIND = FileKind("configuration file", "give a YAML file", ConfigError, MAX_BYTES)
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[M]):
     """A loaded file: its content, and the line number of each value."""
@@ -119,6 +116,9 @@ def shown_path(path: Path) -> str:
     """Return a path for messages: relative to the working folder if the path is below it."""
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+
+
+_KIND = FileKind("configuration file", "give a YAML file", ConfigError, MAX_BYTES, shown_path)
 
 
 def _conditions(written: dict[str, Any]) -> dict[str, Any]:

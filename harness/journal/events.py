@@ -38,6 +38,28 @@ class _NodeLine(_Line):
     """In a cluster run, the node that wrote the line. Empty in other runs."""
 
 
+class ImportedFile(_Model):
+    """A file that results were imported from."""
+
+    path: Name
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    cases: int = Field(ge=1)
+
+
+class Imported(_Model):
+    """Where imported results come from."""
+
+    tool: Name
+    """The tool or suite that ran the cases."""
+    files: tuple[ImportedFile, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for people: ``by gtest, imported from a.xml (sha256:0123456789ab)``."""
+        files = ", ".join(f"{each.path} (sha256:{each.sha256[:12]})" for each in self.files)
+        return f"by {self.tool}, imported from {files}"
+
+
 class RunStarted(_Line):
     """A run started. This is the first line of a journal. A run that continues an earlier one writes it again."""
 
@@ -78,6 +100,8 @@ class RunStarted(_Line):
     """Facts that must be equal where results are combined, by name: suites' files, torch, driver and so on."""
     settings: dict[str, str | int | float | bool | None] = {}
     """The resolved value of every other option, by name."""
+    imported: Imported | None = None
+    """Set if another tool ran the cases. The harness has isolated, repeated and checked none of them."""
 
 
 class MergedShard(_Line):

@@ -18,6 +18,7 @@ KINDS = {
     "executor_exit": "the process of several cases ended badly, and no single one causes that alone",
     "from_missing": "a case of an earlier run (`--from`) is not there any more",
     "harness_error": "the harness's own code failed; the text has the traceback",
+    "imported_totals": "an imported file counts failures that none of its cases has",
     "must_pass": "a must-pass list is not satisfied",
     "node_lost": "a node of a cluster run is gone",
     "not_collected": "cases have events and are in no collected list",

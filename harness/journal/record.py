@@ -79,6 +79,8 @@ def read_run_record(run_dir: Path) -> RunRecord:
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
     if ledger.end is None:
         notes.append("it did not finish")
+    if ledger.run is not None and ledger.run.imported is not None:
+        notes.append(f"its cases were run {ledger.run.imported.text}")
     known = environment.read_environment(run_dir)
     if known is None:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
@@ -113,10 +115,9 @@ def environment_facts(known: Mapping[str, Any]) -> dict[str, str]:
     if rows:
         names = [str(row.get("name")) for row in rows]
         found["devices"] = clean(", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)))
-        for name in _SPEED:
+        for name in (*_SPEED, "ecc"):
             if any(row.get(name) is not None for row in rows):
                 found[name.replace("_", " ")] = clean(", ".join(dict.fromkeys(str(row.get(name)) for row in rows)))
-        found["ecc"] = clean(", ".join(dict.fromkeys(str(row.get("ecc")) for row in rows)))
     for name, value in _mapping(known.get("environment")).items():
         _put(found, f"${name}", value)
     return found

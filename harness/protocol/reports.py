@@ -235,9 +235,3 @@ def unmark(report: Report) -> None:
 def mark_replayed(report: Report) -> None:
     """Note on a report that its case did not run now: it had its verdict before the run was resumed."""
     report.harness_replayed = True  # type: ignore[attr-defined]
-
-
-def outcome_of(report: object) -> Outcome | None:
-    """Returns the outcome attached by `mark`, or None."""
-    value = getattr(report, "harness_outcome", None)
-    return None if value is None else Outcome(value)

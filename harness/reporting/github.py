@@ -241,6 +241,7 @@ def _run_line(summary: Summary) -> str:
         "devices": " ".join(run.devices) + (f" ({run.label})" if run.label else ""),
         "seed": str(run.seed),
         "isolation": run.isolation,
+        "ran": "" if run.imported is None else run.imported.text,
         "profile": run.profile,
         "shard": run.shard,
         **identity,

@@ -188,7 +188,8 @@ class JunitDocument:
             self._file.seek(0)
             self._file.truncate()
         fail_on_flaky = bool(self._results.runs) and self._results.runs[-1].fail_on_flaky
-        writer = CaseWriter(self._flavour, self._names, self.text_limit, costs)
+        imported = any(run.imported is not None for run in self._results.runs)
+        writer = CaseWriter(self._flavour, self._names, self.text_limit, costs, imported)
         size = waiting = 0
         for verdict, levels in self._results.cases():
             tag = tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky)
@@ -298,6 +299,7 @@ def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:
         "command": json.dumps(run.argv),
         "seed": str(run.seed),
         "isolation": run.isolation,
+        "ran": "" if run.imported is None else run.imported.text,
         "devices": " ".join(run.devices),
         "device": labels(run.devices),
         "inject": str(run.settings.get("inject") or ""),

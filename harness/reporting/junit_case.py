@@ -65,13 +65,15 @@ def xml(element: Any) -> bytes:
 class CaseWriter:
     """Writes cases in a flavour, with at most `limit` characters of each captured text and traceback.
 
-    `costs`: a list to which the sizes of texts, in bytes, with each of LIMITS are added; None to skip this.
+    `costs`: if there is such a list, the bytes that texts need with each of LIMITS are added to it. `imported`: another
+    tool ran the cases, so an attempt has no worker and no seed.
     """
 
     flavour: Flavour
     names: Names
     limit: int
     costs: list[int] | None = None
+    imported: bool = False
 
     def case(self, verdict: Verdict, levels: Sequence[Levels], tag: str, seconds: float) -> bytes:
         """Return the element of a case, on a line of its own. `tag`: the tag of its result, see `tag_of`."""
@@ -95,7 +97,7 @@ class CaseWriter:
         lines += [f"second device: {each.text}" for each in verdict.second_devices]
         attempt = verdict.decided or next(reversed(verdict.finishes), None)
         if attempt is not None:
-            lines += _attempt_lines(attempt)
+            lines += self._facts(attempt)
         if verdict.decided is not None:
             lines += self._detail(verdict.decided.detail)
         if not self.flavour.interim and tag != "skipped":
@@ -115,16 +117,14 @@ class CaseWriter:
         element.extend(self._captured(SystemErr, _errors(attempt), 1))
         return element
 
+    def _facts(self, attempt: Finish) -> Iterable[str]:
+        return attempt.notes if self.imported else _attempt_lines(attempt)
+
     def _told(self, attempts: Iterable[Finish]) -> list[str]:
         """Return attempts as lines, each after an empty line."""
         lines = []
         for attempt in attempts:
-            lines += [
-                "",
-                attempt.message or str(attempt.outcome),
-                *_command(attempt.reproduce),
-                *_attempt_lines(attempt),
-            ]
+            lines += ["", attempt.message or str(attempt.outcome), *_command(attempt.reproduce), *self._facts(attempt)]
             lines += self._detail(attempt.detail)
         return lines
 

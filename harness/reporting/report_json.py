@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.core.outcome import Outcome
 from harness.core.text import cap, clean
 from harness.journal import events
-from harness.journal.events import Finish, Gate, Ruling
+from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
@@ -60,6 +60,8 @@ class RunRow(_Model):
     """What had changed before the run was resumed by force."""
     identity: dict[str, str]
     settings: dict[str, str | int | float | bool | None]
+    imported: Imported | None
+    """Where the results come from if another tool ran the cases; otherwise null."""
 
 
 class FindingRow(_Model):
@@ -287,6 +289,7 @@ def _run(summary: Summary) -> RunRow:
         resumed_by_force=summary.forced,
         identity=run.identity,
         settings=run.settings,
+        imported=run.imported,
     )
 
 

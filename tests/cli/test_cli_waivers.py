@@ -180,7 +180,7 @@ def test_lint_without_what_it_was_told_to_read(project: Path) -> None:
     assert "there is no catalogue at 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
     done = harness("lint", "gone.yaml", cwd=project)
     assert done.returncode == 1
-    assert done.stdout.startswith("error: gone.yaml: ")
+    assert done.stdout.startswith("error: there is no configuration file at 'gone.yaml': ")
 
 
 @pytest.fixture

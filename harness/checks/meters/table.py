@@ -45,7 +45,6 @@ class Meter:
     - `confirm`: what each counted repetition must exceed. In the full tier this also raises the suspicion.
     - `why`: the reason for both numbers.
     - `covered_by`: meters in bytes whose growth this meter sees as well, less directly.
-    - `per_device`: read once for each device, and then named ``name[index]``.
     - `from_zero`: where there was no earlier reading, the earlier value was 0.
     """
 
@@ -57,7 +56,6 @@ class Meter:
     confirm: int
     why: str
     covered_by: tuple[str, ...] = ()
-    per_device: bool = False
     from_zero: bool = True
 
     @property
@@ -76,10 +74,8 @@ METERS: tuple[Meter, ...] = (
     # Each storage is counted once, however many tensors share it.
     Meter("tensor_bytes", "bytes", "CPU memory in torch storages", "fast", 0, 0, _EXACT),
     Meter("uncollectable", "count", "object{s} in gc.garbage", "fast", 0, 0, _EXACT),
-    Meter("cuda_allocated", "bytes", "CUDA memory in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
-    Meter(
-        "cuda_active_blocks", "count", "active block{s} of the CUDA allocator", "fast", 0, 0, _EXACT, per_device=True
-    ),
+    Meter("cuda_allocated", "bytes", "CUDA memory in use by tensors", "fast", 0, 0, _EXACT),
+    Meter("cuda_active_blocks", "count", "active block{s} of the CUDA allocator", "fast", 0, 0, _EXACT),
     Meter("cuda_graphs", "count", "CUDA graph{s} still referenced", "fast", 0, 0, _EXACT),
     Meter("cuda_streams", "count", "CUDA stream{s} still referenced", "fast", 0, 0, _EXACT),
     Meter("cuda_events", "count", "CUDA event{s} still referenced", "fast", 0, 0, _EXACT),
@@ -92,7 +88,6 @@ METERS: tuple[Meter, ...] = (
         0,
         0,
         _EXACT,
-        per_device=True,
     ),
     Meter(
         "cuda_reserved",
@@ -103,9 +98,8 @@ METERS: tuple[Meter, ...] = (
         0,
         _CACHED,
         covered_by=("cuda_allocated",),
-        per_device=True,
     ),
-    Meter("cuda_segments", "count", "segment{s} of the CUDA allocator", "fast", None, 0, _CACHED, per_device=True),
+    Meter("cuda_segments", "count", "segment{s} of the CUDA allocator", "fast", None, 0, _CACHED),
     Meter(
         "cuda_driver",
         "bytes",
@@ -114,10 +108,9 @@ METERS: tuple[Meter, ...] = (
         32 * _MIB,
         2 * _MIB,
         "kernels are loaded at their first use, some MiB at a time; the driver allocates in steps of 2 MiB",
-        per_device=True,
         from_zero=False,
     ),
-    Meter("soft_allocated", "bytes", "software device memory in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
+    Meter("soft_allocated", "bytes", "software device memory in use by tensors", "fast", 0, 0, _EXACT),
     Meter(
         "soft_active_blocks",
         "count",
@@ -126,7 +119,6 @@ METERS: tuple[Meter, ...] = (
         0,
         0,
         _EXACT,
-        per_device=True,
     ),
     Meter(
         "soft_reserved",
@@ -138,7 +130,6 @@ METERS: tuple[Meter, ...] = (
         "each stream has its own blocks: a case that takes other streams each time has 2 or 20 MiB more cached for "
         "each",
         covered_by=("soft_allocated",),
-        per_device=True,
     ),
     Meter("pinned_bytes", "bytes", "pinned host memory in use", "fast", 0, 0, _EXACT),
     Meter(

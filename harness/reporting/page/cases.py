@@ -75,10 +75,6 @@ class PageCase:
     second: tuple[str, ...] = ()
 
     @property
-    def has_texts(self) -> bool:
-        return any(attempt.texts for attempt in self.attempts)
-
-    @property
     def devices(self) -> tuple[str, ...]:
         """The devices of all attempts, without duplicates."""
         return tuple(dict.fromkeys(device for attempt in self.attempts for device in attempt.devices))

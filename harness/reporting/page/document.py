@@ -21,8 +21,8 @@ from harness.reporting.page.model import IN_FULL, Page, duration_text
 _PACKAGE = "harness.reporting.page"
 #: In page order: the plot library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
-_SCRIPTS = ("uplot.min.js", "text.js", "page.js")
-#: Maximum number of case ids in a list.
+_SCRIPTS = ("uplot.min.js", "shared.js", "page.js")
+#: Ids of cases that a list names.
 LISTED = 20
 
 

@@ -182,7 +182,8 @@ _OWN = {"versions": "Versions", "environment": "Variables", "devices": "Devices"
 def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) -> Iterable[FactTable]:
     """Yield the facts of the ``run`` line and of environment.json, in groups. Every fact of the file is shown."""
     if run is not None:
-        yield FactTable("Run", tuple(_flat({name: getattr(run, name) for name in _RUN})))
+        ran = "" if run.imported is None else run.imported.text
+        yield FactTable("Run", tuple(_flat({**{name: getattr(run, name) for name in _RUN}, "ran": ran})))
     if known is not None:
         yield FactTable(
             "Machine and command", tuple(_flat({n: v for n, v in known.items() if n not in (*_OWN, "schema")}))

@@ -16,8 +16,10 @@ from harness.backends import cuda, simcuda
 from harness.devices import declared, software
 from harness.devices.capabilities import written
 from harness.devices.declared import MachineError
-from harness.devices.device import Device, Inventory
+from harness.devices.device import Device, DeviceError, Inventory
 from harness.devices.visibility import select
+from harness.sim.native.toolchain import BuildError, require_compiler
+from harness.sim.simcuda import toolchain
 
 #: The version of the driver that NVML reports.
 DRIVER = "580.00"
@@ -61,3 +63,13 @@ def inventory(environ: Mapping[str, str]) -> Inventory:
         cuda_driver=None if built_for is None else written("cuda", built_for),
         notes=(f"{simcuda.BACKEND.label}: driver and NVML are simulated too", *selection.notes),
     )
+
+
+def buildable_inventory(environ: Mapping[str, str]) -> Inventory:
+    """Like `inventory`. Raises DeviceError if the libraries cannot be built with this torch and its compiler."""
+    try:
+        toolchain.cuda_major()
+    except BuildError as error:
+        raise DeviceError(f"--device={simcuda.BACKEND.kind}: {error}") from None
+    require_compiler(simcuda.BACKEND)
+    return inventory(environ)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from harness.backends import cuda, simcuda, soft
+from harness.backends.table import BACKENDS, FAULTY_BY_DEFAULT
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
@@ -31,16 +31,13 @@ from harness.tools.diagnosis.order import inherited_environment
 CLEAN = "clean"
 TABLE, RECORD = "faults.txt", "faults.json"
 
+#: The device of a campaign if none is named.
+DEFAULT_DEVICE = FAULTY_BY_DEFAULT.kind
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 #: Outcomes with which the case itself observed nothing.
 NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 #: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
 _UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
-_NOUNS = {
-    soft.BACKEND.kind: "the software device",
-    cuda.BACKEND.kind: "GPUs",
-    simcuda.BACKEND.kind: "the simulated CUDA",
-}
 
 
 class CampaignError(HarnessError):
@@ -89,7 +86,7 @@ class OrdersCampaign:
     passed: int
     wrong: Mapping[str, str]
     rows: tuple[Row, ...]
-    device: str = soft.BACKEND.kind
+    device: str = DEFAULT_DEVICE
     not_run: tuple[str, ...] = ()
 
     @property
@@ -142,7 +139,7 @@ def orders_text(campaign: OrdersCampaign) -> str:
     lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
     lines += [
         "",
-        f"on {_NOUNS[campaign.device]} without a fault: {counted(campaign.passed, 'case')} passed, "
+        f"on {BACKENDS[campaign.device].noun} without a fault: {counted(campaign.passed, 'case')} passed, "
         f"{len(campaign.wrong)} red",
     ]
     lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
@@ -196,7 +193,7 @@ class Runs:
     cases: tuple[str, ...]
     arguments: tuple[str, ...]
     results: Path
-    device: str = soft.BACKEND.kind
+    device: str = DEFAULT_DEVICE
 
     def run(
         self,

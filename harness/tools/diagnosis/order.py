@@ -65,6 +65,8 @@ def company_of(contents: JournalContents, case: str) -> Company:
     Raise BisectError if the case did not fail, or failed only in a process of its own.
     """
     run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
+    if run is not None and run.imported is not None:
+        raise BisectError(f"cases of {str(contents.path.parent)!r} were run {run.imported.text}: nothing can run again")
     finishes = [event for event in contents.events if isinstance(event, Finish) and event.case == case]
     if run is None or not finishes:
         raise BisectError(f"{case!r} did not run in {str(contents.path.parent)!r}: give its whole id, as in the report")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeGuard
 
-from harness.backends import simcuda
 from harness.backends.table import BACKENDS, backend_of, labels
 from harness.core.caseid import case_seed
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
@@ -395,6 +394,11 @@ def _devices(record: EvidenceRecord) -> Iterator[str]:
         yield f"journal line {number}: something ran on device {uuid}, which is not a device of the run"
 
 
+def _imported(record: EvidenceRecord) -> Iterator[str]:
+    if record.run.imported is not None:
+        yield f"its cases were run {record.run.imported.text}: only a run of the harness is evidence"
+
+
 def _software(record: EvidenceRecord) -> Iterator[str]:
     """Check that a run that claims a GPU has no trace of a simulated one."""
     run, known = record.run, record.environment
@@ -418,7 +422,7 @@ def _software(record: EvidenceRecord) -> Iterator[str]:
         yield f"the run claims a GPU, but faults were injected into it: {injected}"
     if known.get("software_device") is not None:
         yield "the run claims a GPU, but environment.json describes the library of a software device"
-    names = {simcuda.NAME, *(each.label for each in BACKENDS.values() if each.software)}
+    names = {name for each in BACKENDS.values() if each.software for name in (each.label, each.device_name) if name}
     for uuid, row in rows.items():
         if uuid in run.devices and row["name"] in names:
             yield f"the run claims a GPU, but environment.json calls {uuid} {row['name']!r}"
@@ -501,6 +505,7 @@ def _attempt(event: Start | Finish) -> Attempt:
 _Check = Callable[[EvidenceRecord], Iterator[str]]
 _UNFINISHED: tuple[_Check, ...] = (_not_ended, _without_verdict, _shards)
 _WRONG: tuple[_Check, ...] = (
+    _imported,
     _torn,
     _parts,
     _forced,

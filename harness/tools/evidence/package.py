@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.core.errors import HarnessError, WriteError
 from harness.journal import journal
+from harness.journal.events import RunStarted
 from harness.reporting.page import report as page
 from harness.supervisor import compiler_caches, kept_files
 from harness.tools.evidence import archive, checks, record
@@ -92,7 +93,11 @@ class Package:
     @classmethod
     def of(cls, run_dir: Path) -> Package:
         """Read a run directory. Raise PackageError, JournalError."""
-        journal.read_run_journal(run_dir / journal.FILE_NAME)  # raises for a folder without a run
+        contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+        for event in contents.events:
+            if isinstance(event, RunStarted) and event.imported is not None:
+                ran = event.imported.text
+                raise PackageError(f"cases of {str(run_dir)!r} were run {ran}: only a run of the harness is evidence")
         files = files_of(run_dir)
         known = record.read_record(
             {name: _read(path) for name, path in files.paths.items() if record.is_read(name)},

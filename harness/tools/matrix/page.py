@@ -30,7 +30,7 @@ MOST_FINDINGS = 200
 def render_matrix(matrix: Matrix) -> bytes:
     """Return the page in UTF-8; equal matrices give equal bytes."""
     styles = [shell.asset(_SHARED, "page.css"), shell.asset(_PACKAGE, "matrix.css")]
-    scripts = [shell.asset(_SHARED, "text.js"), shell.asset(_PACKAGE, "matrix.js")]
+    scripts = [shell.asset(_SHARED, "shared.js"), shell.asset(_PACKAGE, "matrix.js")]
     classes = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
     page = (
         _environment()

@@ -347,6 +347,8 @@ class _Reader:
         return Said(outcome, devices if outcome.ran else (), "" if outcome is Outcome.PASSED else message), None
 
     def _doubts(self, known: Mapping[str, Any] | None) -> Iterator[str]:
+        if self.run is not None and self.run.imported is not None:
+            yield f"its cases were run {one_line(self.run.imported.text, MOST_OF_MESSAGE)}"
         if self._tally.end is None:
             yield "it did not finish"
         if self._damages:

@@ -126,7 +126,7 @@ def test_any_text_is_inert(text: str) -> None:
 def check_inert(text: str) -> None:
     page = rendered(*hostile_run(text), environment={text: text, "devices": [{"uuid": text, "name": text}]})
     hidden = re.compile(inert._HIDDEN.pattern)
-    for name in ("uplot.min.js", "text.js", "page.js", "uplot.min.css", "page.css"):
+    for name in ("uplot.min.js", "shared.js", "page.js", "uplot.min.css", "page.css"):
         page = page.replace(shell.asset("harness.reporting.page", name), "")
     assert not hidden.search(page)
     read = Read(page)

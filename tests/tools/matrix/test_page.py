@@ -144,7 +144,7 @@ def test_any_text_is_inert(text: str) -> None:
 def check_inert(text: str) -> None:
     for package, name in (
         ("harness.reporting.page", "page.css"),
-        ("harness.reporting.page", "text.js"),
+        ("harness.reporting.page", "shared.js"),
         ("harness.tools.matrix", "matrix.css"),
         ("harness.tools.matrix", "matrix.js"),
     ):

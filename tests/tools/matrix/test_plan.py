@@ -316,7 +316,7 @@ def test_a_folder_is_put_on_a_page_and_plan_is_the_plan(
     monkeypatch.chdir(tmp_path)
     (tmp_path / folder).mkdir()
     assert f"there is no run in '{folder.removeprefix('./')}'" in str(command(folder).exception)
-    assert "configs/matrix.yaml: cannot be read" in str(command("plan").exception)
+    assert "there is no configuration file at 'configs/matrix.yaml'" in str(command("plan").exception)
 
 
 def test_a_plan_that_cannot_be_used_ends_with_exit_status_4(tmp_path: Path) -> None:
