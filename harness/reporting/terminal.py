@@ -74,8 +74,8 @@ def _other_words(counts: Mapping[Outcome, int]) -> list[str]:
     own = (Outcome.FAILED, Outcome.ERROR, Outcome.NOT_RUN)
     failed = [f"{number} {outcome}" for outcome, number in counts.items() if outcome.is_red and outcome not in own]
     waived = [f"{counts[Outcome.WAIVED]} waived as xfailed"] if Outcome.WAIVED in counts else []
-    told = [*waived, *([f"{', '.join(failed)} as failed"] if failed else [])]
-    return [f"pytest's last line counts {'; '.join(told)}"] if told else []
+    counted_as = [*waived, *([f"{', '.join(failed)} as failed"] if failed else [])]
+    return [f"pytest's last line counts {'; '.join(counted_as)}"] if counted_as else []
 
 
 def last_line_word(findings: int) -> str:
