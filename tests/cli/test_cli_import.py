@@ -63,7 +63,7 @@ def test_a_report_shows_the_results_and_where_they_come_from(bad: Path) -> None:
     done = harness("report", bad)
     assert done.exit_code == EXIT_RED
     assert f"run by ctest, imported from {bad.parent / 'ctest.xml'} (sha256:" in done.output
-    assert "FAILED ctest/kernel::kernel\n    illegal <address>\n" in done.output
+    assert "FAILED ctest/kernel::kernel - illegal <address>\n" in done.output
     assert "reproduce" not in done.output
     root = ElementTree.parse(bad / "junit.xml").getroot()
     ran = {each.attrib["value"] for each in root.iter("property") if each.attrib["name"] == "ran"}
