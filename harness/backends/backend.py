@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 #: Names a kind of device: in ``--device``, in ``requires(device=…)``, in inventories.
-Kind = str
+DeviceKind = str
 
 
 class DeviceCounters(Protocol):
@@ -60,12 +60,12 @@ class Backend:
 
     - `counters` makes a reader of memory and similar resources.
     - `objects` maps meters that count torch objects to what is counted
-      (`harness.checks.meters.torch_memory.ObjectCounts`).
+      (`harness.checks.meters.torch_memory.TorchObjectCounts`).
     - `own_threads`: the number of threads that the devices keep.
     - `ignored_meters`: meters of the process that say nothing once a device is initialised.
     """
 
-    kind: Kind
+    kind: DeviceKind
     torch_type: str
     label: str
     no_gpu: str

@@ -61,7 +61,7 @@ class CudaCounters:
             unreadable["pinned_bytes"] = "torch before 2.13 counts freed blocks as in use"
         if full:
             values.update(dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0))
-            values.update(private_pools(torch.cuda.memory_snapshot()))
+            values.update(count_private_pools(torch.cuda.memory_snapshot()))
         return values | self._driver.read(torch, values, unreadable)
 
 
@@ -81,7 +81,7 @@ def _read_counters(
             unreadable[name] = f"this torch has no counter {'.'.join(path)}"
 
 
-def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def count_private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The number of private pools by device, as readings. `segments`: from `torch.cuda.memory_snapshot`."""
     owners: dict[int, set[tuple[int, ...]]] = {}
     for segment in segments:
@@ -98,7 +98,7 @@ def torch_uses_cuda(torch: ModuleType) -> bool:
 
 def is_initialized(torch: ModuleType) -> bool:
     """Whether this process uses GPUs. Does not initialise any."""
-    return torch_uses_cuda(torch) and simulation.runtime() is None
+    return torch_uses_cuda(torch) and simulation.simulated_runtime() is None
 
 
 BACKEND = Backend(

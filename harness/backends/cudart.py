@@ -10,7 +10,7 @@ from types import ModuleType
 NO_ERROR = "cudaSuccess"
 
 
-def loaded(torch: ModuleType) -> ctypes.CDLL | None:
+def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
     """The runtime that torch calls. None where torch has it linked in, or has none.
 
     By the process's own scope if it is there, as for torch itself: then a library that was put in front of the runtime
@@ -28,7 +28,7 @@ def loaded(torch: ModuleType) -> ctypes.CDLL | None:
         return None
 
 
-def last_error(runtime: ctypes.CDLL) -> Callable[[], str]:
+def last_error_reader(runtime: ctypes.CDLL) -> Callable[[], str]:
     """A function that names the error of the calling thread that nobody has taken yet, ``cudaSuccess`` for none.
 
     A call that fails leaves it. Torch raises it after its next launch of a kernel, whoever launches.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class NvmlProcess:
     used: int | None
 
 
-def used_by(pids: Sequence[int], listed: Sequence[NvmlProcess]) -> int | str:
+def memory_of_process(pids: Sequence[int], listed: Sequence[NvmlProcess]) -> int | str:
     """The bytes that this process uses, or the reason why they are not known.
 
     `pids`: the process ids of this process in nested pid namespaces. NVML may list ids of an outer namespace, which
@@ -55,15 +55,17 @@ class DriverMemory:
                 self._handles = {index: _handle(torch, index) for index in range(torch.cuda.device_count())}
         except (pynvml.NVMLError, AttributeError) as error:  # torch has a UUID for NVIDIA devices only
             self._handles = {}
-            unreadable["cuda_driver"] = f"nvml cannot find the device: {one_line(str(error))}"
+            unreadable["cuda_driver"] = f"nvml cannot find the device: {single_line(str(error))}"
         for index, handle in self._handles.items():
             name = f"cuda_driver[{index}]"
             try:
                 found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             except pynvml.NVMLError as error:
-                unreadable[name] = f"nvml cannot list the processes of the device: {one_line(str(error))}"
+                unreadable[name] = f"nvml cannot list the processes of the device: {single_line(str(error))}"
                 continue
-            used = used_by(_own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in found])
+            used = memory_of_process(
+                _own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in found]
+            )
             if isinstance(used, str):
                 unreadable[name] = used
             else:

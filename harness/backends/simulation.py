@@ -17,19 +17,19 @@ _FAULTS = "interposerFaultCount"
 _SYMBOLS = ctypes.CDLL(None)
 
 
-def runtime() -> ctypes.CDLL | None:
+def simulated_runtime() -> ctypes.CDLL | None:
     """The simulated CUDA runtime that is loaded into this process; None if there is none."""
     return _SYMBOLS if hasattr(_SYMBOLS, _OWN) else None
 
 
-def interposer() -> ctypes.CDLL | None:
+def loaded_interposer() -> ctypes.CDLL | None:
     """The library that injects faults in front of the CUDA runtime of this process; None if there is none."""
     return _SYMBOLS if hasattr(_SYMBOLS, _FAULTS) else None
 
 
 def faults_struck() -> dict[str, int]:
     """How often each fault has struck in this process, by name; empty without an interposer."""
-    library = interposer()
+    library = loaded_interposer()
     if library is None:
         return {}
     library.interposerFaultName.restype = ctypes.c_char_p

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.backends import cpu, cuda, simcuda, soft
-from harness.backends.backend import Backend, Kind
+from harness.backends.backend import Backend, DeviceKind
 
 #: By kind, in the order of reports.
-BACKENDS: Mapping[Kind, Backend] = {
+BACKENDS: Mapping[DeviceKind, Backend] = {
     each.kind: each for each in (cuda.BACKEND, simcuda.BACKEND, soft.BACKEND, cpu.BACKEND)
 }
 #: All environment variables that decide, together with the machine, which devices a process has.
@@ -31,7 +31,7 @@ def backend_of(uuid: str) -> Backend | None:
     return BACKENDS[max(fits)[1]] if fits else None
 
 
-def names(kind: Kind) -> tuple[str, ...]:
+def names(kind: DeviceKind) -> tuple[str, ...]:
     """What a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
     backend = BACKENDS.get(kind)
     return (kind,) if backend is None else tuple(dict.fromkeys((kind, backend.torch_type)))

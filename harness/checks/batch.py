@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from harness.checks import growth, trend
-from harness.checks.growth import Allowed, Leak
+from harness.checks.growth import GrowthLimit, Leak
 from harness.checks.keeping import Keeps
-from harness.checks.meters.table import inflect, meter_of, noun_of
-from harness.checks.slope import goes_on
+from harness.checks.meters.table import inflect_noun, meter_of, noun_of
+from harness.checks.slope import sustained_slope
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
 #: For each counted round, for each of its cases, the growth by meter.
-Counted = Sequence[Sequence[Mapping[str, int]]]
+CountedRounds = Sequence[Sequence[Mapping[str, int]]]
 
 
 #: Rounds that do not count, because they make what later ones use again, and rounds that do.
-WARMUP = trend.WARMUP
-COUNTED = trend.MIN_REPETITIONS - trend.WARMUP
+WARMUP_ROUNDS = trend.WARMUP_REPETITIONS
+COUNTED_ROUNDS = trend.MIN_REPETITIONS - trend.WARMUP_REPETITIONS
 #: A suspected growth is given up after this many counted rounds, if it is not above what is allowed until then.
 _LEAST = 3
 
@@ -94,7 +94,7 @@ def allowed_in_repetition(name: str, cases: int) -> int:
     return meter.confirm if allowance is None else allowance.repetition[0] + cases * allowance.repetition[1]
 
 
-class Kept:
+class KeptMemory:
     """What the cases marked `keeps` keep. It does not count, and what they free counts only beyond it.
 
     What such a case frees of others must count: if it empties a cache, the next case fills it again, and does not leak.
@@ -188,7 +188,7 @@ class BatchGrowth:
             self._grown[name] = max(0, self._grown.get(name, 0) + change)
 
 
-def suspicions(grown: Mapping[str, int], cases: int) -> dict[str, int]:
+def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, int]:
     """The growth of a batch of so many cases that is worth running them again."""
     found = {}
     for name, amount in grown.items():
@@ -198,7 +198,7 @@ def suspicions(grown: Mapping[str, int], cases: int) -> dict[str, int]:
     return found
 
 
-def ranked(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
+def rank_by_growth(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
     """The cases that grew, the one most above what a single case may grow by first."""
 
     def rank(case: str) -> float:
@@ -216,7 +216,7 @@ def is_explained(
         if case in acquitted:
             for name, amount in grown.items():
                 rest[name] = rest.get(name, 0) - amount
-    return not suspicions(rest, cases)
+    return not suspicious_batch_growth(rest, cases)
 
 
 def runs_to_suspect(leak: Leak, cases: int) -> int:
@@ -224,19 +224,21 @@ def runs_to_suspect(leak: Leak, cases: int) -> int:
 
     Once, where no number of runs is enough.
     """
-    growths = (suspicions({leak.meter: times * leak.amount // 2}, times * cases) for times in range(1, _MOST_RUNS))
+    growths = (
+        suspicious_batch_growth({leak.meter: times * leak.amount // 2}, times * cases) for times in range(1, _MOST_RUNS)
+    )
     return next((times for times, found in enumerate(growths, start=1) if found), 1)
 
 
-def leaks_together(rounds: Counted, among: Sequence[int]) -> list[Leak]:
-    """What the cases at these positions leak together, round after round. Empty with fewer than `COUNTED` rounds."""
+def leaks_together(rounds: CountedRounds, among: Sequence[int]) -> list[Leak]:
+    """What the cases at these positions leak together, round after round. Empty with fewer than `COUNTED_ROUNDS` rounds."""
     return _leaks(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
 
 
-def leaks_of(rounds: Counted, position: int, among: Sequence[int]) -> list[Leak]:
+def leaks_of_case(rounds: CountedRounds, position: int, among: Sequence[int]) -> list[Leak]:
     """What the case at `position` leaks, round after round. Leaves out growth that the cases in `among` free again.
 
-    `among`: the positions of all cases that ran, including this one. Empty with fewer than `COUNTED` rounds.
+    `among`: the positions of all cases that ran, including this one. Empty with fewer than `COUNTED_ROUNDS` rounds.
     """
     found = _leaks([each[position] for each in rounds], _slack)
     if not found or len(among) == 1:
@@ -245,17 +247,17 @@ def leaks_of(rounds: Counted, position: int, among: Sequence[int]) -> list[Leak]
     return [leak for leak in found if leak.meter in stays]
 
 
-def may_leak_together(rounds: Counted, among: Sequence[int]) -> bool:
+def may_leak_together(rounds: CountedRounds, among: Sequence[int]) -> bool:
     """Whether further rounds could still show that these cases leak together."""
     return _may_leak(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
 
 
-def may_leak(rounds: Counted, position: int) -> bool:
+def may_case_leak(rounds: CountedRounds, position: int) -> bool:
     """Whether further rounds could still show that the case at `position` leaks."""
     return _may_leak([each[position] for each in rounds], _slack)
 
 
-def excess(leak: Leak) -> float:
+def leak_excess(leak: Leak) -> float:
     """How many times the allowance of one case the leak is."""
     return leak.amount / (_slack(leak.meter) + 1)
 
@@ -264,7 +266,7 @@ def _slack(name: str) -> int:
     return allowed_in_repetition(name, 1)
 
 
-def _sums(rounds: Counted, among: Sequence[int]) -> list[dict[str, int]]:
+def _sums(rounds: CountedRounds, among: Sequence[int]) -> list[dict[str, int]]:
     return [_sum([each[position] for position in among]) for each in rounds]
 
 
@@ -276,24 +278,24 @@ def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def _leaks(series: Sequence[Mapping[str, int]], allowed: Allowed) -> list[Leak]:
+def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Leak]:
     """The meters that go on growing, of the growth in each round."""
-    if len(series) < COUNTED:
+    if len(series) < COUNTED_ROUNDS:
         return []
     found = []
     for name in {name for each in series for name in each}:
         levels = list(accumulate((each.get(name, 0) for each in series), initial=0))
-        if (slope := goes_on(levels, allowed(name))) is None:
+        if (slope := sustained_slope(levels, allowed(name))) is None:
             continue
         unit, amount = meter_of(name).unit, max(1, round(slope.estimate))
-        what = f"{trend.rate(slope.estimate, unit)} more {inflect(noun_of(name), amount)}"
-        low, high = trend.rate(slope.low, unit), trend.rate(slope.high, unit)
+        what = f"{trend.format_slope(slope.estimate, unit)} more {inflect_noun(noun_of(name), amount)}"
+        low, high = trend.format_slope(slope.low, unit), trend.format_slope(slope.high, unit)
         between = "" if low == high else f" ({low} to {high})"
         found.append(Leak(name, amount, f"{what} per round over {len(series)} rounds{between}"))
-    return growth.most_direct(found)
+    return growth.drop_covered_leaks(found)
 
 
-def _may_leak(series: Sequence[Mapping[str, int]], allowed: Allowed) -> bool:
+def _may_leak(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> bool:
     if len(series) < _LEAST:
         return True
     return any(amount > allowed(name) * len(series) for name, amount in _sum(series).items())

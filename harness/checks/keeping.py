@@ -16,7 +16,7 @@ _BLOCKS = {"python_blocks": 64, "cuda_active_blocks": 512, "soft_active_blocks":
 
 #: What can be named, and for each the meters that it is about. Threads, descriptors, files and shared memory are never
 #: kept. What torch's allocator has in reserve for a device follows from what tensors have there.
-METERS = {
+KEEPS_GROUPS = {
     "tensors": ("tensors",),
     "host": ("tensor_bytes", "heap_bytes", "mapped_bytes", "python_blocks"),
     "pinned": ("pinned_bytes", "pinned_reserved"),
@@ -47,7 +47,7 @@ class Keeps:
     def allowance(self, meter: str) -> int | None:
         """How much a meter may grow in a repetition. None: without limit. 0: the case does not keep it."""
         base = meter.partition("[")[0]
-        for name, meters in METERS.items():
+        for name, meters in KEEPS_GROUPS.items():
             if base in meters:
                 if self.most:
                     most = self.most.get(name, 0)
@@ -66,7 +66,7 @@ class Keeps:
         return counted
 
 
-def parse(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps:
+def parse_keeps_mark(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps:
     """The mark with these arguments. `where`: file and line of the case. Raises HarnessError."""
     named = dict(kwargs)
     reasons = [*args, *([named.pop("reason")] if "reason" in named else [])]
@@ -80,8 +80,8 @@ def parse(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps
 
 def _amount(name: str, value: object, where: str) -> int:
     wrong = f"{where}: keeps({name}={value!r}): expected"
-    if name not in METERS:
-        raise HarnessError(f"{wrong} one of {', '.join(f'{each}=…' for each in METERS)}")
+    if name not in KEEPS_GROUPS:
+        raise HarnessError(f"{wrong} one of {', '.join(f'{each}=…' for each in KEEPS_GROUPS)}")
     if name in _COUNTED:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise HarnessError(f"{wrong} a number of {name}, at least 1")

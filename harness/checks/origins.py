@@ -26,9 +26,9 @@ from typing import Any
 from harness.backends import cuda
 from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
-from harness.checks.meters.holders import held_by
-from harness.checks.meters.table import quantity
-from harness.core.text import one_line
+from harness.checks.meters.holders import describe_holders
+from harness.checks.meters.table import format_quantity
+from harness.core.text import single_line
 
 #: Lines for one meter, and frames of one stack.
 MAX_LINES = 5
@@ -40,7 +40,7 @@ _TRACED = frozenset({"heap_bytes", "python_blocks"})
 #: Meters of the same objects: they are explained under the name of the second.
 _SAME = {"tensor_bytes": "tensors", "temp_bytes": "temp_files", "shm_bytes": "shm_files"}
 
-Stack = tuple[str, ...]
+CallStack = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Mapping:
     name: str
 
 
-def record_history(meters: Iterable[str]) -> None:
+def record_allocation_history(meters: Iterable[str]) -> None:
     """From now on, record the stacks of the allocations that these meters count: in Python and NumPy, and on CUDA.
 
     CUDA has no history before it is initialised: call this again where a case may have initialised it since.
@@ -64,12 +64,12 @@ def record_history(meters: Iterable[str]) -> None:
         torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
 
 
-class Origins:
+class GrowthOrigins:
     """Records what exists when it is made, and explains later where everything newer comes from."""
 
     def __init__(self, *, temp: Path | None = None, shm: Path = Path("/dev/shm")) -> None:
         """`temp`: the temporary folder of this process alone, by default that of `tempfile`."""
-        self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
+        self._files = meters_process.FileMeters(temp or Path(tempfile.gettempdir()), shm)
         self._tensors = {id(tensor): weakref.ref(tensor) for tensor in _tensors()}
         self._threads = {task for task, _ in _tasks()}
         self._temporary = {entry.path for entry in self._files.temporary_files()}
@@ -119,7 +119,7 @@ class Origins:
         lines = []
         for position in range(len(new)):  # the search would find an iterator, or a slice of the list, as a holder
             if position < MAX_LINES:
-                lines.append(f"{_describe(new[position])}, held by: {held_by(new[position], (new,))}")
+                lines.append(f"{_describe(new[position])}, held by: {describe_holders(new[position], (new,))}")
             else:
                 lines.append("another tensor or storage")
         return lines
@@ -148,23 +148,23 @@ class Origins:
         grown = [change for change in changes if change.size_diff > 0]
         libraries = _library_paths()
         stacks = [(change.size_diff, change.count_diff, _traced(change.traceback, libraries)) for change in grown]
-        return describe_stacks(stacks)
+        return describe_allocations(stacks)
 
 
-def describe_stacks(stacks: Iterable[tuple[int, int, Stack]]) -> list[str]:
+def describe_allocations(stacks: Iterable[tuple[int, int, CallStack]]) -> list[str]:
     """A line for each stack with all that it allocated, the largest first.
 
     `stacks`: bytes, blocks, and frames, innermost first. An empty stack has only frames of libraries or the harness,
     and is left out.
     """
-    sums: dict[Stack, tuple[int, int]] = {}
+    sums: dict[CallStack, tuple[int, int]] = {}
     for size, count, stack in stacks:
         if stack:
             bytes_, blocks = sums.get(stack, (0, 0))
             sums[stack] = (bytes_ + size, blocks + count)
     ranked = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
     return [
-        f"{quantity(size, 'bytes')} in {count} {'block' if count == 1 else 'blocks'} allocated at {' < '.join(stack)}"
+        f"{format_quantity(size, 'bytes')} in {count} {'block' if count == 1 else 'blocks'} allocated at {' < '.join(stack)}"
         for stack, (size, count) in ranked
     ]
 
@@ -173,7 +173,7 @@ def new_cuda_blocks(before: Mapping[str, Any], after: Mapping[str, Any], librari
     """A line for each stack that allocated CUDA memory in use `after` and not `before`, the most bytes first.
 
     Both come from `torch.cuda.memory._snapshot`, `after` with history on. A block without a stack is described by the
-    pool and stream of its segment. Files under `libraries` are left out, as in `shorten`.
+    pool and stream of its segment. Files under `libraries` are left out, as in `caller_frames`.
     """
     known = {(device, block["address"], block["size"]) for device, block, _ in _in_use(before)}
     stacks = []
@@ -183,8 +183,8 @@ def new_cuda_blocks(before: Mapping[str, Any], after: Mapping[str, Any], librari
         frames = [(frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ()]
         pool = tuple(segment.get("segment_pool_id", (0, 0)))
         unknown = f"an unknown place (device {device}, stream {segment.get('stream', 0)}, pool {pool})"
-        stacks.append((block.get("requested_size", block["size"]), 1, shorten(frames, libraries) or (unknown,)))
-    return describe_stacks(stacks)
+        stacks.append((block.get("requested_size", block["size"]), 1, caller_frames(frames, libraries) or (unknown,)))
+    return describe_allocations(stacks)
 
 
 def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
@@ -198,7 +198,7 @@ def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any
                 yield segment["device"], placed, segment
 
 
-def shorten(frames: Sequence[tuple[str, int, str]], libraries: tuple[str, ...] = ()) -> Stack:
+def caller_frames(frames: Sequence[tuple[str, int, str]], libraries: tuple[str, ...] = ()) -> CallStack:
     """The frames that show who asked, from frames of file, line and function, innermost first.
 
     Leaves out files whose path begins with one of `libraries`, unless there are no others.
@@ -214,7 +214,7 @@ def describe_mappings(before: Iterable[_Mapping], after: Iterable[_Mapping]) -> 
         for mapping in mappings:
             sizes[mapping.name] = sizes.get(mapping.name, 0) + sign * (mapping.end - mapping.start)
     grown = sorted(((size, name) for name, size in sizes.items() if size > 0), key=lambda item: (-item[0], item[1]))
-    return [f"{quantity(size, 'bytes')} of {name or 'anonymous memory'}" for size, name in grown]
+    return [f"{format_quantity(size, 'bytes')} of {name or 'anonymous memory'}" for size, name in grown]
 
 
 def _tensors() -> list[Any]:
@@ -226,11 +226,11 @@ def _describe(tensor: Any) -> str:
     """Type, shape, device and size of a tensor. Runs no code of a subclass."""
     torch = sys.modules["torch"]
     if isinstance(tensor, torch.UntypedStorage):
-        return f"storage on {tensor.device}, {quantity(tensor.nbytes(), 'bytes')}"
+        return f"storage on {tensor.device}, {format_quantity(tensor.nbytes(), 'bytes')}"
     with torch._C.DisableTorchFunctionSubclass():
         shape = "x".join(str(size) for size in tensor.shape)
         kind = f"tensor of shape {shape}" if shape else "scalar tensor"
-        size = quantity(int(tensor.numel()) * tensor.element_size(), "bytes")
+        size = format_quantity(int(tensor.numel()) * tensor.element_size(), "bytes")
         graph = f", with autograd graph ({type(tensor.grad_fn).__name__})" if tensor.grad_fn is not None else ""
         return f"{str(tensor.dtype).removeprefix('torch.')} {kind} on {tensor.device}, {size}{graph}"
 
@@ -257,7 +257,7 @@ def _descriptors() -> list[tuple[int, str]]:
     found = []
     for number in os.listdir("/proc/self/fd"):
         try:
-            found.append((int(number), one_line(os.readlink(f"/proc/self/fd/{number}"))))
+            found.append((int(number), single_line(os.readlink(f"/proc/self/fd/{number}"))))
         except FileNotFoundError:
             continue  # the descriptor that listed the folder
     return sorted(found)
@@ -269,7 +269,7 @@ def _mappings() -> list[_Mapping]:
         for line in file:
             fields = line.split(maxsplit=5)
             start, _, end = fields[0].partition("-")
-            mappings.append(_Mapping(int(start, 16), int(end, 16), one_line(fields[5]) if len(fields) > 5 else ""))
+            mappings.append(_Mapping(int(start, 16), int(end, 16), single_line(fields[5]) if len(fields) > 5 else ""))
     return mappings
 
 
@@ -288,12 +288,12 @@ def _summed(lines: Sequence[str]) -> list[str]:
     return [*shown[:MAX_LINES], *([f"… and {more} more"] if more > 0 else [])]
 
 
-def _stack_of(frame: FrameType | None) -> Stack:
+def _stack_of(frame: FrameType | None) -> CallStack:
     summary = traceback.extract_stack(frame)[::-1] if frame is not None else ()
-    return shorten([(entry.filename, entry.lineno or 0, entry.name) for entry in summary], _library_paths())
+    return caller_frames([(entry.filename, entry.lineno or 0, entry.name) for entry in summary], _library_paths())
 
 
-def _traced(trace: tracemalloc.Traceback, libraries: tuple[str, ...]) -> Stack:
+def _traced(trace: tracemalloc.Traceback, libraries: tuple[str, ...]) -> CallStack:
     """The frames that show who asked; empty where all are frames of libraries or of the harness."""
     frames = [(frame.filename, frame.lineno, "") for frame in reversed(trace)]
-    return shorten(frames, libraries) if any(not frame[0].startswith(libraries) for frame in frames) else ()
+    return caller_frames(frames, libraries) if any(not frame[0].startswith(libraries) for frame in frames) else ()

@@ -5,26 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.checks.batch import Kept
+from harness.checks.batch import KeptMemory
 from harness.checks.keeping import Keeps
-from harness.checks.meters.table import Meters, Reading, growths
-from harness.checks.origins import Origins, record_history
+from harness.checks.meters.table import MeterReader, MeterReading, meter_growths
+from harness.checks.origins import GrowthOrigins, record_allocation_history
 
 #: Bytes of malloc memory that torch.jit keeps for ever for each function that it has traced. Measured: 42 to 48 KiB,
 #: where a module is several functions. A scripted function takes 10 to 33 KiB.
 JIT_BYTES_PER_FUNCTION = 48 << 10
 
 
-class Rounds:
+class GrowthRounds:
     """Measures the process that it is made in. Subtracts what torch.jit is known to keep from the malloc memory."""
 
     def __init__(self) -> None:
-        self._meters: Meters | None = None
-        self._before: Reading | None = None
+        self._meters: MeterReader | None = None
+        self._before: MeterReading | None = None
         self._compiled = 0
         self._history: Sequence[str] = ()
-        self._origins: Origins | None = None
-        self._kept = Kept()
+        self._origins: GrowthOrigins | None = None
+        self._kept = KeptMemory()
 
     def begin(self, *, counts: bool, history: Sequence[str]) -> None:
         """Begin a round. A round that does not `count` is not measured; the rounds that count come last.
@@ -33,16 +33,16 @@ class Rounds:
         """
         self._history = history if counts else ()
         if counts and self._meters is None:
-            self._meters = Meters("full", freeze=not history)  # origins examine all new objects
+            self._meters = MeterReader("full", freeze=not history)  # origins examine all new objects
             if history:
-                record_history(history)
-                self._origins = Origins()
+                record_allocation_history(history)
+                self._origins = GrowthOrigins()
             self._before, self._compiled = self._meters.read(), _functions_of_jit()
 
     def before_case(self) -> None:
         """Before each case."""
         if self._history:
-            record_history(self._history)
+            record_allocation_history(self._history)
 
     def after_case(self, *, keeps: Keeps | None) -> dict[str, int]:
         """After each case: by meter, what has changed since the case before. Empty in a round that does not count.
@@ -53,7 +53,7 @@ class Rounds:
             return {}
         before, self._before = self._before, self._meters.read()
         compiled, self._compiled = self._compiled, _functions_of_jit()
-        grown = growths(before, self._before)
+        grown = meter_growths(before, self._before)
         if (heap := grown.get("heap_bytes", 0)) > 0:
             grown["heap_bytes"] = max(0, heap - JIT_BYTES_PER_FUNCTION * (self._compiled - compiled))
         return grown if keeps is None else self._kept.beyond(grown, keeps)

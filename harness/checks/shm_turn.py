@@ -16,14 +16,14 @@ from pathlib import Path
 
 SHM = Path("/dev/shm")
 #: The meters that count files which other processes may have made.
-METERS = frozenset({"shm_files", "shm_bytes"})
+SHARED_MEMORY_METERS = frozenset({"shm_files", "shm_bytes"})
 #: Seconds after which a process no longer waits for its turn: another one may be stopped.
 PATIENCE = 600.0
 _PAUSE = 0.05
 
 
 @contextlib.contextmanager
-def turn(
+def shared_memory_turn(
     meters: Iterable[str], *, over: Callable[[], bool], folder: Path = SHM, patience: float = PATIENCE
 ) -> Generator[None]:
     """Wait for the turn of this process, if one of these meters counts files of shared memory, and keep it.
@@ -31,7 +31,7 @@ def turn(
     Once the wait is `over`, after `patience` seconds, and where the folder cannot be locked, it goes on without.
     """
     with contextlib.ExitStack() as held:
-        if METERS.intersection(meters):
+        if SHARED_MEMORY_METERS.intersection(meters):
             with contextlib.suppress(OSError):
                 descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 held.callback(os.close, descriptor)

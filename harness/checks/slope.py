@@ -28,7 +28,7 @@ class Slope:
     high: float
 
 
-def slope_of(values: Sequence[int]) -> Slope:
+def theil_sen_slope(values: Sequence[int]) -> Slope:
     """The slope of at least two readings, in order. Fewer than seven have no finite interval."""
     length = -(-len(values) // _MAX_POINTS)
     middles = [median_low(values[start : start + length]) for start in range(0, len(values) - length + 1, length)]
@@ -40,7 +40,7 @@ def slope_of(values: Sequence[int]) -> Slope:
     return Slope(median(slopes) / length, low / length, high / length)
 
 
-def goes_on(values: Sequence[int], step: float) -> Slope | None:
+def sustained_slope(values: Sequence[int], step: float) -> Slope | None:
     """The slope of readings that go on growing by more than `step` each time; None if that is not shown.
 
     It is shown if the whole interval of the slope is above `step`, and if the medians of the thirds rise both times, by
@@ -48,7 +48,7 @@ def goes_on(values: Sequence[int], step: float) -> Slope | None:
     """
     if len(values) < 3:
         return None
-    found = slope_of(values)
+    found = theil_sen_slope(values)
     third = len(values) // 3
     low, middle, high = (median(values[start : start + third]) for start in (0, third, len(values) - third))
     rises = min(middle - low, high - middle) >= found.estimate * third / 2

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
 
-from harness.checks.meters.table import Unit, inflect, meter_of, quantity
-from harness.checks.slope import goes_on
+from harness.checks.meters.table import Unit, format_quantity, inflect_noun, meter_of
+from harness.checks.slope import sustained_slope
 
 #: The first repetitions do not count: they create what the later ones reuse.
-WARMUP = 3
+WARMUP_REPETITIONS = 3
 #: Fewer repetitions in one process say nothing: the counted ones are compared by thirds, of at least three each.
-MIN_REPETITIONS = WARMUP + 9
+MIN_REPETITIONS = WARMUP_REPETITIONS + 9
 
 _KIB = 1 << 10
 
@@ -36,7 +36,7 @@ class Watched:
 
 def _metered(name: str, step: int) -> Watched:
     meter = meter_of(name)
-    return Watched(step, inflect(meter.noun, 0), meter.unit)
+    return Watched(step, inflect_noun(meter.noun, 0), meter.unit)
 
 
 # Growth is reported in this order: what points most clearly at its cause comes first. The steps above zero are well
@@ -65,7 +65,7 @@ def watched(name: str) -> Watched | None:
     return WATCHED.get(name.partition("[")[0])
 
 
-class Shape(StrEnum):
+class TrendShape(StrEnum):
     """What a series looks like, worst first."""
 
     GROWS = "grows"
@@ -75,22 +75,22 @@ class Shape(StrEnum):
     SHORT = "short"
 
 
-_SHAPE_RANK = {shape: rank for rank, shape in enumerate(Shape)}
+_SHAPE_RANK = {shape: rank for rank, shape in enumerate(TrendShape)}
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
     """The judgement on one series, as a text. `slope`: the growth per repetition; 0 if it does not grow."""
 
-    shape: Shape
+    shape: TrendShape
     slope: float
     text: str
 
 
-def judge(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Trend:
+def classify_trend(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Trend:
     """Judge the values after each repetition, in order, from one process.
 
-    - *grows*: the counted repetitions go on growing by more than `step` (`harness.checks.slope.goes_on`).
+    - *grows*: the counted repetitions go on growing by more than `step` (`harness.checks.slope.sustained_slope`).
     - *flat* or *settled*: the second half stays within `step` per repetition, without its highest and lowest tenth. It
       is settled if that half is higher than the beginning.
     - *unsteady*: everything else.
@@ -98,33 +98,33 @@ def judge(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Tren
     """
     count = len(values)
     if count < MIN_REPETITIONS:
-        few = f"{count} {inflect('repetition{s}', count)}"
-        return Trend(Shape.SHORT, 0.0, f"had only {few} in one process, {MIN_REPETITIONS} are needed")
-    lowest, highest = quantity(min(values), unit), quantity(max(values), unit)
+        few = f"{count} {inflect_noun('repetition{s}', count)}"
+        return Trend(TrendShape.SHORT, 0.0, f"had only {few} in one process, {MIN_REPETITIONS} are needed")
+    lowest, highest = format_quantity(min(values), unit), format_quantity(max(values), unit)
     span = f"at {lowest}" if lowest == highest else f"between {lowest} and {highest}"
-    allowed = step * (count - WARMUP)
-    flat = Trend(Shape.FLAT, 0.0, f"stayed flat over {count} repetitions, {span}")
+    allowed = step * (count - WARMUP_REPETITIONS)
+    flat = Trend(TrendShape.FLAT, 0.0, f"stayed flat over {count} repetitions, {span}")
     if max(values) - min(values) <= allowed:
         return flat
-    if (slope := goes_on(values[WARMUP:], step)) is not None:
-        grew = f"grew by {rate(slope.estimate, unit)} per repetition over {count} repetitions"
-        ends = f"from {quantity(values[0], unit)} to {quantity(values[-1], unit)}"
-        return Trend(Shape.GROWS, slope.estimate, f"{grew}, {ends}")
-    half = values[WARMUP + (count - WARMUP) // 2 :]
+    if (slope := sustained_slope(values[WARMUP_REPETITIONS:], step)) is not None:
+        grew = f"grew by {format_slope(slope.estimate, unit)} per repetition over {count} repetitions"
+        ends = f"from {format_quantity(values[0], unit)} to {format_quantity(values[-1], unit)}"
+        return Trend(TrendShape.GROWS, slope.estimate, f"{grew}, {ends}")
+    half = values[WARMUP_REPETITIONS + (count - WARMUP_REPETITIONS) // 2 :]
     if _spread(half) > step * len(half):
-        return Trend(Shape.UNSTEADY, 0.0, f"went up and down over {count} repetitions, {span}")
+        return Trend(TrendShape.UNSTEADY, 0.0, f"went up and down over {count} repetitions, {span}")
     level = median_low(half)
     if level - values[0] <= allowed:
         return flat
     since = next(number for number, value in enumerate(values, start=1) if value >= level - allowed)
-    more = quantity(level - values[0], unit)
-    return Trend(Shape.SETTLED, 0.0, f"grew by {more} until repetition {since} of {count}, then stopped")
+    more = format_quantity(level - values[0], unit)
+    return Trend(TrendShape.SETTLED, 0.0, f"grew by {more} until repetition {since} of {count}, then stopped")
 
 
-def rate(slope: float, unit: Unit) -> str:
+def format_slope(slope: float, unit: Unit) -> str:
     """A slope as a report shows it: ``4.1 KiB``, ``504``, ``0.5``."""
     if unit == "bytes" or slope >= 10:
-        return quantity(round(slope), unit)
+        return format_quantity(round(slope), unit)
     return f"{slope:.2f}".rstrip("0").rstrip(".")
 
 
@@ -135,7 +135,7 @@ def _spread(values: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LevelSample:
     """What was in use after one attempt, by meter, in the executor of this name."""
 
     executor: str
@@ -143,7 +143,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MeterSeries:
     """One meter over the repetitions of a case in one executor, and its trend."""
 
     meter: str
@@ -162,7 +162,7 @@ class Series:
         return f"{self.meter}: {self.about.words} {self.trend.text}"
 
 
-def series(samples: Iterable[Sample]) -> list[Series]:
+def trend_series(samples: Iterable[LevelSample]) -> list[MeterSeries]:
     """All series of a case, from its samples in order: worst shape first, then the longest, then the clearest cause.
 
     There is one per meter and executor: values of different processes cannot be compared. Series that do not grow are
@@ -175,14 +175,14 @@ def series(samples: Iterable[Sample]) -> list[Series]:
     found = []
     for (executor, name), each in values.items():
         if (about := watched(name)) is not None:
-            trend = judge(each, step=about.step, unit=about.unit)
-            found.append(Series(name, executor, tuple(each), trend, about))
+            trend = classify_trend(each, step=about.step, unit=about.unit)
+            found.append(MeterSeries(name, executor, tuple(each), trend, about))
     return sorted(found, key=_rank)
 
 
-def _rank(each: Series) -> tuple[int, float, int, int, str]:
+def _rank(each: MeterSeries) -> tuple[int, float, int, int, str]:
     rank = _SHAPE_RANK[each.trend.shape]
     moved = (max(each.values) - min(each.values)) / max(each.about.step, 1)
-    if each.trend.shape in (Shape.GROWS, Shape.SHORT):
+    if each.trend.shape in (TrendShape.GROWS, TrendShape.SHORT):
         moved = 0.0
     return rank, -moved, -len(each.values), _ORDER[each.meter.partition("[")[0]], each.meter

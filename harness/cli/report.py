@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from harness.cli.console import make_console
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
-from harness.core.text import counted
+from harness.core.text import format_count
 
 if TYPE_CHECKING:
     from harness.journal.journal import JournalContents
@@ -101,11 +101,11 @@ def html(
 
     Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
     """
-    from harness.devices.capabilities import size
+    from harness.devices.capabilities import format_bytes
     from harness.reporting.page import report
 
     path = report.write(run_dir, out=out)
-    print(f"wrote {path} ({size(path.stat().st_size)})")
+    print(f"wrote {path} ({format_bytes(path.stat().st_size)})")
 
 
 @app.command()
@@ -211,18 +211,18 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
 
 def _write(out: str, chunks: Iterable[bytes], *, append: bool = False) -> None:
     """Write to standard output, behind what a file has, or in the place of a file. Raises WriteError."""
-    from harness.core.atomic import replacing
-    from harness.core.errors import writing
+    from harness.core.atomic import open_atomically
+    from harness.core.errors import convert_to_write_error
 
     if out == _STANDARD_OUTPUT:
         for chunk in chunks:
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
     elif append:
-        with writing(f"{out!r}; make the folder writable and free space there"), open(out, "ab") as file:
+        with convert_to_write_error(f"{out!r}; make the folder writable and free space there"), open(out, "ab") as file:
             file.writelines(chunks)
     else:
-        with replacing(Path(out)) as file:
+        with open_atomically(Path(out)) as file:
             file.writelines(chunks)
 
 
@@ -268,13 +268,13 @@ def merge(
     written = junit.write(out, ledger)
     report.write(out, contents)
     _print_report(contents, ledger, written, growth=False)
-    print(f"merged {counted(len(parts), 'shard')} into {out}")
+    print(f"merged {format_count(len(parts), 'shard')} into {out}")
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
 
 
 def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
-    from harness.core.text import clean, one_line
+    from harness.core.text import escape_invalid_xml, single_line
     from harness.reporting import leak_searches, plot
     from harness.reporting.repetitions import repetitions
 
@@ -282,20 +282,20 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
 
     def line(text: str, style: str | None = None) -> None:
         # No line breaks: the reproducing command must stay on one line to be copied.
-        console.print(clean(text), style=style, soft_wrap=True)
+        console.print(escape_invalid_xml(text), style=style, soft_wrap=True)
 
     for verdict in ledger.red:
         line(f"{verdict.outcome.upper()} {verdict.case}", "bold red")
-        line(f"    {one_line(verdict.message)}")
+        line(f"    {single_line(verdict.message)}")
         if verdict.reproduce:
-            line(f"    reproduce: {one_line(verdict.reproduce, 4096)}")
+            line(f"    reproduce: {single_line(verdict.reproduce, 4096)}")
     for finding in ledger.findings:
-        line(f"FINDING {finding.kind}: {one_line(finding.message)}", "bold red")
+        line(f"FINDING {finding.kind}: {single_line(finding.message)}", "bold red")
         if finding.reproduce:
             line(f"    reproduce: {finding.reproduce}")
     for bisected in ledger.bisected:
         line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
-        line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")
+        line(f"    reproduce: {single_line(bisected.reproduce, 4096)}")
     for text in leak_searches.unproven(ledger.searches):
         line(text)
     repeated = repetitions(ledger)
@@ -312,10 +312,11 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
         )
     for damaged in contents.damaged[:20]:
         line(
-            f"line {damaged.number} of the journal is unreadable and was ignored: {one_line(damaged.reason)}", "yellow"
+            f"line {damaged.number} of the journal is unreadable and was ignored: {single_line(damaged.reason)}",
+            "yellow",
         )
     for unknown in contents.unknown[:20]:
-        what = f"line {unknown.number} of the journal has the unknown kind {one_line(unknown.kind)!r} and was ignored"
+        what = f"line {unknown.number} of the journal has the unknown kind {single_line(unknown.kind)!r} and was ignored"
         line(f"{what}: use a newer harness to read it", "yellow")
     for result in ledger.lists:
         line(result.text)
@@ -325,11 +326,11 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
         line("the run did not finish, so it counts as red: run it again", "yellow")
     counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"
     cost = ledger.cost
-    findings = f"; {counted(len(ledger.findings), 'finding')}" if ledger.findings else ""
+    findings = f"; {format_count(len(ledger.findings), 'finding')}" if ledger.findings else ""
     line(f"{counts} ({len(ledger.verdicts)} in all){findings}; exit status {ledger.run_exit_status()}")
     line(
-        f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
-        f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
+        f"isolation: {format_count(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
+        f"{format_count(cost.restarts, 'restart')}, {format_count(cost.retries, 'retry', 'retries')}"
         f"{leak_searches.cost(ledger.searches)}"
     )
     line(written.text)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.collection import nodes, real_items
-from harness.collection.description import Description, DescriptionError, in_order
-from harness.collection.scope import Scope
+from harness.collection.description import CollectionDescription, DescriptionError, sort_by_order
+from harness.collection.scope import CaseScope
 from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import reports
 from harness.scheduling.stop_request import StoppedError
@@ -27,7 +27,9 @@ _Key = tuple[str, str, str, int]
 class DescribedCollection:
     """Makes stand-ins for test modules, unless something needs real items: then each process collects for itself."""
 
-    def __init__(self, config: pytest.Config, wait: Callable[[], Description], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: pytest.Config, wait: Callable[[], CollectionDescription], tell: Callable[[str], None]
+    ) -> None:
         """`wait` returns the zygote's description once there is one. It raises DescriptionError, StoppedError.
 
         `tell` shows the user why this process collects for itself, if only the zygote could find that out.
@@ -35,8 +37,8 @@ class DescribedCollection:
         self._config = config
         self._wait = wait
         self._tell = tell
-        self._description: Description | None = None
-        self._marks: nodes.Marks | None = None
+        self._description: CollectionDescription | None = None
+        self._marks: nodes.DescribedMarks | None = None
         self._failure = ""
         self._shown: set[_Key] = set()
         #: Whether garbage collection is off while stand-ins are made.
@@ -45,7 +47,7 @@ class DescribedCollection:
     def pytest_collection(self, session: pytest.Session) -> None:
         """Wait for the zygote before anything is collected. A failure becomes a collection error of the session."""
         manager = self._config.pluginmanager
-        if real_items.needed_by(manager, self._config.rootpath):
+        if real_items.plugins_that_need_items(manager, self._config.rootpath):
             return
         try:
             found = self._wait()
@@ -56,9 +58,9 @@ class DescribedCollection:
             session.shouldstop = str(error)
             pytest.exit(str(error), returncode=EXIT_NOTHING_RAN)
         if found.local:
-            self._tell(real_items.sentence(found.local))
+            self._tell(real_items.collects_itself_text(found.local))
             return
-        self._description, self._marks = found, nodes.Marks(found)
+        self._description, self._marks = found, nodes.DescribedMarks(found)
         # Stand-ins live as long as the process. Garbage collection would walk them again and again and find nothing.
         self._paused = gc.isenabled()
         gc.disable()
@@ -92,21 +94,21 @@ class DescribedCollection:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        if self._description is None or self._marks is None or not Scope.of(self._config).has(module_path):
+        if self._description is None or self._marks is None or not CaseScope.of(self._config).has(module_path):
             return None
-        return nodes.module(parent, module_path, self._description.modules, self._marks)
+        return nodes.make_described_module(parent, module_path, self._description.modules, self._marks)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
         if self._failure and isinstance(collector, pytest.Session):
             return pytest.CollectReport(collector.nodeid, "failed", f"harness: {self._failure}", [])
-        return nodes.report_of(collector)
+        return nodes.described_report(collector)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """The order of the zygote's list: pytest orders tests by fixtures, which stand-ins do not have."""
         if self._description is not None:
-            items[:] = in_order(items, [item.nodeid for item in items], self._description.order)
+            items[:] = sort_by_order(items, [item.nodeid for item in items], self._description.order)
 
 
 def _key(warning: warnings.WarningMessage) -> _Key:

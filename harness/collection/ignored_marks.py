@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.collection.scope import Scope
+from harness.collection.scope import CaseScope
 from harness.fixtures import MARKERS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _MARKS = tuple(line.partition("(")[0] for line in MARKERS)
 _OUTPUT = "harness_ignored_marks"
 
 
-class IgnoredMarks:
+class IgnoredMarksPlugin:
     """Counts the marks during collection. The controller prints them at the end."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class IgnoredMarks:
         self._marks: Mapping[str, int] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        scope, ours = Scope.of(session.config), _ours(session.config)
+        scope, ours = CaseScope.of(session.config), _ours(session.config)
         found = [_marks(item, ours) for item in session.items if not scope.has(item.path)]
         self._tests = sum(map(bool, found))
         self._marks = Counter(name for names in found for name in names)
@@ -40,10 +40,10 @@ class IgnoredMarks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._tests:
-            terminalreporter.line(warning(self._tests, self._marks))
+            terminalreporter.line(ignored_marks_warning(self._tests, self._marks))
 
 
-def warning(tests: int, marks: Mapping[str, int]) -> str:
+def ignored_marks_warning(tests: int, marks: Mapping[str, int]) -> str:
     """The warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
     on = ", ".join(f"{name} on {marks[name]}" for name in _MARKS if marks.get(name))
     return (

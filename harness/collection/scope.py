@@ -12,24 +12,24 @@ import pytest
 from harness.configuration import options
 from harness.protocol import worker_messages
 
-_SCOPE = pytest.StashKey["Scope"]()
+_SCOPE = pytest.StashKey["CaseScope"]()
 
 
-class Scope:
+class CaseScope:
     """The tests of one session that are cases. Symbolic links in paths are resolved before a comparison."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.all = named(config) or options.given(config)
+        self.all = is_named_by_user(config) or options.is_any_option_set(config)
         folders = () if self.all else config.getini("harness_suites")
         self._folders = tuple(_resolved(folder) for folder in folders)
         if hasattr(config, "workerinput"):
-            self.any = worker_messages.CONTEXT in config.workerinput
+            self.any = worker_messages.CONTEXT_KEY in config.workerinput
         else:
             self.any = self.all or self._reached(config)
         self._cases: dict[Path, bool] = {}
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Scope:
+    def of(cls, config: pytest.Config) -> CaseScope:
         """The scope of a session. It is computed once."""
         if _SCOPE not in config.stash:
             config.stash[_SCOPE] = cls(config)
@@ -49,7 +49,7 @@ class Scope:
         return any(path.startswith(f) or f.startswith(path) for path in wanted for f in self._folders)
 
 
-def named(config: pytest.Config) -> bool:
+def is_named_by_user(config: pytest.Config) -> bool:
     """Whether the user named the plugin with ``-p``. If so, every test is a case."""
     return config.pluginmanager.get_plugin("harness.plugin") is not None
 

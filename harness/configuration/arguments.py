@@ -20,17 +20,17 @@ from harness.configuration import options
 from harness.configuration.options import OPTIONS
 
 #: Short form: long form, for every flag.
-LONG = {short: options.long_form(short) for option in OPTIONS.values() for short in option.flags}
+LONG_FORMS = {short: options.long_flag(short) for option in OPTIONS.values() for short in option.flags}
 #: The short forms of those options that take a value.
-VALUED = frozenset(option.flag for option in OPTIONS.values() if option.takes_value)
+FLAGS_WITH_VALUE = frozenset(option.flag for option in OPTIONS.values() if option.takes_value)
 #: The short form of each flag, be it short or long.
-_SHORT = {**{flag: flag for flag in LONG}, **{made: flag for flag, made in LONG.items()}}
+_SHORT = {**{flag: flag for flag in LONG_FORMS}, **{made: flag for flag, made in LONG_FORMS.items()}}
 #: Of no plugin.
 _NOBODYS = "--harness-is-this-parser-usable"
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenFlag:
     """Words of ours in the arguments, and what they were rewritten to."""
 
     flag: str
@@ -38,24 +38,26 @@ class Rewritten:
     made: tuple[str, ...]
 
 
-def rewrite(arguments: Sequence[str], ours: Iterable[str]) -> tuple[list[str], list[Rewritten]]:
+def rewrite_short_flags(arguments: Sequence[str], ours: Iterable[str]) -> tuple[list[str], list[RewrittenFlag]]:
     """Returns the `arguments` with the short forms in `ours` as long ones, and what was rewritten.
 
     A value becomes a part of the word: pytest takes no such word for a path.
     """
     known = frozenset(ours)
     result: list[str] = []
-    changes: list[Rewritten] = []
+    changes: list[RewrittenFlag] = []
     for flag, words in _split(arguments):
         made = _long(flag, words) if flag in known else words
         if made != words:
-            changes.append(Rewritten(flag, words, made))
+            changes.append(RewrittenFlag(flag, words, made))
         result += made
     return result, changes
 
 
-def restore(arguments: Sequence[str], changes: Iterable[Rewritten], foreign: Iterable[str]) -> list[str]:
-    """Returns the `arguments` with the words of the `foreign` flags as they were before the `changes` of `rewrite`."""
+def restore_short_flags(
+    arguments: Sequence[str], changes: Iterable[RewrittenFlag], foreign: Iterable[str]
+) -> list[str]:
+    """Returns the `arguments` with the words of the `foreign` flags as they were before the `changes` of `rewrite_short_flags`."""
     theirs = frozenset(foreign)
     undone = {change.made: change.words for change in changes if change.flag in theirs}
     result: list[str] = []
@@ -64,23 +66,23 @@ def restore(arguments: Sequence[str], changes: Iterable[Rewritten], foreign: Ite
     return result
 
 
-def found(arguments: Sequence[str]) -> frozenset[str]:
+def short_flags_in(arguments: Sequence[str]) -> frozenset[str]:
     """Returns the short forms that are among the `arguments`."""
-    return frozenset(flag for flag, _ in _split(arguments) if flag in LONG)
+    return frozenset(flag for flag, _ in _split(arguments) if flag in LONG_FORMS)
 
 
-def expand(arguments: Sequence[str], folder: Path) -> list[str]:
+def expand_argument_files(arguments: Sequence[str], folder: Path) -> list[str]:
     """Returns the `arguments` with the lines of each ``@FILE`` that has short forms in place of the word."""
     result: list[str] = []
     for position, word in enumerate(arguments):
         if word == "--":
             return [*result, *arguments[position:]]
         lines = _lines(folder / word[1:]) if word.startswith("@") else []
-        result += lines if found(lines) else [word]
+        result += lines if short_flags_in(lines) else [word]
     return result
 
 
-def declared(parser: pytest.Parser, flags: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
+def declared_flags(parser: pytest.Parser, flags: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
     """Returns those of the `flags` that a plugin or a conftest has declared so far.
 
     `arguments` are those of the session: a parser may need some of them before it says anything.
@@ -102,44 +104,44 @@ def _is_unknown(parser: pytest.Parser, base: Sequence[str], flag: str) -> bool:
     return flag in unknown
 
 
-def paths(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> list[Rewritten]:
+def values_that_are_paths(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> list[RewrittenFlag]:
     """Returns the options in `flags` whose value stands in a word of its own and is a path that exists.
 
     Of such a word pytest thinks that it is an argument, when it looks for its root folder and its ini file: it does
     so before it knows any plugin.
     """
-    _, changes = rewrite(arguments, flags)
+    _, changes = rewrite_short_flags(arguments, flags)
     return [change for change in changes if len(change.words) == 2 and _exists(folder, change.words[1])]
 
 
-def has_lone_values(arguments: Sequence[str], flags: Iterable[str]) -> bool:
+def has_separate_values(arguments: Sequence[str], flags: Iterable[str]) -> bool:
     """Whether one of the options in `flags` has its value in a word of its own."""
-    return any(len(change.words) == 2 for change in rewrite(arguments, flags)[1])
+    return any(len(change.words) == 2 for change in rewrite_short_flags(arguments, flags)[1])
 
 
-def doubtful(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> frozenset[str]:
+def ambiguous_flags(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> frozenset[str]:
     """Returns those of the `flags` that may be an option without a value of a conftest that is not loaded yet.
 
     They have no value among the `arguments`, or one that is a path, where that conftest may be.
     """
     known = frozenset(flags)
-    bare = {words[0] for flag, words in _split(arguments) if flag in known & VALUED and words == (flag,)}
-    return frozenset(bare | {change.flag for change in paths(arguments, known, folder)})
+    bare = {words[0] for flag, words in _split(arguments) if flag in known & FLAGS_WITH_VALUE and words == (flag,)}
+    return frozenset(bare | {change.flag for change in values_that_are_paths(arguments, known, folder)})
 
 
-def told(arguments: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
+def unambiguous_arguments(arguments: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
     """Returns the `arguments` in a form in which pytest cannot take a value of our options for a path."""
-    return tuple(rewrite(arguments, LONG.keys() - frozenset(taken) | set(LONG.values()))[0])
+    return tuple(rewrite_short_flags(arguments, LONG_FORMS.keys() - frozenset(taken) | set(LONG_FORMS.values()))[0])
 
 
-def told_variable(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
+def unambiguous_addopts(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
     """Returns ``PYTEST_ADDOPTS`` in that form, if it must be set anew."""
     words = _addopts(environ)
-    made = told(words, taken)
+    made = unambiguous_arguments(words, taken)
     return {"PYTEST_ADDOPTS": shlex.join(made)} if list(made) != words else {}
 
 
-def all_words(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+def arguments_with_addopts(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Returns what pytest reads before it has an ini file: the variable, then the `arguments`."""
     return [*_addopts(environ), *arguments]
 
@@ -175,7 +177,7 @@ def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
             return
         flag, separator, _ = word.partition("=")
         short = _SHORT.get(flag, "")
-        words = tuple(arguments[place : place + 2]) if short in VALUED and not separator else (word,)
+        words = tuple(arguments[place : place + 2]) if short in FLAGS_WITH_VALUE and not separator else (word,)
         if len(words) == 2 and words[1].startswith("-"):  # no value, as for argparse
             words = (word,)
         yield (flag if short else ""), words
@@ -183,5 +185,5 @@ def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _long(flag: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    head = LONG.get(flag, flag) + words[0][len(flag) :]
+    head = LONG_FORMS.get(flag, flag) + words[0][len(flag) :]
     return (head,) if len(words) == 1 else (f"{head}={words[1]}",)

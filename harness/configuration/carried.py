@@ -48,14 +48,16 @@ _SELECTING = ("-m", "-k")
 _OF_PLUGIN = ("no:cacheprovider", "no:terminal", "harness.plugin")
 
 
-def carried(words: Sequence[str], positional: Iterable[str], addopts: Iterable[str], taken: Iterable[str]) -> list[str]:
+def reproduce_arguments(
+    words: Sequence[str], positional: Iterable[str], addopts: Iterable[str], taken: Iterable[str]
+) -> list[str]:
     """Returns those of the `words` of a command line that a line for one case must repeat.
 
     `positional`: the files and folders among them. `addopts`: the options in the ini file. `taken`: short forms of our
     options that are others'. Ours are told apart from these.
     """
     selecting = {flag for flag in _SELECTING if any(_flag(word) == flag for word in addopts)}
-    ours = arguments.LONG.keys() - frozenset(taken) | set(arguments.LONG.values())
+    ours = arguments.LONG_FORMS.keys() - frozenset(taken) | set(arguments.LONG_FORMS.values())
     result: list[str] = []
     for group in _groups(words, positional):
         flag = _flag(group[0])

@@ -20,7 +20,7 @@ import pytest
 from harness import _compat
 from harness.configuration import arguments, options
 from harness.configuration.options import OPTIONS, OptionError
-from harness.configuration.rootdir import Root, inserted
+from harness.configuration.rootdir import RootFolder, insert_options
 
 _PARSER = pytest.StashKey[pytest.Parser]()
 _TAKEN = pytest.StashKey[frozenset[str]]()
@@ -41,22 +41,22 @@ class CommandLine:
         """
         self._config, self._parser, self._words = config, parser, words
         self._here = config.invocation_params.dir
-        words[:] = arguments.expand(words, self._here)
-        present = arguments.found(words)
-        free = present - arguments.declared(parser, present, words)
-        free -= arguments.doubtful(words, free, self._here)
-        words[:], self._changes = arguments.rewrite(words, free)
+        words[:] = arguments.expand_argument_files(words, self._here)
+        present = arguments.short_flags_in(words)
+        free = present - arguments.declared_flags(parser, present, words)
+        free -= arguments.ambiguous_flags(words, free, self._here)
+        words[:], self._changes = arguments.rewrite_short_flags(words, free)
         if self._changes:
             self._understand()
         config.stash[_PARSER] = parser
 
     def settle(self) -> None:
         """All that may declare options has done so: leave its own to each, and rewrite the rest."""
-        present = arguments.found(self._words) | {change.flag for change in self._changes}
+        present = arguments.short_flags_in(self._words) | {change.flag for change in self._changes}
         if present:
-            taken = arguments.declared(self._parser, present, self._words)
-            self._words[:] = arguments.restore(self._words, self._changes, taken)
-            self._words[:], _ = arguments.rewrite(self._words, present - taken)
+            taken = arguments.declared_flags(self._parser, present, self._words)
+            self._words[:] = arguments.restore_short_flags(self._words, self._changes, taken)
+            self._words[:], _ = arguments.rewrite_short_flags(self._words, present - taken)
             self._understand()
         again = self._root_arguments()
         if again is not None:
@@ -74,18 +74,20 @@ class CommandLine:
         """The arguments with which pytest finds the right root folder; None if it has."""
         known = self._config.known_args_namespace
         typed = tuple(str(word) for word in self._config.invocation_params.args)
-        words = arguments.expand(arguments.all_words(typed, os.environ), self._here)
-        shorts = arguments.found(words)
-        taken = arguments.declared(self._parser, shorts, words) if shorts else frozenset()
+        words = arguments.expand_argument_files(arguments.arguments_with_addopts(typed, os.environ), self._here)
+        shorts = arguments.short_flags_in(words)
+        taken = arguments.declared_flags(self._parser, shorts, words) if shorts else frozenset()
         wanted = () if known.rootdir else self._resumed_root()
-        ours = (shorts - taken) | set(arguments.LONG.values())
-        values = [change.words[1] for change in arguments.paths(words, ours, self._here)]
+        ours = (shorts - taken) | set(arguments.LONG_FORMS.values())
+        values = [change.words[1] for change in arguments.values_that_are_paths(words, ours, self._here)]
         # Every later process reads the variable, and the run directory exists by then.
-        unsafe = arguments.has_lone_values(arguments.all_words((), os.environ), ours)
+        unsafe = arguments.has_separate_values(arguments.arguments_with_addopts((), os.environ), ours)
         if not wanted and not unsafe and not (values and self._misled(values)):
             return None
         self._config.stash[_TAKEN] = taken
-        return inserted(arguments.told(arguments.expand(typed, self._here), taken), wanted)
+        return insert_options(
+            arguments.unambiguous_arguments(arguments.expand_argument_files(typed, self._here), taken), wanted
+        )
 
     def _misled(self, values: Iterable[str]) -> bool:
         """Whether pytest finds another root folder or ini file with the `values` as arguments than without."""
@@ -97,7 +99,7 @@ class CommandLine:
         """The option that names the root folder of the run to resume; none if it is that of this session."""
         known = self._config.known_args_namespace
         try:
-            resumed = options.resolve(
+            resumed = options.resolve_option(
                 "resume", known.harness_resume, os.environ, self._config.getini(OPTIONS["resume"].dest)
             )
         except OptionError:
@@ -106,45 +108,47 @@ class CommandLine:
         return () if root is None or root == self._config.rootpath else (f"--rootdir={root}",)
 
 
-def run_again(config: pytest.Config) -> int | None:
+def restart_session(config: pytest.Config) -> int | None:
     """Run the session that this one has only started, if so. Returns its exit status."""
     words = config.stash.get(_AGAIN, None)
     if words is None:
         return None
     others: frozenset[str] = config.stash[_TAKEN]
-    with _variables(arguments.told_variable(os.environ, others)):
+    with _variables(arguments.unambiguous_addopts(os.environ, others)):
         return int(pytest.main([*words], plugins=config.invocation_params.plugins))
 
 
-def taken(config: pytest.Config) -> frozenset[str]:
+def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
     """Returns the short forms of our options that others have declared in this session."""
     if _TAKEN not in config.stash:
         parser = config.stash.get(_PARSER, None)
         typed = [str(word) for word in config.invocation_params.args]
-        found = frozenset() if parser is None else arguments.declared(parser, arguments.LONG, typed)
+        found = frozenset() if parser is None else arguments.declared_flags(parser, arguments.LONG_FORMS, typed)
         config.stash[_TAKEN] = found
     return config.stash[_TAKEN]
 
 
-def words(config: pytest.Config) -> list[str]:
+def user_arguments(config: pytest.Config) -> list[str]:
     """Returns what the user has typed, with the variable for arguments before it, and files of arguments read."""
     typed = [str(word) for word in config.invocation_params.args]
-    return arguments.expand(arguments.all_words(typed, os.environ), config.invocation_params.dir)
+    return arguments.expand_argument_files(
+        arguments.arguments_with_addopts(typed, os.environ), config.invocation_params.dir
+    )
 
 
-def unavailable(flags: Iterable[str]) -> str:
+def format_foreign_flags(flags: Iterable[str]) -> str:
     """Returns a line for people about the short forms that others have; empty if there are none."""
     theirs = sorted(flags)
     if not theirs:
         return ""
-    instead = ", ".join(arguments.LONG[flag] for flag in theirs)
+    instead = ", ".join(arguments.LONG_FORMS[flag] for flag in theirs)
     return f"{', '.join(theirs)}: declared by another plugin or a conftest; the harness's option is {instead}"
 
 
-def told_arguments(config: pytest.Config) -> tuple[str, ...]:
+def arguments_with_root(config: pytest.Config) -> tuple[str, ...]:
     """Returns the arguments of a session with all that other processes need to find the same root and ini file."""
     typed = [str(word) for word in config.invocation_params.args]
-    return Root.of(config).tell(arguments.told(typed, taken(config)))
+    return RootFolder.of(config).tell(arguments.unambiguous_arguments(typed, foreign_short_flags(config)))
 
 
 @contextmanager

@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.configuration.options import long_form
-from harness.configuration.rootdir import Root
-from harness.core.errors import writing
+from harness.configuration.options import long_flag
+from harness.configuration.rootdir import RootFolder
+from harness.core.errors import convert_to_write_error
 
 #: The most cases that a shell line names one by one.
-NAMED = 5
+MOST_NAMED_CASES = 5
 
 
-def tuples(data: dict[str, Any]) -> dict[str, Any]:
+def lists_to_tuples(data: dict[str, Any]) -> dict[str, Any]:
     """The same fields with lists as tuples, because JSON turns tuples into lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
@@ -95,8 +95,8 @@ class RunContext:
         return Path(self.run_dir) / "journal.ndjson"
 
     @property
-    def root(self) -> Root:
-        return Root(self.rootdir, self.inifile)
+    def root(self) -> RootFolder:
+        return RootFolder(self.rootdir, self.inifile)
 
     def with_zygote(self, address: str | None) -> RunContext:
         """A copy of this context with the zygote at `address`."""
@@ -107,7 +107,7 @@ class RunContext:
 
     @classmethod
     def from_json(cls, text: str) -> RunContext:
-        return cls(**tuples(json.loads(text)))
+        return cls(**lists_to_tuples(json.loads(text)))
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
         """The shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
@@ -118,14 +118,14 @@ class RunContext:
     ) -> str:
         """The shell line that runs these cases in one process, each `times` times, with the full leak check.
 
-        `cases` are pairs of id and file. More than `NAMED` of them are written into the file `listed`, which the line
+        `cases` are pairs of id and file. More than `MOST_NAMED_CASES` of them are written into the file `listed`, which the line
         names. Raises WriteError.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
         options = [self._flag(each) for each in options]
-        if len(cases) <= NAMED:
+        if len(cases) <= MOST_NAMED_CASES:
             return self._command(cases, environment, options)
-        with writing(str(listed)):
+        with convert_to_write_error(str(listed)):
             listed.parent.mkdir(parents=True, exist_ok=True)
             text = "".join(f"{self._argument(*each)}\n" for each in cases)
             listed.write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -133,7 +133,7 @@ class RunContext:
 
     def _flag(self, word: str) -> str:
         """An option of ours in its short form, or in its long one where the short one is that of another plugin."""
-        return long_form(word) if word.partition("=")[0] in self.taken else word
+        return long_flag(word) if word.partition("=")[0] in self.taken else word
 
     def _command(
         self,

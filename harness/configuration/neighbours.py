@@ -6,7 +6,7 @@ import pytest
 
 #: Options of other plugins that change or compare what tests have left in the process of the session, and their names
 #: there: syrupy, snapshottest, inline-snapshot, pytest-benchmark.
-NEED_THE_SESSION = (
+IN_PROCESS_OPTIONS = (
     ("--snapshot-update", "update_snapshots"),
     ("--snapshot-update-new-only", "update_new_snapshots_only"),
     ("--snapshot-update", "snapshot_update"),
@@ -27,7 +27,7 @@ _SWITCHED_OFF = {
 }
 
 
-def settle(config: pytest.Config) -> list[str]:
+def disable_unused_snapshot_checks(config: pytest.Config) -> list[str]:
     """Keep plugins from a conclusion about cases that ran elsewhere. Returns lines for people."""
     for name, (plugin, what) in _SWITCHED_OFF.items():
         if getattr(config.option, name, None) is False:

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from harness.backends.table import BACKENDS
-from harness.configuration.neighbours import NEED_THE_SESSION
-from harness.configuration.under import WRAPPERS
+from harness.configuration.neighbours import IN_PROCESS_OPTIONS
+from harness.configuration.under import CALL_WRAPPERS
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
@@ -69,7 +69,7 @@ def _duration(text: str) -> float:
     return number
 
 
-def search_time(text: str) -> str | float:
+def parse_leak_search(text: str) -> str | float:
     """``auto``, or seconds: 0 for ``off``."""
     if text in (AUTO, "off"):
         return AUTO if text == AUTO else 0.0
@@ -125,12 +125,12 @@ def _names(text: str) -> tuple[str, ...]:
 def _injections(text: str) -> tuple[str, ...]:
     """Faults, each in its short form. Whether the device of the run has them is known later."""
     try:
-        return tuple(str(injection) for injection in faults.parse_all(text))
+        return tuple(str(injection) for injection in faults.parse_injections(text))
     except faults.InjectionError as error:
         raise ValueError(str(error)) from None
 
 
-def diagnostics(text: str) -> tuple[str, ...]:
+def parse_diagnostics(text: str) -> tuple[str, ...]:
     """What is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
     sets: dict[str, tuple[str, ...]] = {"off": (), "auto": DIAGNOSTICS[:-1], "all": DIAGNOSTICS}
     if text in sets:
@@ -204,7 +204,7 @@ class Option:
         return self.parse is not _flag
 
 
-def long_form(flag: str) -> str:
+def long_flag(flag: str) -> str:
     """The form of a flag that no other plugin has: ``--harness-device`` for ``--device``."""
     return f"--harness-{flag.removeprefix('--')}"
 
@@ -247,7 +247,11 @@ OPTIONS = {
             "HOW",
         ),
         Option(
-            "--under", _one_of(tuple(WRAPPERS)), None, f"call each test in a wrapper: {', '.join(WRAPPERS)}", "NAME"
+            "--under",
+            _one_of(tuple(CALL_WRAPPERS)),
+            None,
+            f"call each test in a wrapper: {', '.join(CALL_WRAPPERS)}",
+            "NAME",
         ),
         Option(
             "--case-timeout",
@@ -381,7 +385,7 @@ OPTIONS = {
         ),
         Option(
             "--leak-search",
-            search_time,
+            parse_leak_search,
             AUTO,
             "seconds that each worker may search for what made a process grow: auto (default: a tenth of the run's "
             "time, at least 10), off, or SECONDS; growth without a proof within this time is reported and not red",
@@ -389,7 +393,7 @@ OPTIONS = {
         ),
         Option(
             "--collect-on-failure",
-            diagnostics,
+            parse_diagnostics,
             (),
             "collect files that explain a red case into the run directory: off (default), auto (the output of "
             "nvidia-smi -q, lines of the kernel's log about GPUs such as Xids, the snapshot of torch's allocator, the "
@@ -459,12 +463,12 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("harness", "conformance harness (short form: without harness-)")
     for option in OPTIONS.values():
         text = f"{option.help} [short: {option.flag}, env: {option.variable}, ini: {option.dest}]"
-        flag = long_form(option.flag)
+        flag = long_flag(option.flag)
         if not option.takes_value:
             group.addoption(flag, dest=option.dest, action="store_const", const="1", default=None, help=text)
             if option.off:
                 switched = f"switch {option.flag} off [short: {option.off}]"
-                group.addoption(long_form(option.off), dest=option.dest, action="store_const", const="0", help=switched)
+                group.addoption(long_flag(option.off), dest=option.dest, action="store_const", const="0", help=switched)
         elif option.separator:
             group.addoption(flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
         else:
@@ -474,7 +478,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(value.name, value.help, type=value.kind, default=value.default)
 
 
-def resolve(
+def resolve_option(
     name: str,
     command_line: str | Sequence[str] | None,
     environ: Mapping[str, str],
@@ -507,7 +511,7 @@ def resolve(
 
 
 class EarlyConfig:
-    """The options of a session whose conftests are not loaded yet; `get` and `steps_aside` take it for its Config."""
+    """The options of a session whose conftests are not loaded yet; `get_option` and `isolation_off_flag` take it for its Config."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.option = config.known_args_namespace
@@ -518,23 +522,23 @@ class EarlyConfig:
         return getattr(self.option, name, default)
 
 
-def get(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
-    """The value of an option for a session; see `resolve`. Raises pytest.UsageError for an invalid value."""
+def get_option(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
+    """The value of an option for a session; see `resolve_option`. Raises pytest.UsageError for an invalid value."""
     option = OPTIONS[name]
     try:
-        return resolve(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
+        return resolve_option(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
     except OptionError as error:
         raise pytest.UsageError(str(error)) from None
 
 
-def given(config: pytest.Config) -> bool:
+def is_any_option_set(config: pytest.Config) -> bool:
     """Whether the user set any option of the harness on the command line or in the environment."""
     return any(
         config.getoption(option.dest) is not None or os.environ.get(option.variable) for option in OPTIONS.values()
     )
 
 
-def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
+def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
     """The pytest option that switches isolation off, because it needs tests in pytest's own process. None if unset."""
     option = config.option
     for flag, wanted in (
@@ -544,7 +548,7 @@ def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
         ("--setup-show", getattr(option, "setupshow", False)),
         ("--setup-only", getattr(option, "setuponly", False)),
         ("--setup-plan", getattr(option, "setupplan", False)),
-        *((flag, getattr(option, name, None)) for flag, name in NEED_THE_SESSION),
+        *((flag, getattr(option, name, None)) for flag, name in IN_PROCESS_OPTIONS),
     ):
         if wanted:
             return flag
@@ -555,7 +559,7 @@ def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
 _TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
 
 
-def case_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
+def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
     """The time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raises OptionError.
 
     The forms of pytest-timeout's mark are understood. ``timeout(0)``, there no limit, is the `default`. With

@@ -27,14 +27,14 @@ class RootError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class RootFolder:
     """The root folder that ids are relative to, and the ini file, if there is one. Absolute paths."""
 
     folder: str
     inifile: str | None
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Root:
+    def of(cls, config: pytest.Config) -> RootFolder:
         """Returns the root that pytest found."""
         return cls(str(config.rootpath), None if config.inipath is None else str(config.inipath))
 
@@ -46,9 +46,9 @@ class Root:
         more = ["--rootdir=" + self.folder]
         if self.inifile is not None:
             more.append("--config-file=" + self.inifile)
-        return inserted(arguments, more)
+        return insert_options(arguments, more)
 
-    def difference(self, found: Root) -> str:
+    def difference(self, found: RootFolder) -> str:
         """Returns the differences from the root that another process `found`, with both values; empty if none."""
         differences = [
             f"the {what} is {theirs or 'none'} in this process, but {ours or 'none'} in the process that began the run"
@@ -61,10 +61,10 @@ class Root:
         hint = "pytest may have taken the value of a plugin's option for a path: write --option=VALUE as one word"
         return "; ".join([*differences, hint]) if differences else ""
 
-    def told_from(self, file: Path, path: str) -> Root:
+    def told_from(self, file: Path, path: str) -> RootFolder:
         """Returns the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
         folder = str(file).removesuffix(f"/{path}")
-        return self if folder == str(file) or not path else Root(folder, self.inifile)
+        return self if folder == str(file) or not path else RootFolder(folder, self.inifile)
 
     def found_from(self, file: Path, folder: Path) -> bool:
         """Whether pytest, started in `folder` with `file` as its only argument, certainly finds this root by itself."""
@@ -80,7 +80,7 @@ class Root:
         return not any((parent / name).exists() for parent in between for name in _LANDMARKS)
 
 
-def inserted(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+def insert_options(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
     """Returns the `arguments` with `more` at the end of the options, before a ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return (*arguments[:end], *more, *arguments[end:])

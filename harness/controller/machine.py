@@ -9,7 +9,7 @@ from harness.backends import cpu, cuda, simcuda, soft
 from harness.core.errors import HarnessError
 from harness.devices import software
 from harness.devices.device import Inventory
-from harness.devices.inventory import discover
+from harness.devices.inventory import discover_devices
 from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import machine as simulated
 from harness.sim.simcuda import toolchain
@@ -37,8 +37,8 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
     if wanted == simcuda.BACKEND.kind:
         return _simulated_devices(environ)
     if wanted == cpu.BACKEND.kind:
-        return discover({**environ, cuda.MASK: ""})
-    found = discover(environ)
+        return discover_devices({**environ, cuda.MASK: ""})
+    found = discover_devices(environ)
     if wanted == cuda.BACKEND.kind and not found.gpus:
         raise DeviceError(
             f"--device=cuda: there is no usable GPU ({_why_none(found)}); leave --device out to use the CPU"
@@ -47,7 +47,7 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
 
 
 def _software_devices(environ: Mapping[str, str]) -> Inventory:
-    visible, hidden = machine.devices(environ)
+    visible, hidden = machine.software_devices(environ)
     if not visible:
         raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} hides all software devices; unset it")
     _expect_compiler(wanted=soft.BACKEND.kind, noun="the software device")
@@ -60,11 +60,11 @@ def _simulated_devices(environ: Mapping[str, str]) -> Inventory:
     except BuildError as error:
         raise DeviceError(f"--device=simcuda: {error}") from None
     _expect_compiler(wanted=simcuda.BACKEND.kind, noun=toolchain.NOUN)
-    return simulated.inventory(environ)
+    return simulated.simulated_inventory(environ)
 
 
 def _expect_compiler(*, wanted: str, noun: str) -> None:
-    compiler = software.cpp_compiler()
+    compiler = software.cpp_compiler_version()
     if compiler.value is None:
         raise DeviceError(
             f"--device={wanted}: no C++ compiler to build {noun}: {compiler.detail}; install g++ or set CXX"

@@ -25,7 +25,7 @@ class WriteError(HarnessError):
 
 
 @contextlib.contextmanager
-def writing(what: str) -> Generator[None]:
+def convert_to_write_error(what: str) -> Generator[None]:
     """Within it an OSError is a WriteError: `what` cannot be written."""
     try:
         yield

@@ -31,7 +31,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
-class SharedMemory:
+class SharedMapping:
     """The begin of a file, mapped into this process. Unlike Python's own mmap it keeps no descriptor."""
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -67,18 +67,18 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def expect_end_of_parent() -> None:
+def wait_for_dying_parent() -> None:
     """Return, unless the parent of this process is ending and the kernel kills this process with it: then wait for it.
 
     The descriptors of a process are closed a moment before its children are killed.
     """
     number = ctypes.c_int(0)
     if _libc.prctl(_PR_GET_PDEATHSIG, _byref(number), 0, 0, 0) == 0 and number.value == signal.SIGKILL:
-        while is_ending(os.getppid()):
+        while is_process_ending(os.getppid()):
             time.sleep(0.01)
 
 
-def is_ending(pid: int) -> bool:
+def is_process_ending(pid: int) -> bool:
     """Whether a process has begun to end, or is a zombie. False if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
@@ -101,7 +101,7 @@ def has_children() -> bool:
     return True
 
 
-def children() -> list[int]:
+def child_pids() -> list[int]:
     """Returns the process ids of this process's running or unreaped children, of all threads."""
     found: list[int] = []
     for task in os.listdir("/proc/self/task"):
@@ -127,7 +127,7 @@ def describe_process(pid: int) -> tuple[str, str] | None:
     return rest.split()[0], command or name
 
 
-def ancestry(pid: int) -> list[int]:
+def ancestor_pids(pid: int) -> list[int]:
     """Returns the process ids of a process and of all its ancestors, nearest first; an empty list if it is gone."""
     line: list[int] = []
     while pid:
@@ -151,7 +151,7 @@ def is_stopped_child(pid: int, parent: int) -> bool:
     return state in "Tt" and int(parent_now) == parent
 
 
-def wait_channel(pid: int) -> str:
+def kernel_wait_channel(pid: int) -> str:
     """Returns the kernel function in which a process sleeps; an empty string if it is unknown or does not sleep."""
     try:
         with open(f"/proc/{pid}/wchan") as file:
@@ -161,7 +161,7 @@ def wait_channel(pid: int) -> str:
     return "" if name == "0" else name
 
 
-def start_time(pid: int) -> int | None:
+def process_start_time(pid: int) -> int | None:
     """Returns the start time of a process in clock ticks since the boot; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
@@ -192,7 +192,7 @@ def sees_all_processes() -> bool:
         return False
 
 
-def is_starting(pid: int) -> bool:
+def has_not_called_exec(pid: int) -> bool:
     """Whether a process was forked and has not called exec yet. False if it has ended.
 
     For a fork that never calls exec, the result is true as long as it lives.
@@ -208,7 +208,7 @@ def is_starting(pid: int) -> bool:
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
 
 
-def has_proc() -> bool:
+def is_proc_mounted() -> bool:
     """Whether /proc is there, with this process in it."""
     return os.path.exists(f"/proc/{os.getpid()}/stat")
 
@@ -264,7 +264,7 @@ class _TimerTimes(ctypes.Structure):
 _NEVER = _TimerTimes(0, 0, 0, 0)
 
 
-class Timer:
+class PosixTimer:
     """A POSIX timer of this process that raises a signal once, on the monotonic clock.
 
     Not `signal.setitimer`: a process has only one such timer, and cases and other plugins use it.

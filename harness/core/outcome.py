@@ -85,7 +85,7 @@ class AttemptResult:
     duration: float = 0.0
 
 
-def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
+def final_verdict(attempts: Sequence[AttemptResult], started: int) -> Outcome:
     """The verdict on a case, from its finished attempts in order and the number of started attempts.
 
     - A case that never started is `not_run`.
@@ -119,7 +119,7 @@ def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
 EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NOTHING_RAN = range(6)
 
 
-def exit_status(verdicts: Sequence[Outcome], *, fail_on_flaky: bool = False) -> int:
+def run_exit_status(verdicts: Sequence[Outcome], *, fail_on_flaky: bool = False) -> int:
     """The exit status of a finished run, with pytest's numbers: 0 green, 1 red, 5 if no case ran."""
     if any(v.is_red or (fail_on_flaky and v is Outcome.FLAKY) for v in verdicts):
         return EXIT_RED

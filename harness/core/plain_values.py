@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from harness.core.text import cap
+from harness.core.text import truncate_middle
 
 #: Characters kept of one text and of all texts of one message, its values, and how deep they may be in each other.
 MOST_TEXT = 1 << 20
@@ -19,23 +19,23 @@ _MOST_BITS = 4096
 _CUT = "…"
 
 
-def plain(value: object) -> Any:
+def to_plain_json(value: object) -> Any:
     """Returns the value in types of JSON. What JSON does not have becomes its repr; what is too much is left out."""
     return _Conversion().of(value)
 
 
-def plain_text(value: object, limit: int = MOST_TEXT) -> str:
+def safe_str(value: object, limit: int = MOST_TEXT) -> str:
     """Returns ``str(value)``, or what can be said of a value that raises there."""
     try:
-        return cap(value if type(value) is str else str.__str__(str(value)), limit)
+        return truncate_middle(value if type(value) is str else str.__str__(str(value)), limit)
     except BaseException as error:  # noqa: BLE001 - code of the case
         return _unshown(value, error)
 
 
-def plain_repr(value: object) -> str:
+def safe_repr(value: object) -> str:
     """Returns ``repr(value)``, or what can be said of a value that raises there."""
     try:
-        return cap(str.__str__(repr(value)), MOST_TEXT)
+        return truncate_middle(str.__str__(repr(value)), MOST_TEXT)
     except BaseException as error:  # noqa: BLE001 - code of the case
         return _unshown(value, error)
 
@@ -69,10 +69,10 @@ class _Conversion:
             return float.__float__(value)
         if issubclass(kind, list | tuple | dict):
             return self._inside(value)
-        return self._text(plain_repr(value))
+        return self._text(safe_repr(value))
 
     def _text(self, text: str) -> str:
-        kept = cap(text, max(SHORT, min(MOST_TEXT, self._room)))
+        kept = truncate_middle(text, max(SHORT, min(MOST_TEXT, self._room)))
         self._room = max(0, self._room - len(text))
         return kept
 
@@ -102,5 +102,5 @@ class _Conversion:
             if self._left <= 0:
                 found[_CUT] = _CUT
                 break
-            found[str.__str__(key) if issubclass(type(key), str) else plain_repr(key)] = self.of(entry)
+            found[str.__str__(key) if issubclass(type(key), str) else safe_repr(key)] = self.of(entry)
         return found

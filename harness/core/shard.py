@@ -32,13 +32,13 @@ class Shard:
 
     def has(self, case_id: str) -> bool:
         """Whether this case belongs to the shard."""
-        return index_of(case_id, self.count) == self.index
+        return shard_index(case_id, self.count) == self.index
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
 
-def index_of(case_id: str, count: int) -> int:
+def shard_index(case_id: str, count: int) -> int:
     """The number, from 1 to `count`, of the shard to which a case belongs."""
     digest = hashlib.sha256(case_id.encode("utf-8", "backslashreplace")).digest()
     return int.from_bytes(digest[:8], "big") % count + 1

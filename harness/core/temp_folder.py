@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Self
 
 from harness.core import linux
-from harness.core.errors import writing
+from harness.core.errors import convert_to_write_error
 
-PREFIX = "harness-"
-OWNER = "owner.json"
+TEMP_FOLDER_PREFIX = "harness-"
+OWNER_FILE = "owner.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class TempFolderOwner:
     """A unique identification of a process. `started` is in clock ticks since the boot."""
 
     host: str
@@ -40,7 +40,7 @@ class Owner:
     def current(cls) -> Self:
         """Returns the identification of this process."""
         pid = os.getpid()
-        return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.start_time(pid) or 0)
+        return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.process_start_time(pid) or 0)
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
@@ -57,7 +57,7 @@ class Owner:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
-    def is_dead(self, here: Owner, started: int | None) -> bool:
+    def is_dead(self, here: TempFolderOwner, started: int | None) -> bool:
         """Whether this owner is certainly dead, as seen by the process `here`.
 
         `started` is the start time of the process that has this owner's pid now; None if there is none. An owner on
@@ -70,14 +70,14 @@ class Owner:
         return self.namespace == here.namespace and self.started != started
 
 
-def make(parent: Path) -> Path:
+def make_temp_folder(parent: Path) -> Path:
     """Create a folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
-    with writing(f"into {str(parent)!r}"):
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    with convert_to_write_error(f"into {str(parent)!r}"):
+        folder = Path(tempfile.mkdtemp(prefix=TEMP_FOLDER_PREFIX, dir=parent))
         try:
-            (folder / OWNER).write_text(Owner.current().to_json(), encoding="utf-8")
+            (folder / OWNER_FILE).write_text(TempFolderOwner.current().to_json(), encoding="utf-8")
         except OSError:
-            remove(folder)
+            remove_temp_folder(folder)
             raise
     return folder
 
@@ -86,20 +86,20 @@ def make(parent: Path) -> Path:
 _DEEPEST = 10
 
 
-def remove_abandoned(parent: Path) -> None:
+def remove_abandoned_temp_folders(parent: Path) -> None:
     """Remove the folders in `parent` whose owners are dead. Folders of other users and links are left alone."""
-    here = Owner.current()
+    here = TempFolderOwner.current()
     try:
-        folders = [parent / name for name in os.listdir(parent) if name.startswith(PREFIX)]
+        folders = [parent / name for name in os.listdir(parent) if name.startswith(TEMP_FOLDER_PREFIX)]
     except PermissionError:
         return  # a user may be allowed to create folders in it, but not to list it
     for folder in folders:
         owner = _owner_of(folder)
-        if owner is not None and owner.is_dead(here, linux.start_time(owner.pid)):
-            remove(folder)
+        if owner is not None and owner.is_dead(here, linux.process_start_time(owner.pid)):
+            remove_temp_folder(folder)
 
 
-def remove(folder: Path) -> None:
+def remove_temp_folder(folder: Path) -> None:
     """Remove a folder and its content, including unreadable folders. Files that cannot be removed stay."""
     if _is_gone(folder):
         return
@@ -133,18 +133,18 @@ def _flatten(folder: Path) -> None:
             waiting += [(path, depth + 1) for path in inside]
 
 
-def _owner_of(folder: Path) -> Owner | None:
+def _owner_of(folder: Path) -> TempFolderOwner | None:
     """Returns the owner of a folder; None if it is unknown, and for a link or a folder of another user."""
     try:
         if not _is_own(folder.lstat(), stat.S_IFDIR):
             return None
-        descriptor = os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(folder / OWNER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     with open(descriptor, "rb") as file:
         if not _is_own(os.fstat(descriptor), stat.S_IFREG):
             return None
-        return Owner.from_json(file.read(4096).decode("utf-8", "replace"))
+        return TempFolderOwner.from_json(file.read(4096).decode("utf-8", "replace"))
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:

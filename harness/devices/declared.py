@@ -17,7 +17,7 @@ class MachineError(HarnessError):
     """An environment variable for software devices has an invalid value."""
 
 
-def count(name: str, text: str | None, default: int) -> int:
+def parse_device_count(name: str, text: str | None, default: int) -> int:
     """The number of devices. `text`: the value of the variable `name`, None if it is not set. Raises MachineError."""
     if text is None:
         return default
@@ -26,7 +26,7 @@ def count(name: str, text: str | None, default: int) -> int:
     return int(text)
 
 
-def memory(name: str, text: str | None, default: int) -> int:
+def parse_device_memory(name: str, text: str | None, default: int) -> int:
     """The bytes of each device, from 2 MiB (one segment of an allocator) to 2**62. Raises MachineError.
 
     The libraries of both devices read the same variables by the same rules (`softdevice/csrc/core/amounts.h`).

@@ -21,7 +21,7 @@ _SETTLING = 1.0  # seconds
 _C_LIBRARY = ("libc.so", "libc-", "libc.musl", "libpthread", "ld-", "[vdso]")
 
 
-def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
+def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
     """Why a fork of this process could not use CUDA, as text. None if it could.
 
     Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated one is asked. Torch, another library, or
@@ -52,7 +52,7 @@ def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ProcessThread:
     """A thread of this process other than the main thread.
 
     `python`: Python started it. `name` is Python's name for it, otherwise the system's. `library` is the shared object
@@ -79,19 +79,19 @@ class Thread:
         return f"system thread {self.name!r} of {self.library or 'an unknown library'}"
 
 
-def extra_threads() -> list[str]:
+def threads_lost_in_fork() -> list[str]:
     """The threads that a fork of this process would lose, as text, without the main thread. Empty if a fork is safe.
 
     Takes up to a second if a system thread is busy. Raises OSError if there is no ``/proc``.
     """
-    return [str(thread) for thread in threads() if not thread.survives_fork]
+    return [str(thread) for thread in other_threads() if not thread.survives_fork]
 
 
-def threads() -> list[Thread]:
-    """All threads of this process except the main thread, Python's first. See `extra_threads`."""
+def other_threads() -> list[ProcessThread]:
+    """All threads of this process except the main thread, Python's first. See `threads_lost_in_fork`."""
     main = threading.main_thread()
     known = {thread.native_id: thread for thread in threading.enumerate() if thread is not main}
-    found = [Thread(tid, thread.name, python=True) for tid, thread in known.items() if tid is not None]
+    found = [ProcessThread(tid, thread.name, python=True) for tid, thread in known.items() if tid is not None]
     deadline = time.monotonic() + _SETTLING
     for tid in sorted(int(entry) for entry in os.listdir(_TASKS)):
         if tid == os.getpid() or tid in known:
@@ -102,7 +102,7 @@ def threads() -> list[Thread]:
             continue  # ended in the meantime
         library = _library_of(tid, deadline)
         if library is not None or (_TASKS / str(tid)).exists():
-            found.append(Thread(tid, name, python=False, library=library))
+            found.append(ProcessThread(tid, name, python=False, library=library))
     return found
 
 

@@ -1,6 +1,6 @@
 """Checks that a device computes and copies correctly, in a disposable process and never in this one.
 
-`examine` runs in that process; `check` starts one and judges its end. As a program
+`examine_device` runs in that process; `check_device` starts one and judges its end. As a program
 (``python -m harness.devices.health --kind cpu``) this module examines the first visible device. It prints one line of
 JSON per step, and last the result.
 """
@@ -28,7 +28,7 @@ from harness.backends.backend import Backend
 from harness.backends.cuda import MASK
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
-from harness.core.text import exit_text, one_line
+from harness.core.text import format_exit_code, single_line
 from harness.devices.device import Device
 from harness.devices.visibility import mask_for
 
@@ -56,8 +56,8 @@ class HealthError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """Whether a device is healthy, the reason, how many seconds the check took, and what `examine` returned."""
+class DeviceHealth:
+    """Whether a device is healthy, the reason, how many seconds the check took, and what `examine_device` returned."""
 
     healthy: bool
     text: str
@@ -65,14 +65,16 @@ class Health:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check(device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] | None = None, seed: int = 0) -> Health:
+def check_device(
+    device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] | None = None, seed: int = 0
+) -> DeviceHealth:
     """Examine `device` in a new process and judge the result. No fault of the device raises an error.
 
     `environ` defaults to ``os.environ``; its mask of visible devices is replaced. After `timeout` seconds the process
     and its group are killed. A device with a known fault is unhealthy without an examination.
     """
     if device.fault is not None:
-        return Health(False, f"at fault: {device.fault}", 0.0)
+        return DeviceHealth(False, f"at fault: {device.fault}", 0.0)
     variables = {**(os.environ if environ is None else environ), MASK: mask_for([device])}
     # The child ends itself after this limit, in case its parent was killed.
     limit = timeout + sum(grace for _, grace in LADDER)
@@ -90,15 +92,17 @@ def check(device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] |
                 start_new_session=True,
             )
         except OSError as error:
-            return Health(False, f"the examination process does not start: {error.strerror}", 0.0)
+            return DeviceHealth(False, f"the examination process does not start: {error.strerror}", 0.0)
         in_time = _ended(child, began + timeout)
         status = _end(child, LADDER)
         seconds = time.monotonic() - began
         lines = _tail(answers, _ANSWER_KEPT).splitlines()
-        return judge(in_time, status, lines, _tail(errors, _ERRORS_KEPT), seconds)
+        return judge_examination(in_time, status, lines, _tail(errors, _ERRORS_KEPT), seconds)
 
 
-def judge(in_time: bool, status: int | None, lines: Sequence[bytes], errors: bytes, seconds: float) -> Health:
+def judge_examination(
+    in_time: bool, status: int | None, lines: Sequence[bytes], errors: bytes, seconds: float
+) -> DeviceHealth:
     """Judge the health of a device from how the child process ended and what it wrote.
 
     `status` is that of ``os.waitstatus_to_exitcode``, None if the child could not be killed. `lines` are the lines of
@@ -109,24 +113,24 @@ def judge(in_time: bool, status: int | None, lines: Sequence[bytes], errors: byt
         step = str(message.get("step", step))
         if "healthy" in message:
             answer, step = message, "process exit"
-    where = f"during {one_line(step)}"
+    where = f"during {single_line(step)}"
     last = next((line for line in reversed(errors.decode(errors="backslashreplace").splitlines()) if line.strip()), "")
-    output = f"; last output: {one_line(last)}" if last else ""
+    output = f"; last output: {single_line(last)}" if last else ""
     if status is None:
-        return Health(False, f"hangs {where} and could not be killed{output}", seconds)
+        return DeviceHealth(False, f"hangs {where} and could not be killed{output}", seconds)
     if not in_time:
-        return Health(False, f"hangs {where}: did not end within {seconds:.0f} s{output}", seconds)
+        return DeviceHealth(False, f"hangs {where}: did not end within {seconds:.0f} s{output}", seconds)
     if answer is None:
-        return Health(False, f"ended with {exit_text(status)} {where}, without a result{output}", seconds)
+        return DeviceHealth(False, f"ended with {format_exit_code(status)} {where}, without a result{output}", seconds)
     if answer["healthy"] is not True:
-        return Health(False, one_line(str(answer.get("text"))), seconds)
+        return DeviceHealth(False, single_line(str(answer.get("text"))), seconds)
     if status != 0:
-        return Health(False, f"passed, but the process ended with {exit_text(status)}{output}", seconds)
+        return DeviceHealth(False, f"passed, but the process ended with {format_exit_code(status)}{output}", seconds)
     facts = answer.get("facts")
-    return Health(True, "computes and copies correctly", seconds, facts if isinstance(facts, dict) else {})
+    return DeviceHealth(True, "computes and copies correctly", seconds, facts if isinstance(facts, dict) else {})
 
 
-def examine(backend: Backend, seed: int, *, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
+def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
     """Create a context on the first visible device, copy and compute there, and compare with results from Python.
 
     Call it in a disposable process: a sick device may hang or kill the process. All results are exact: integers, or
@@ -309,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(message), flush=True)
 
     try:
-        facts = examine(BACKENDS[options.kind], options.seed, tell=lambda step: say(step=step))
+        facts = examine_device(BACKENDS[options.kind], options.seed, tell=lambda step: say(step=step))
     except HealthError as error:
         say(healthy=False, text=str(error))
         return 1

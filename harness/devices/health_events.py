@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import pynvml
 
 from harness.core import linux
-from harness.core.text import one_line
+from harness.core.text import single_line
 from harness.devices.call_thread import NVML_LIMIT, CallThread, StuckError
 from harness.devices.device import Device
 
@@ -72,7 +72,7 @@ class HealthEvent:
     severity: Severity
 
 
-def compare(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, ...]:
+def compare_readings(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, ...]:
     """The events between two readings, the worst kinds first. A value that is None in either is not compared.
 
     A counter that decreased is not an event: the driver was reloaded.
@@ -86,7 +86,7 @@ def compare(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, .
     )
 
 
-def standing(signs: HealthReading) -> tuple[HealthEvent, ...]:
+def standing_problems(signs: HealthReading) -> tuple[HealthEvent, ...]:
     """The problems in a single reading. A pending remapping is only `suspect`: it has no effect before the reset."""
     return tuple(_flags(HealthReading(rows_pending=False, rows_failed=False, pages_pending=False), signs, "suspect"))
 
@@ -130,7 +130,7 @@ def _xids(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
     for number, count in after.xids:
         new = count - known.get(number, 0)
         if new > 0:
-            words, severity = meaning(number)
+            words, severity = xid_meaning(number)
             yield HealthEvent("xid", f"xid {number} ({words})" + (f", {new} times" if new > 1 else ""), severity)
 
 
@@ -142,7 +142,7 @@ def _throttled(before: HealthReading, after: HealthReading) -> Iterator[HealthEv
         yield HealthEvent("throttled", f"clocks are throttled{temperature}: {', '.join(new)}", "note")
 
 
-def meaning(xid: int) -> tuple[str, Severity]:
+def xid_meaning(xid: int) -> tuple[str, Severity]:
     """The meaning of an Xid in a few words, and its severity. An Xid that is not in the table is `suspect`."""
     return _XIDS.get(xid, ("not in this program's table, see nvidia's catalogue of xids", "suspect"))
 
@@ -262,7 +262,7 @@ class _Queries:
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
-            text = f"{what}: {one_line(str(error))}"
+            text = f"{what}: {single_line(str(error))}"
             if error.value in _LOST:
                 self.lost = text
             elif error.value not in _NOT_AVAILABLE:
@@ -318,7 +318,7 @@ class HealthWatch:
         if self._thread.stuck or watched.handle is None or not linux.sees_all_processes():
             return frozenset()
         users = self._call(lambda: self._users(watched)) or frozenset()
-        return frozenset(pid for pid in users if linux.start_time(pid) is None)
+        return frozenset(pid for pid in users if linux.process_start_time(pid) is None)
 
     def close(self) -> None:
         """Shut NVML down. May be called more than once."""
@@ -355,14 +355,14 @@ class HealthWatch:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._notes.append(f"device health is not watched: nvml could not be initialised: {one_line(str(error))}")
+            self._notes.append(f"device health is not watched: nvml could not be initialised: {single_line(str(error))}")
             return
         self._open = True
         self._set_query("event set")
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            self._notes.append(f"xids are not watched: event set: {one_line(str(error))}")
+            self._notes.append(f"xids are not watched: event set: {single_line(str(error))}")
         for device in devices:
             self._find(device)
 
@@ -373,7 +373,7 @@ class HealthWatch:
                 pynvml.nvmlEventSetFree(self._events)
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
-            self._notes.append(f"nvml was not shut down: {one_line(str(error))}")
+            self._notes.append(f"nvml was not shut down: {single_line(str(error))}")
 
     def _read(self, watched: _Watched) -> HealthReading:
         gpu = watched.handle
@@ -432,7 +432,7 @@ class HealthWatch:
         try:
             pynvml.nvmlDeviceRegisterEvents(watched.handle, kind, self._events)
         except pynvml.NVMLError as error:
-            self._notes.append(f"xids of {device.uuid} are not watched: {one_line(str(error))}")
+            self._notes.append(f"xids of {device.uuid} are not watched: {single_line(str(error))}")
         else:
             watched.xids = Counter()
 
@@ -449,7 +449,7 @@ class HealthWatch:
             except pynvml.NVMLError as error:
                 # A GPU in the set is lost. The queries about each device show which one.
                 if error.value not in _LOST:
-                    ask.faults.append(f"xids: {one_line(str(error))}")
+                    ask.faults.append(f"xids: {single_line(str(error))}")
                 return
             address = _address(event.device)
             instances = {event.gpuInstanceId, None} if event.gpuInstanceId != _ANY_INSTANCE else None

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -22,14 +22,16 @@ class _Group:
     reclaimable: str
 
 
-def memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
+def host_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
     """Bytes of memory: of the host, or of this process's control group if its limit is lower."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [limit for group in _groups(cgroups, own) if (limit := _number(group.limit)) is not None]
     return min(limits)
 
 
-def free_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+def host_free_memory(
+    cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path = Path("/proc/meminfo")
+) -> int | None:
     """Bytes of memory available now: the lowest of the host and each control group of this process.
 
     Reclaimable file pages count as free. None if the kernel does not report it.
@@ -45,12 +47,12 @@ def free_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path 
     return min(rooms)
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """The processor's product name; None on architectures whose kernel does not report it."""
     for line in _lines(cpuinfo):
         name, separator, value = line.partition(":")
         if separator and name.strip() == "model name" and value.strip():
-            return one_line(value, 200)
+            return single_line(value, 200)
     return None
 
 

@@ -14,7 +14,7 @@ import pynvml
 from harness.backends import cuda
 from harness.devices.call_thread import StuckError, call_nvml
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.visibility import select
+from harness.devices.visibility import apply_visible_mask
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z-]+(/\d+/\d+)?")
 _NOT_OFFERED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
 
 
-def discover(environ: Mapping[str, str] | None = None) -> Inventory:
+def discover_devices(environ: Mapping[str, str] | None = None) -> Inventory:
     """Every device of this machine, with the outer ``CUDA_VISIBLE_DEVICES`` of `environ` applied.
 
     `environ` defaults to ``os.environ``. The CPU is the device if there is no NVML or no GPU, or if every GPU is hidden
@@ -36,7 +36,7 @@ def discover(environ: Mapping[str, str] | None = None) -> Inventory:
         survey = call_nvml(_survey)
     except StuckError as error:
         survey = _Survey(error=f"nvml does not answer: {error}")
-    selection = select(survey.devices, os.environ if environ is None else environ)
+    selection = apply_visible_mask(survey.devices, os.environ if environ is None else environ)
     usable = any(device.fault is None for device in selection.visible)
     return Inventory(
         devices=selection.visible if usable else (*selection.visible, CPU),

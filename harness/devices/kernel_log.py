@@ -18,7 +18,7 @@ _MOST_RECORD = 1 << 13  # the kernel's own limit of a record
 _MOST_BYTES = 64 << 20
 
 
-def lines_since(moment: float, path: Path = KMSG) -> list[str]:
+def gpu_log_lines_since(moment: float, path: Path = KMSG) -> list[str]:
     """The lines about GPUs since `moment`, in seconds since the boot, each with its time in brackets as in dmesg.
 
     Raises OSError if the log cannot be read: it may be missing in a container, or need root.

@@ -49,7 +49,7 @@ class CudaError(Exception):
     """A call to the driver returned an error."""
 
 
-def driver() -> dict[str, Answer]:
+def probe_driver() -> dict[str, Answer]:
     """Ask the driver about the one visible device. Raises OSError without a driver, and CudaError."""
     cuda = ctypes.CDLL("libcuda.so.1")
     _call(cuda, "cuInit", ctypes.c_uint(0))
@@ -84,7 +84,7 @@ def _error_name(cuda: ctypes.CDLL, status: int) -> str:
     return f"error {status}" if unknown or text.value is None else text.value.decode(errors="replace")
 
 
-def libraries() -> dict[str, Answer]:
+def probe_libraries() -> dict[str, Answer]:
     """The versions of the libraries that torch loads. Raises ImportError if torch cannot be imported."""
     import torch
 
@@ -136,7 +136,7 @@ def _cublas(_: Any) -> Answer:
 _LIBRARIES: dict[str, Callable[[Any], Answer]] = {"cudnn": _cudnn, "cublas": _cublas, "nccl": _nccl}
 
 
-def processor() -> dict[str, Answer]:
+def probe_processor() -> dict[str, Answer]:
     """What torch can run on the processor. Raises ImportError if torch cannot be imported."""
     import torch
 
@@ -163,10 +163,14 @@ def _answer(value: bool | list[int] | None, detail: str = "") -> Answer:
     return {"value": value, "detail": detail}
 
 
-def answer(question: Question) -> dict[str, Answer]:
+def answer_question(question: Question) -> dict[str, Answer]:
     """The answer for each capability of the question. If the whole question fails, each answer has the error."""
     try:
-        return {Question.DRIVER: driver, Question.LIBRARIES: libraries, Question.PROCESSOR: processor}[question]()
+        return {
+            Question.DRIVER: probe_driver,
+            Question.LIBRARIES: probe_libraries,
+            Question.PROCESSOR: probe_processor,
+        }[question]()
     except (OSError, ImportError, AttributeError, RuntimeError, CudaError) as error:
         return {name: _answer(None, str(error) or type(error).__name__) for name in question.capabilities}
 
@@ -181,7 +185,7 @@ def main(arguments: list[str]) -> None:
     # Libraries may print to stdout. Redirect that to stderr, so that stdout has only the answer.
     with open(os.dup(1), "w", encoding="ascii") as output:
         os.dup2(2, 1)
-        json.dump(answer(question), output)
+        json.dump(answer_question(question), output)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness.backends.cuda import MASK
-from harness.core.text import exit_text, one_line
+from harness.core.text import format_exit_code, single_line
 from harness.devices import software
 from harness.devices.detected import Detected
 from harness.devices.device import Device
@@ -105,7 +105,7 @@ class Prober:
         except ValueError as error:
             return _none(question, str(error))
         command = (*self._program, question.value, str(os.getpid()))
-        return judge(question, _run_probe(command, environ, self._limit_of(question)))
+        return parse_probe_run(question, _run_probe(command, environ, self._limit_of(question)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +121,23 @@ class ProbeRun:
     failure: str = ""
 
 
-def judge(question: Question, run: ProbeRun) -> Answers:
+def parse_probe_run(question: Question, run: ProbeRun) -> Answers:
     """The finding for each capability of `question`, from how the probe ended and what it wrote."""
     if run.failure:
         return _none(question, run.failure)
     if run.status != 0:
         lines = run.errors.decode(errors="replace").strip().splitlines()
-        last = f": {one_line(lines[-1], 300)}" if lines else ""
-        return _none(question, f"the probe ended with {exit_text(run.status or 0)}{last}")
+        last = f": {single_line(lines[-1], 300)}" if lines else ""
+        return _none(question, f"the probe ended with {format_exit_code(run.status or 0)}{last}")
     try:
         answer = json.loads(run.output)
     except (ValueError, RecursionError):
         answer = None
-    found = parse(answer, question)
+    found = parse_answer(answer, question)
     return _none(question, f"the probe's answer cannot be read: {run.output[:100]!r}") if found is None else found
 
 
-def parse(answer: Any, question: Question) -> Answers | None:
+def parse_answer(answer: Any, question: Question) -> Answers | None:
     """The findings in a probe's answer. None if it is not a valid answer to `question`."""
     if not isinstance(answer, dict) or set(answer) != set(question.capabilities):
         return None
@@ -153,9 +153,9 @@ def parse(answer: Any, question: Question) -> Answers | None:
 def _finding(entry: Any) -> Detected | None:
     match entry:
         case {"value": bool() | None as value, "detail": str(detail)}:
-            return Detected(value, one_line(detail))
+            return Detected(value, single_line(detail))
         case {"value": [*parts], "detail": str(detail)} if parts and all(type(part) is int for part in parts):
-            return Detected(tuple(parts), one_line(detail))
+            return Detected(tuple(parts), single_line(detail))
     return None
 
 
@@ -226,7 +226,7 @@ def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | N
         return None
     if not isinstance(stored, dict) or stored.get("key") != key:
         return None
-    return parse(stored.get("answer"), question)
+    return parse_answer(stored.get("answer"), question)
 
 
 def _store(file: Path, value: Mapping[str, Any]) -> None:

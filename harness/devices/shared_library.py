@@ -10,7 +10,7 @@ _DYNAMIC_SYMBOLS = 11  # SHT_DYNSYM of elf.h
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 
 
-def names(library: Path, part: bytes) -> bool:
+def has_symbol_with(library: Path, part: bytes) -> bool:
     """Whether a dynamic symbol, defined or wanted, has `part` in its name.
 
     Raises OSError, and ValueError if the file is no library of this kind.

@@ -23,7 +23,7 @@ _CUDA_HOME = Path("/usr/local/cuda")
 _PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 
 
-def release(text: str) -> Version | None:
+def parse_release(text: str) -> Version | None:
     """The leading release numbers of a version text: (2, 13, 0) for ``2.13.0a0+cpu``. None if it has none.
 
     The rest (pre-release, build, vendor suffix) is ignored: a nightly of 2.14 counts as 2.14.
@@ -32,41 +32,41 @@ def release(text: str) -> Version | None:
     return None if match is None else tuple(int(part) for part in match[1].split("."))
 
 
-def python() -> Detected:
+def python_version() -> Detected:
     """The version of the running interpreter."""
     return Detected(tuple(sys.version_info[:3]))
 
 
-def distribution(*names: str) -> Detected:
+def distribution_version(*names: str) -> Detected:
     """The version of the first installed distribution of `names`, from its metadata."""
     for name in names:
         try:
             text = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        version = release(str(text))  # damaged metadata gives None
+        version = parse_release(str(text))  # damaged metadata gives None
         return Detected(version, "" if version else f"distribution {name} has an invalid version: {text!r}")
     return Detected(None, f"no distribution named {' or '.join(names)} is installed")
 
 
-def torch() -> Detected:
+def torch_version() -> Detected:
     """The version of the installed torch."""
-    return distribution("torch")
+    return distribution_version("torch")
 
 
-def triton() -> Detected:
+def triton_version() -> Detected:
     """The version of the installed Triton. Nightly builds of torch install it under another name."""
-    return distribution("triton", "pytorch-triton")
+    return distribution_version("triton", "pytorch-triton")
 
 
-def torchvision() -> Detected:
+def torchvision_version() -> Detected:
     """The version of the installed torchvision."""
-    return distribution("torchvision")
+    return distribution_version("torchvision")
 
 
-def numpy() -> Detected:
+def numpy_version() -> Detected:
     """The version of the installed NumPy."""
-    return distribution("numpy")
+    return distribution_version("numpy")
 
 
 def torch_build() -> str | None:
@@ -78,12 +78,12 @@ def torch_build() -> str | None:
     return str(text)
 
 
-def cuda() -> Detected:
+def torch_cuda_version() -> Detected:
     """The CUDA runtime that the installed torch was built for."""
     return _built_for("cuda", "cuda")
 
 
-def rocm() -> Detected:
+def torch_rocm_version() -> Detected:
     """The HIP that the installed torch was built for."""
     return _built_for("hip", "rocm")
 
@@ -95,7 +95,7 @@ def _built_for(constant: str, name: str) -> Detected:
     text = constants.get(constant)
     if text is None:
         return Detected(None, f"torch {constants.get('__version__')} is built without {name}")
-    version = release(text)
+    version = parse_release(text)
     return Detected(version, "" if version else f"torch is built for an invalid version of {name}: {text!r}")
 
 
@@ -104,29 +104,29 @@ def cuda_accelerator_graphs() -> Detected:
 
     Such a registration names torch's registry of implementations (ATen/core/GraphImplInterface.h).
     """
-    built = cuda()
+    built = torch_cuda_version()
     if built.value is None:
         return Detected(False, built.detail)
     folder = _torch_folder()
     library = Path() if folder is None else folder / "lib" / "libtorch_cuda.so"
     try:
-        registers = shared_library.names(library, b"GraphImplRegistry")
+        registers = shared_library.has_symbol_with(library, b"GraphImplRegistry")
     except (OSError, ValueError) as error:
         return Detected(None, f"{library} cannot be read ({error})")
     return Detected(registers, "" if registers else "torch has no torch.accelerator.Graph for cuda")
 
 
-def cudnn() -> Detected:
+def cudnn_version() -> Detected:
     """The cuDNN library that torch's wheels depend on."""
     return _wheel("nvidia-cudnn")
 
 
-def cublas() -> Detected:
+def cublas_version() -> Detected:
     """The cuBLAS library that torch's wheels depend on."""
     return _wheel("nvidia-cublas")
 
 
-def nccl() -> Detected:
+def nccl_version() -> Detected:
     """The NCCL library that torch's wheels depend on."""
     return _wheel("nvidia-nccl")
 
@@ -137,13 +137,13 @@ def _wheel(name: str) -> Detected:
     Its name ends in ``-cu12``. From CUDA 13 on, libraries of the toolkit itself have no suffix; their major version is
     then that of CUDA.
     """
-    runtime = cuda()
+    runtime = torch_cuda_version()
     if not isinstance(runtime.value, tuple):
         return runtime
     major = runtime.value[0]
-    found = distribution(f"{name}-cu{major}")
+    found = distribution_version(f"{name}-cu{major}")
     if found.value is None and name == "nvidia-cublas":
-        plain = distribution(name)
+        plain = distribution_version(name)
         if isinstance(plain.value, tuple) and plain.value[0] == major:
             return plain
     if found.value is None:
@@ -151,7 +151,7 @@ def _wheel(name: str) -> Detected:
     return found
 
 
-def cuda_toolkit() -> Detected:
+def find_cuda_toolkit() -> Detected:
     """Whether torch finds a CUDA toolkit, whose headers it gives to NVRTC.
 
     Source: `_find_cuda_home` of torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
@@ -165,17 +165,17 @@ def cuda_toolkit() -> Detected:
     return Detected(False, f"$CUDA_HOME is not set, $PATH has no nvcc, and there is no {_CUDA_HOME}")
 
 
-def cpp_compiler() -> Detected:
+def cpp_compiler_version() -> Detected:
     """The version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in ``$PATH``."""
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
-def cpp_extensions() -> Detected:
+def can_build_cpp_extensions() -> Detected:
     """Whether torch can build extensions in C++, for which it needs a compiler, ninja and Python's headers.
 
     Source: torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
     """
-    compiler, header = cpp_compiler(), Path(sysconfig.get_path("include"), "Python.h")
+    compiler, header = cpp_compiler_version(), Path(sysconfig.get_path("include"), "Python.h")
     if compiler.value is None:
         return Detected(False, compiler.detail)
     if not shutil.which("ninja"):
@@ -185,7 +185,7 @@ def cpp_extensions() -> Detected:
     return Detected(True)
 
 
-def cpp_command(cxx: str, path: str) -> list[str] | str:
+def cpp_compiler_command(cxx: str, path: str) -> list[str] | str:
     """The command that torch would run to compile C++, or, as a text, why there is none.
 
     `cxx` and `path` are the values of ``$CXX`` and ``$PATH``.
@@ -201,7 +201,7 @@ def cpp_command(cxx: str, path: str) -> list[str] | str:
 
 @functools.cache
 def _cpp_compiler(cxx: str, path: str) -> Detected:
-    command = cpp_command(cxx, path)
+    command = cpp_compiler_command(cxx, path)
     if isinstance(command, str):
         return Detected(None, command)
     called = shlex.join(command)
@@ -220,11 +220,11 @@ def _cpp_compiler(cxx: str, path: str) -> Detected:
         return Detected(None, f"{called} --version did not end within {_PROBE_TIMEOUT:.0f} s")
     if done.returncode != 0:
         return Detected(None, f"{called} --version ended with status {done.returncode}")
-    version = compiler_version(done.stdout.decode(errors="replace"))
+    version = parse_compiler_version(done.stdout.decode(errors="replace"))
     return Detected(version, "" if version else f"{called} --version printed no version")
 
 
-def compiler_version(text: str) -> Version | None:
+def parse_compiler_version(text: str) -> Version | None:
     """The version in the output of a compiler's ``--version``.
 
     It is the first dotted number that is not part of a word (``x86_64-linux-gnu-g++-13``) and not in parentheses, where
@@ -232,7 +232,7 @@ def compiler_version(text: str) -> Version | None:
     """
     outside_brackets = re.sub(r"\([^()]*\)", "", text)
     match = re.search(r"(?<![\w.-])\d{1,9}(\.\d{1,9})+", outside_brackets, re.ASCII)
-    return None if match is None else release(match[0])
+    return None if match is None else parse_release(match[0])
 
 
 @functools.cache
@@ -243,7 +243,7 @@ def _torch_constants() -> Mapping[str, str | None] | str:
         return "torch is not installed"
     file = folder / "version.py"
     try:
-        return plain_constants(file.read_bytes())
+        return parse_constants(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         return f"{file} cannot be read ({error})"
 
@@ -256,7 +256,7 @@ def _torch_folder() -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
-def plain_constants(source: bytes) -> dict[str, str | None]:
+def parse_constants(source: bytes) -> dict[str, str | None]:
     """The names that Python `source` assigns a text or None at its top level. The source is not run.
 
     Raises SyntaxError or ValueError if the source is not valid Python.

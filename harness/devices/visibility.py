@@ -20,7 +20,7 @@ _MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class VisibleDevices:
     """The result of a mask: `visible` devices in the mask's order, `hidden` devices in NVML's order, and `notes`."""
 
     visible: tuple[Device, ...]
@@ -28,7 +28,7 @@ class Selection:
     notes: tuple[str, ...] = ()
 
 
-def select(devices: Sequence[Device], environ: Mapping[str, str]) -> Selection:
+def apply_visible_mask(devices: Sequence[Device], environ: Mapping[str, str]) -> VisibleDevices:
     """Apply the mask in `environ` to all `devices` of a machine, given in NVML's order.
 
     - Not set: all devices are visible. Empty or ``-1``: no device is visible.
@@ -40,7 +40,7 @@ def select(devices: Sequence[Device], environ: Mapping[str, str]) -> Selection:
     """
     mask = environ.get(MASK)
     if mask is None:
-        return Selection(visible=tuple(devices))
+        return VisibleDevices(visible=tuple(devices))
     entries = [entry.strip() for entry in mask.split(",")]
     if entries in ([""], ["-1"]):
         remarks = ["hides every GPU"] if devices else []
@@ -97,7 +97,7 @@ def masks_for(devices: Sequence[Device]) -> dict[str, str]:
     return masks
 
 
-def combinable(devices: Sequence[Device]) -> tuple[Device, ...]:
+def combinable_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The largest subset of `devices` that one process can use together; see `mask_for`.
 
     CUDA shows a process at most one MIG instance, and then no whole GPU. So the result is all whole GPUs without a
@@ -108,9 +108,11 @@ def combinable(devices: Sequence[Device]) -> tuple[Device, ...]:
     return whole or tuple(usable[:1])
 
 
-def _selection(visible: Sequence[Device], devices: Sequence[Device], mask: str, remarks: Sequence[str]) -> Selection:
+def _selection(
+    visible: Sequence[Device], devices: Sequence[Device], mask: str, remarks: Sequence[str]
+) -> VisibleDevices:
     hidden = tuple(device for device in devices if device not in visible)
-    return Selection(tuple(visible), hidden, tuple(f"{MASK}={mask!r}: {remark}" for remark in remarks))
+    return VisibleDevices(tuple(visible), hidden, tuple(f"{MASK}={mask!r}: {remark}" for remark in remarks))
 
 
 def _is_index(entry: str) -> bool:

@@ -26,7 +26,7 @@ from harness.sim.interposer import front
 from harness.sim.native import provider
 
 
-def detach(zygote: int) -> None:
+def detach_from_zygote(zygote: int) -> None:
     """Give this forked process its own session, and have it killed when its parent `zygote` ends."""
     os.setsid()
     linux.die_with_parent(zygote)
@@ -48,7 +48,7 @@ def become_executor(
     try:
         executor = _become(collected, order, files, channel, cold=cold)
     except Exception as error:  # noqa: BLE001 - no case has run yet, so every error is the harness's own
-        failure.end_process(error, channel)
+        failure.report_error_and_exit(error, channel)
     executor.serve()
 
 
@@ -60,7 +60,7 @@ def _become(
     out, err, stacks, facts, phases = files
     page = PhasePage(phases)
     os.close(phases)
-    streams.replace(out, err)
+    streams.replace_standard_streams(out, err)
     for name, value in order["env"].items():
         if value is None:
             os.environ.pop(name, None)
@@ -107,7 +107,7 @@ def _renew_thread_pool() -> None:
 def _check_faults() -> None:
     """Without the faults that the run says it has, no case may run: the process ends, because no case is the cause."""
     try:
-        front.check()
+        front.check_interposer()
     except HarnessError as error:
         print(error, file=sys.stderr)
         sys.stderr.flush()
@@ -117,7 +117,7 @@ def _check_faults() -> None:
 def _enter_software_device(backend: Backend, library: str) -> None:
     """Make the software devices usable. If that fails, the process ends, because no case is the cause."""
     try:
-        provider.of(backend).enter(library)
+        provider.provider_of(backend).enter(library)
     except Exception:  # noqa: BLE001 - the error is printed to the executor's standard error
         sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 
-def finish() -> None:
+def save_coverage() -> None:
     """Write what coverage has measured in this process, beside its data file, for the controller to combine.
 
     pytest-cov starts coverage in the process that collects, so it goes on in each fork. An error is printed.

@@ -8,7 +8,7 @@ import pytest
 
 from harness.core.clock import monotonic, now
 from harness.protocol.phase_page import PHASES
-from harness.protocol.reports import Times
+from harness.protocol.reports import PhaseTimes
 
 
 class PhaseClock:
@@ -22,10 +22,10 @@ class PhaseClock:
         self._duration: float | None = None
 
     @property
-    def times(self) -> Times:
+    def times(self) -> PhaseTimes:
         """Of the phase that ran last; until now, if it still runs."""
         duration = monotonic() - self._begun if self._duration is None else self._duration
-        return Times(duration, self._start, self._start + duration)
+        return PhaseTimes(duration, self._start, self._start + duration)
 
     def _begin(self, when: str) -> None:
         self.when, self._duration = when, None

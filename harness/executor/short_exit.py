@@ -16,7 +16,7 @@ from harness import _compat
 from harness.executor.session import CollectedSession
 
 
-def clear(collected: CollectedSession) -> None:
+def clear_new_modules(collected: CollectedSession) -> None:
     """End threads, run exit callbacks, clear the globals of new modules: CPython's order, before C's exit handlers."""
     _compat.join_threads()
     _compat.run_exit_callbacks(collected.last_finalizer)

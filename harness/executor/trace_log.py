@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 #: Torch's logger of the trace. It does not propagate to its parent loggers.
-TRACE = "torch.__trace"
+TRACE_LOGGER = "torch.__trace"
 
 
 class TraceLogMuted:
@@ -21,23 +21,23 @@ class TraceLogMuted:
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # inside pytest's wrappers, which attach the handlers
     def pytest_runtest_setup(self) -> Generator[None, object, object]:
-        stop_listening()
+        remove_pytest_handlers()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
-        stop_listening()
+        remove_pytest_handlers()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
-        stop_listening()
+        remove_pytest_handlers()
         return (yield)
 
 
-def stop_listening() -> None:
+def remove_pytest_handlers() -> None:
     """Remove pytest's handlers from the trace logger. pytest also removes them at the end of the phase."""
-    logger = logging.Logger.manager.loggerDict.get(TRACE)
+    logger = logging.Logger.manager.loggerDict.get(TRACE_LOGGER)
     if isinstance(logger, logging.Logger):
         for handler in logger.handlers[:]:
             if type(handler).__module__.startswith("_pytest."):

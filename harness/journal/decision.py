@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from harness.core.outcome import AttemptResult, Outcome, settle
+from harness.core.outcome import AttemptResult, Outcome, final_verdict
 
 
 class Ruled(Protocol):
@@ -46,8 +46,8 @@ class Decision(Generic[E]):
 
 
 def decide(finishes: Sequence[E], started: int) -> Decision[E]:
-    """The verdict, from the ended attempts in order and the number of started ones. See harness.core.outcome.settle."""
-    outcome = settle(
+    """The verdict, from the ended attempts in order and the number of started ones. See harness.core.outcome.final_verdict."""
+    outcome = final_verdict(
         [
             AttemptResult(each.outcome, each.final, None if each.ruling is None else each.ruling.outcome)
             for each in finishes

@@ -27,10 +27,10 @@ _KEY = "harness_reports"
 _BEFORE = "harness_before"
 #: The hooks that are called for each case, and for which xdist's worker sends a message each.
 _HOOKS = ("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish")
-BUNDLING = pytest.StashKey["Bundling"]()
+REPORT_BUNDLER = pytest.StashKey["ReportBundler"]()
 
 
-class Bundling:
+class ReportBundler:
     """Reports a case in an xdist worker: to all plugins as pytest does, but to the controller in one message."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -74,23 +74,23 @@ class Bundling:
         return [self._config.pluginmanager.subset_hook_caller(name, [sender]) for name in _HOOKS]
 
 
-class CompactingHooks:
+class CompactReportsPlugin:
     """A plugin for an xdist worker. Not for other processes: a plugin there may write such data to a file."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._bundling = config.stash[BUNDLING] = Bundling(config)
+        self._bundling = config.stash[REPORT_BUNDLER] = ReportBundler(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_to_serializable(self, report: pytest.CollectReport | pytest.TestReport) -> dict[str, str] | None:
-        return compact(report, self._bundling.sent_with(report))
+        return compact_report(report, self._bundling.sent_with(report))
 
 
-class ExpandingHooks:
+class ExpandReportsPlugin:
     """A plugin for the controller."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_from_serializable(self, data: dict[str, Any]) -> pytest.TestReport | None:
-        return expanded(data)
+        return expand_report(data)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
@@ -108,7 +108,7 @@ class ExpandingHooks:
         return result
 
 
-def compact(
+def compact_report(
     report: pytest.CollectReport | pytest.TestReport, whole: Sequence[pytest.TestReport] = ()
 ) -> dict[str, str] | None:
     """Returns a plain pass as one text, or the `whole` case of which it is the last report. None for other reports."""
@@ -118,8 +118,8 @@ def compact(
     return {_KEY: _as_text((report.nodeid, report.location, report.keywords, bool(whole), phases))}
 
 
-def expanded(data: dict[str, Any]) -> pytest.TestReport | None:
-    """Returns the last of the reports that `compact` made `data` of, with what xdist has added. None for other data."""
+def expand_report(data: dict[str, Any]) -> pytest.TestReport | None:
+    """Returns the last of the reports that `compact_report` made `data` of, with what xdist has added. None for other data."""
     if _KEY not in data:
         return None
     added = {name: value for name, value in data.items() if name != _KEY}

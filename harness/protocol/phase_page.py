@@ -18,12 +18,12 @@ from harness.protocol.wire import Message, ProtocolError
 
 PHASES = ("setup", "call", "teardown")
 #: The most phases of one case on the page. A plugin that repeats phases may report more: those are facts.
-MOST = 8
+MOST_PHASES = 8
 
 # Native sizes: the head is then written in one step, so that a crash leaves an old head or a new one.
 _HEAD = struct.Struct("Q")
 _ENTRY = struct.Struct("qdddqq")
-_HOLD = MOST * _ENTRY.size + _HEAD.size
+_HOLD = MOST_PHASES * _ENTRY.size + _HEAD.size
 _SIZE = _HOLD + 1
 _COUNT_BITS = 8
 
@@ -58,7 +58,7 @@ class PhasePage:
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is not needed afterwards. Raises OSError."""
-        self._shared = linux.SharedMemory(descriptor, _SIZE)
+        self._shared = linux.SharedMapping(descriptor, _SIZE)
         self._memory = self._shared.bytes
         self._number = 0
         #: The phases that this process has written of its case.
@@ -79,7 +79,7 @@ class PhasePage:
     def add(self, phase: PassedPhase) -> bool:
         """Write a phase. Returns False if the page is full."""
         count = len(self.written)
-        if count == MOST:
+        if count == MOST_PHASES:
             return False
         _ENTRY.pack_into(self._memory, _HEAD.size + count * _ENTRY.size, *phase)
         _HEAD.pack_into(self._memory, 0, self._number << _COUNT_BITS | count + 1)
@@ -92,9 +92,12 @@ class PhasePage:
         if head >> _COUNT_BITS != number:
             return []
         count = head & ((1 << _COUNT_BITS) - 1)
-        if count > MOST:
-            raise ProtocolError(f"the page of an executor has {count} phases, expected at most {MOST}")
-        return [phase_of(_ENTRY.unpack_from(self._memory, _HEAD.size + place * _ENTRY.size)) for place in range(count)]
+        if count > MOST_PHASES:
+            raise ProtocolError(f"the page of an executor has {count} phases, expected at most {MOST_PHASES}")
+        return [
+            parse_passed_phase(_ENTRY.unpack_from(self._memory, _HEAD.size + place * _ENTRY.size))
+            for place in range(count)
+        ]
 
     @property
     def held(self) -> bool:
@@ -119,7 +122,7 @@ class PhasePage:
         self._shared.close()
 
 
-def phase_of(values: object) -> PassedPhase:
+def parse_passed_phase(values: object) -> PassedPhase:
     """Returns the phase that an executor has written or sent. Raises ProtocolError: a case may have damaged it."""
     match values:
         case [int() as when, float() as duration, float() as start, float() as stop, int() as out, int() as err] if (
@@ -130,7 +133,7 @@ def phase_of(values: object) -> PassedPhase:
             raise ProtocolError(f"an executor sent the phase {other!r}, expected a phase, three times and two sizes")
 
 
-def with_facts(phases: Sequence[PassedPhase], facts: Sequence[Message]) -> list[Message]:
+def merge_phases_and_facts(phases: Sequence[PassedPhase], facts: Sequence[Message]) -> list[Message]:
     """Returns all reports of a case, in order: the phases of the page, and facts, each ``after`` so many phases.
 
     Raises ProtocolError.

@@ -50,7 +50,7 @@ class Channel:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Send one message, with descriptors if given. Raises OSError if the other end is gone."""
-        data = encode(message)
+        data = encode_message(message)
         if fds:
             sent = socket.send_fds(self.socket, [data], list(fds))
             data = data[sent:]
@@ -90,7 +90,7 @@ class Channel:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched = 0
-        return decode(line, self.peer)
+        return decode_message(line, self.peer)
 
     def take_fds(self, count: int) -> list[int]:
         """Returns the first `count` received descriptors that were not taken yet. Raises ProtocolError if fewer exist.
@@ -116,12 +116,12 @@ class Channel:
         self._fds.clear()
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """Returns one line of ASCII. A value that JSON does not support becomes its repr, so that no report is lost."""
     return _encode(message).encode() + b"\n"
 
 
-def decode(line: bytes, peer: str) -> Message:
+def decode_message(line: bytes, peer: str) -> Message:
     """Returns the message in one line, with every lone surrogate escaped. Raises ProtocolError."""
     try:
         message = _decode(line.decode())
@@ -129,30 +129,30 @@ def decode(line: bytes, peer: str) -> Message:
         raise ProtocolError(f"{peer} sent {line[:80]!r}, expected a line of JSON") from error
     if not _is_message(message):
         raise ProtocolError(f"{peer} sent {line[:80]!r}, expected an object with an 'op'")
-    return cast("Message", show_surrogates(message) if _MAYBE_SURROGATE.search(line) else message)
+    return cast("Message", escape_surrogates(message) if _MAYBE_SURROGATE.search(line) else message)
 
 
-def decode_lines(lines: Sequence[bytes], peer: str) -> list[Message]:
-    """Returns the messages in some lines: as `decode` does for each, but in one step. Raises ProtocolError."""
+def decode_messages(lines: Sequence[bytes], peer: str) -> list[Message]:
+    """Returns the messages in some lines: as `decode_message` does for each, but in one step. Raises ProtocolError."""
     data = b",".join(lines)
     if len(lines) > 1 and not _MAYBE_SURROGATE.search(data):
-        with contextlib.suppress(ValueError, RecursionError):  # `decode` says which line is wrong
+        with contextlib.suppress(ValueError, RecursionError):  # `decode_message` says which line is wrong
             messages = _decode(f"[{data.decode()}]")
             if len(messages) == len(lines) and all(_is_message(message) for message in messages):
                 return cast("list[Message]", messages)
-    return [decode(line, peer) for line in lines]
+    return [decode_message(line, peer) for line in lines]
 
 
 def _is_message(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("op"), str)
 
 
-def show_surrogates(value: object) -> object:
+def escape_surrogates(value: object) -> object:
     """Returns the JSON value with lone surrogates as ``\\udc80``: encoding them fails, which ends an xdist run."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):
-        return [show_surrogates(entry) for entry in value]
+        return [escape_surrogates(entry) for entry in value]
     if isinstance(value, dict):
-        return {show_surrogates(key): show_surrogates(entry) for key, entry in value.items()}
+        return {escape_surrogates(key): escape_surrogates(entry) for key, entry in value.items()}
     return value

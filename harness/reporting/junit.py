@@ -16,10 +16,10 @@ from typing import IO, Any, BinaryIO
 from junitparser import xunit2
 
 from harness.backends.table import labels
-from harness.core.atomic import replacing
-from harness.core.errors import writing
-from harness.core.text import cap, clean, counted
-from harness.devices.capabilities import size
+from harness.core.atomic import open_atomically
+from harness.core.errors import convert_to_write_error
+from harness.core.text import escape_invalid_xml, format_count, truncate_middle
+from harness.devices.capabilities import format_bytes
 from harness.journal import environment
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import RunStarted
@@ -47,7 +47,7 @@ class Report:
     @property
     def text(self) -> str:
         """One line: what was written, and what is wrong with it."""
-        cut = f"{size(self.size)}, long texts cut to {counted(self.text_limit, 'character')}"
+        cut = f"{format_bytes(self.size)}, long texts cut to {format_count(self.text_limit, 'character')}"
         large = ": too large for GitLab, which takes 30 MB; run shards" if self.size > MOST_BYTES else ""
         return f"wrote {self.path} ({cut}){large}"
 
@@ -60,7 +60,7 @@ def write(run_dir: Path, results: Results | None = None, *, flavour: str = "", o
     """
     path = run_dir / FILE_NAME if out is None else out
     with _document(run_dir, results, flavour) as document:
-        with replacing(path) as file:
+        with open_atomically(path) as file:
             document.write(file)
         return Report(path, document.size, document.text_limit)
 
@@ -209,7 +209,7 @@ class Document:
 
     def _put_aside(self) -> None:
         """Move the cases that wait to the temporary file, those of a suite together."""
-        with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+        with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
             if self._file is None:
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
             end = self._file.seek(0, os.SEEK_END)
@@ -255,7 +255,7 @@ class Document:
     ) -> tuple[bytes, bytes]:
         """What comes before the cases of a suite, and what comes after them."""
         run = summary.run
-        element = xunit2.TestSuite(clean(name))
+        element = xunit2.TestSuite(escape_invalid_xml(name))
         element.id = str(number)  # Jenkins merges suites of one name and time, unless their ids differ
         element.tests = suite.tests
         element.failures = suite.failures
@@ -263,11 +263,11 @@ class Document:
         element.skipped = suite.skipped
         element.time = round(suite.seconds, 3)
         if run is not None:
-            element.hostname = clean(host or run.host)
+            element.hostname = escape_invalid_xml(host or run.host)
             element.timestamp = datetime.fromtimestamp(run.t, UTC).isoformat(timespec="seconds")
             for key, value in {**_run_facts(run, summary), **facts}.items():
                 if value:
-                    element.add_property(key, clean(cap(value, 4096)))
+                    element.add_property(key, escape_invalid_xml(truncate_middle(value, 4096)))
         return _halves(element, xunit2.TestCase())
 
     def chunks(self) -> Iterator[bytes]:
@@ -277,7 +277,7 @@ class Document:
             if place is None:
                 continue
             suite = self._suites[place]
-            with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+            with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
                 for begin, end in zip(suite.parts[::2], suite.parts[1::2], strict=True):
                     assert self._file is not None
                     self._file.seek(begin)

@@ -18,9 +18,9 @@ import pytest
 from harness.backends import cuda
 from harness.collection import description
 from harness.collection.cases import CASE_ID, is_case
-from harness.collection.description import Description, DescriptionError
+from harness.collection.description import CollectionDescription, DescriptionError
 from harness.configuration.context import RunContext
-from harness.configuration.options import OptionError, case_limit
+from harness.configuration.options import OptionError, case_time_limit
 from harness.core import linux
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import Ruling
@@ -58,9 +58,9 @@ from harness.zygote.client import (
     ZygoteError,
     ZygoteProcess,
     ZygoteUnfitError,
-    description_of,
-    ended_early,
-    last_words,
+    description_file,
+    early_end_text,
+    read_log_tail,
 )
 from harness.zygote.spec import ZygoteSpec, executor_environment
 
@@ -172,24 +172,24 @@ class Worker:
         elif self._pool.device.backend.accelerator or context.device == CPU.kind:
             os.environ.update(masks_for([self._pool.device]))
             if self._pool.device.backend.injectable:
-                os.environ[self._pool.device.backend.faults_variable] = faults.joined(context.inject)
+                os.environ[self._pool.device.backend.faults_variable] = faults.join_injections(context.inject)
             if context.variables:
                 self._prepare_process(context.variables)
 
     def _prepare_process(self, variables: Mapping[str, str]) -> None:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
-            provider.of(self._pool.device.backend).prepare(variables)
+            provider.provider_of(self._pool.device.backend).prepare(variables)
             if cuda.INJECT in variables:
-                front.inject_here(self.context.inject)
+                front.inject_into_this_process(self.context.inject)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 
-    def description(self) -> Description:
+    def description(self) -> CollectionDescription:
         """What the run's zygote has collected; waits for it. Raises DescriptionError, StoppedError."""
         assert self._stop is not None
         assert self.context.zygote is not None
-        file = description_of(self.context.zygote)
+        file = description_file(self.context.zygote)
         log = Path(self.context.run_dir) / "zygote.log"
         if not file.exists():
             try:
@@ -201,11 +201,11 @@ class Worker:
             except ZygoteError as error:
                 if not file.exists():
                     # The same words, whether it died before this worker asked or after: xdist shows equal errors once.
-                    why = ended_early(log) if isinstance(error, NoZygoteError) else str(error)
+                    why = early_end_text(log) if isinstance(error, NoZygoteError) else str(error)
                     raise _uncollected(why, file, log) from None
             except WriteError as error:
                 self._note_failure(error)  # no case runs, but the cases are listed
-        found = description.read(file)
+        found = description.read_description(file)
         if found.ended:
             raise _uncollected(found.ended, file, log)
         self._list = found.hash
@@ -355,7 +355,7 @@ class Worker:
         record = InlineCase(case, self.context, worker=self.name, device=self._pool.device.uuid, record=self._record)
         backend = self._pool.device.backend
         if self.context.library is not None:
-            provider.of(backend).enter_inline(self.context.library)
+            provider.provider_of(backend).enter_inline(self.context.library)
         item.config.stash[CURRENT] = Current(backend.kind, seed=case.seed)
         seeding.seed_everything(case.seed, backend)
         plugins = item.config.pluginmanager
@@ -437,7 +437,7 @@ class Worker:
         visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
         visible |= self.context.variables
         if devices[0].backend.injectable:
-            visible[devices[0].backend.faults_variable] = faults.joined(self.context.inject) or None
+            visible[devices[0].backend.faults_variable] = faults.join_injections(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)
         return Binding(
             devices=tuple(device.uuid for device in devices),
@@ -485,7 +485,7 @@ class Worker:
     def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
         """Raise ZygoteUnfitError if the zygote at `address` has collected other cases than those of this worker."""
         try:
-            if not self._list or description.read_hash(description_of(address)) == self._list:
+            if not self._list or description.read_collection_hash(description_file(address)) == self._list:
                 return
         except DescriptionError as error:
             link.close()
@@ -502,9 +502,9 @@ class Worker:
 
 def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
     """The error of a zygote that has not come to the end of its collection."""
-    at = description.current(file)
+    at = description.last_collecting_file(file)
     text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
-    ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{last_words(log)}"
+    ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{read_log_tail(log)}"
     return DescriptionError(text + ending)
 
 
@@ -512,6 +512,6 @@ def _own_limit(item: pytest.Item) -> float | None:
     """The time limit in the case's marks; None without one. An invalid mark is reported elsewhere."""
     marks = list(item.iter_markers("timeout"))
     try:
-        return case_limit(marks, 0.0, 1.0) or None
+        return case_time_limit(marks, 0.0, 1.0) or None
     except OptionError:
         return None

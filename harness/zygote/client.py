@@ -18,10 +18,10 @@ from pathlib import Path
 
 from harness.collection import description
 from harness.core import clock, linux
-from harness.core.errors import HarnessError, WriteError, writing
+from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
-from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec, waiting
+from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec, openmp_wait_policy
 
 #: Seconds for the start of a zygote, which imports torch and collects. On a cold, busy machine this was seen to take
 #: most of a minute.
@@ -65,12 +65,12 @@ class ZygoteProcess:
         """
         self.log = log
         self._home = home
-        with writing(f"into {str(home.parent)!r}"):
+        with convert_to_write_error(f"into {str(home.parent)!r}"):
             home.mkdir(mode=0o700)
-        with writing(repr(str(log))):
+        with convert_to_write_error(repr(str(log))):
             output = log.open("ab")
         self.address = str(self._home / "zygote")
-        spec = replace(spec, description=str(description_of(self.address)))
+        spec = replace(spec, description=str(description_file(self.address)))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, output:
             with _short(self.address) as address:
                 listener.bind(address)
@@ -83,7 +83,7 @@ class ZygoteProcess:
                     stderr=output,
                     pass_fds=(listener.fileno(),),
                     cwd=folder,
-                    env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT, **spec.variables},
+                    env={**os.environ, **openmp_wait_policy(os.environ), **COLLECTION_ENVIRONMENT, **spec.variables},
                     start_new_session=True,  # the supervisors handle a Ctrl-C at the terminal
                 )
             except OSError as error:
@@ -111,7 +111,7 @@ class ZygoteProcess:
         shutil.rmtree(self._home, ignore_errors=True)
 
 
-def last_words(log: Path) -> str:
+def read_log_tail(log: Path) -> str:
     """Returns the end of a zygote's log."""
     try:
         return log.read_text(errors="backslashreplace")[-2000:].strip()
@@ -119,14 +119,14 @@ def last_words(log: Path) -> str:
         return f"(its log cannot be read: {error.strerror})"
 
 
-def ended_early(log: Path) -> str:
+def early_end_text(log: Path) -> str:
     """What is said of a zygote that died before it was ready, by all who wait for it."""
-    return f"the zygote is gone, see {log}; it ended before it was ready, and its log ends with:\n{last_words(log)}"
+    return f"the zygote is gone, see {log}; it ended before it was ready, and its log ends with:\n{read_log_tail(log)}"
 
 
-def description_of(address: str) -> Path:
+def description_file(address: str) -> Path:
     """Returns the file in which the zygote at `address` describes what it has collected."""
-    return Path(address).with_name(description.FILE)
+    return Path(address).with_name(description.DESCRIPTION_FILE)
 
 
 @contextlib.contextmanager
@@ -174,7 +174,7 @@ class ZygoteClient:
             if hello["unwritten"]:
                 raise WriteError(f"cannot write {str(log)!r}: {hello['unwritten']}")
             if hello["unfit"]:
-                ending = f"\n{last_words(self._log)}" if hello["unfit"].endswith(LOG_FOLLOWS) else ""
+                ending = f"\n{read_log_tail(self._log)}" if hello["unfit"].endswith(LOG_FOLLOWS) else ""
                 raise ZygoteUnfitError(hello["unfit"] + ending)
             #: Why its executors start cold, or an empty string.
             self.cold = str(hello["cold"])
@@ -281,7 +281,7 @@ class ZygoteClient:
 
     def last_words(self) -> str:
         """Returns the end of the zygote's log. Cold executors write to it too, until they are ready."""
-        return last_words(self._log)
+        return read_log_tail(self._log)
 
     def _answer(self, executor: str) -> Message:
         """Returns the answer to an order: the executor was spawned, or why it was refused. Raises ZygoteError."""
@@ -336,5 +336,5 @@ class ZygoteClient:
                 return bool(ready)
 
     def _gone(self) -> ZygoteError:
-        linux.expect_end_of_parent()  # the end of the run's controller ends the zygote, but is no fault of the zygote
-        return ZygoteError(f"the zygote is gone, see {self._log}" if self._ready else ended_early(self._log))
+        linux.wait_for_dying_parent()  # the end of the run's controller ends the zygote, but is no fault of the zygote
+        return ZygoteError(f"the zygote is gone, see {self._log}" if self._ready else early_end_text(self._log))

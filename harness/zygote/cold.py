@@ -22,11 +22,11 @@ from harness.configuration.rootdir import RootError
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
-from harness.zygote.collecting import collect, freeze_baseline, prepare
+from harness.zygote.collecting import collect_cases, freeze_baseline, import_preload
 from harness.zygote.spec import ZygoteSpec
 
 
-def execute(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoReturn:
+def exec_cold_executor(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoReturn:
     """Make this forked process the cold executor that `order` describes. Raises OSError."""
     order_file = os.memfd_create("order")
     os.write(order_file, f"{spec.to_json()}\n{json.dumps(order)}\n".encode())
@@ -57,7 +57,7 @@ def main() -> None:
         become_executor(collected, order, descriptors, cold=True)
 
     try:
-        sys.exit(collect(spec, prepare(spec), serve))
+        sys.exit(collect_cases(spec, import_preload(spec), serve))
     except RootError:
         sys.exit(pytest.ExitCode.USAGE_ERROR)  # pytest has printed the error
 

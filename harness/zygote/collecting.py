@@ -16,15 +16,15 @@ import pytest
 from harness import _compat
 from harness.checks.dump_later import DUMP_LATER
 from harness.checks.state.guard import FixtureWatch, StateGuard
-from harness.collection.recorder import Recorder
+from harness.collection.recorder import CollectionRecorder
 from harness.configuration import options
-from harness.configuration.rootdir import Root, RootError
-from harness.configuration.under import Around
+from harness.configuration.rootdir import RootError, RootFolder
+from harness.configuration.under import CallWrapperPlugin
 from harness.core.errors import HarnessError
 from harness.executor import trace_log as tracelog
 from harness.executor.phase_clock import PhaseClock
 from harness.executor.session import CollectedSession, ReportRelay
-from harness.protocol.wire import show_surrogates
+from harness.protocol.wire import escape_surrogates
 from harness.zygote.spec import ZygoteSpec
 
 
@@ -42,8 +42,8 @@ class CollectorPlugin:
         self,
         spec: ZygoteSpec,
         serve: Callable[[CollectedSession], NoReturn],
-        around: Around | None,
-        recorder: Recorder | None,
+        around: CallWrapperPlugin | None,
+        recorder: CollectionRecorder | None,
     ) -> None:
         """If pytest finds another root folder here than that of `spec`, nothing is collected.
 
@@ -65,7 +65,7 @@ class CollectorPlugin:
     def pytest_configure(self, config: pytest.Config) -> None:
         # pytest empties this folder. Executors would delete each other's files; each has a folder of its own (TMPDIR).
         config.option.basetemp = None
-        if misplaced := self._spec.root.difference(Root.of(config)):
+        if misplaced := self._spec.root.difference(RootFolder.of(config)):
             self.error = RootError(misplaced)
             raise pytest.UsageError(misplaced)
         config.pluginmanager.register(self._relay)
@@ -108,7 +108,7 @@ class CollectorPlugin:
         self._serve(
             CollectedSession(
                 session=session,
-                items={str(show_surrogates(name)): item for name, item in items.items()},  # ids as on the wire
+                items={str(escape_surrogates(name)): item for name, item in items.items()},  # ids as on the wire
                 modules=frozenset(sys.modules),
                 case_modules=frozenset(case_modules),
                 last_finalizer=self._last_finalizer,
@@ -129,11 +129,11 @@ def freeze_baseline(collected: CollectedSession) -> None:
     gc.freeze()
 
 
-def collect(
+def collect_cases(
     spec: ZygoteSpec,
-    around: Around | None,
+    around: CallWrapperPlugin | None,
     serve: Callable[[CollectedSession], NoReturn],
-    recorder: Recorder | None = None,
+    recorder: CollectionRecorder | None = None,
 ) -> int:
     """Import and collect as `spec` says, then `serve`. Returns pytest's exit status if there is nothing to serve.
 
@@ -151,7 +151,7 @@ def collect(
     return int(status)
 
 
-def prepare(spec: ZygoteSpec) -> Around | None:
+def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
     """Import the modules that the run imports before it collects. Returns the wrapper around test calls, if any.
 
     Raises `harness.configuration.under.WrapperError`, PreloadError.
@@ -160,7 +160,7 @@ def prepare(spec: ZygoteSpec) -> Around | None:
     DUMP_LATER.install()
     with _imports(spec):
         around = (
-            Around(spec.under) if spec.under is not None else None
+            CallWrapperPlugin(spec.under) if spec.under is not None else None
         )  # first: it checks that torch has what the wrapper needs
         _import("harness_preload", spec.preload)
     return around

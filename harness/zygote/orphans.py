@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
-from harness.checks.process import CLEANERS, FORK_OF_CASE, KEPT_HELPERS
-from harness.zygote.loop import Loop
-from harness.zygote.processes import Processes
+from harness.checks.process import CLEANUP_HELPERS, FORK_OF_CASE, KEPT_HELPERS
+from harness.zygote.loop import EventLoop
+from harness.zygote.processes import ProcessOperations
 
 #: Seconds to wait for the end of a killed process. With a GPU it takes longer, because the driver must clean up.
 #: The kill ladder waits longer than this after SIGKILL. Otherwise an orphan that cannot be killed would make its dead
@@ -32,7 +32,7 @@ _OURS = f"{sys.executable} -m harness.zygote"
 
 
 @dataclass
-class Sweep:
+class OrphanSweep:
     """The processes that one executor left running: all of them by process id, and those that have not ended yet."""
 
     done: Callable[[list[str], list[str]], None]
@@ -45,13 +45,13 @@ class Sweep:
 class _Orphan:
     pid: int
     pidfd: int
-    sweep: Sweep
+    sweep: OrphanSweep
 
 
-class Orphans:
+class OrphanKiller:
     """Every child of the zygote that it did not fork."""
 
-    def __init__(self, processes: Processes, loop: Loop, ours: Container[int]) -> None:
+    def __init__(self, processes: ProcessOperations, loop: EventLoop, ours: Container[int]) -> None:
         """`ours` are the process ids of the executors."""
         self._processes = processes
         self._loop = loop
@@ -72,7 +72,7 @@ class Orphans:
         `done` is called once they are gone, or after `KILL_PATIENCE`, with the command lines of the killed processes
         and a text about each process that could not be killed. A later sweep does not wait for such a process again.
         """
-        sweep = Sweep(done)
+        sweep = OrphanSweep(done)
         self._sweeps += 1
         self._kill_new(sweep)
         if sweep.dying:
@@ -86,7 +86,7 @@ class Orphans:
             if orphan.pidfd >= 0:
                 os.close(orphan.pidfd)
 
-    def _kill_new(self, sweep: Sweep) -> None:
+    def _kill_new(self, sweep: OrphanSweep) -> None:
         """Kill the orphans that are not known yet. If one ends at once, also kill its children.
 
         Helpers that clean up get some time for it first.
@@ -102,12 +102,12 @@ class Orphans:
         known = pid in self._ours or pid in self._known
         return not known and self._processes.session(pid) not in self._ours
 
-    def _kill(self, pid: int, sweep: Sweep) -> bool:
+    def _kill(self, pid: int, sweep: OrphanSweep) -> bool:
         """Kill one orphan. Returns whether it has ended already."""
         state, command = self._processes.describe(pid) or ("X", "")
         if state not in "ZX" and not _has(command, KEPT_HELPERS):
             sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
-        clears_up = _has(command, CLEANERS)
+        clears_up = _has(command, CLEANUP_HELPERS)
         if not clears_up:
             self._processes.kill(pid)
         if self._processes.reap(pid) is not None:
@@ -148,7 +148,7 @@ class Orphans:
         if not sweep.dying:
             self._finish(sweep)
 
-    def _finish(self, sweep: Sweep) -> None:
+    def _finish(self, sweep: OrphanSweep) -> None:
         if sweep.over:
             return
         sweep.over = True

@@ -11,7 +11,7 @@ from harness.checks import process
 from harness.core import linux
 
 
-class Processes(Protocol):
+class ProcessOperations(Protocol):
     """Forks, kills and waits for processes."""
 
     def fork(self) -> int:
@@ -67,7 +67,7 @@ class LinuxProcesses:
         return os.waitstatus_to_exitcode(status) if found else None
 
     def children(self) -> list[int]:
-        return linux.children()
+        return linux.child_pids()
 
     def session(self, pid: int) -> int:
         try:

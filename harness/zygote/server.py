@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from harness.core.clock import monotonic
-from harness.executor.become import detach
+from harness.executor.become import detach_from_zygote
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
-from harness.zygote.loop import Loop
-from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, Orphans
-from harness.zygote.processes import LinuxProcesses, Processes
+from harness.zygote.loop import EventLoop
+from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, OrphanKiller
+from harness.zygote.processes import LinuxProcesses, ProcessOperations
 
 #: The number of descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts,
 #: the page of phases.
@@ -75,7 +75,7 @@ class ForkServer:
         cold: str = "",
         unwritten: str = "",
         life_line: int = 0,
-        processes: Processes | None = None,
+        processes: ProcessOperations | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`become` turns a fork of this process into an executor. `unfit`: why no executor can be forked. `cold`: why
@@ -89,10 +89,10 @@ class ForkServer:
         self._unwritten = unwritten
         self._life_line = life_line
         self._processes = processes or LinuxProcesses()
-        self._loop = Loop(clock)
+        self._loop = EventLoop(clock)
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
-        self._orphans = Orphans(self._processes, self._loop, self._by_pid)
+        self._orphans = OrphanKiller(self._processes, self._loop, self._by_pid)
         #: Executors whose supervisor is gone. No fork is made until they have ended or their time to end has passed.
         self._abandoned: set[_Child] = set()
         self._orders: deque[_Order] = deque()
@@ -266,7 +266,7 @@ class ForkServer:
         try:
             self.close()
             self._listener.close()
-            detach(self._pid)
+            detach_from_zygote(self._pid)
             self._become(order.message, order.descriptors)
         except BaseException:  # noqa: BLE001
             # An exception must never unwind into this process's copy of the zygote's frames.

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from harness.configuration.context import RunContext, tuples
-from harness.configuration.rootdir import Root, inserted
-from harness.configuration.under import WRAPPERS
+from harness.configuration.context import RunContext, lists_to_tuples
+from harness.configuration.rootdir import RootFolder, insert_options
+from harness.configuration.under import CALL_WRAPPERS
 
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
 #: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
@@ -53,11 +53,11 @@ class ZygoteSpec:
         """Returns the specification of a zygote that this process starts for the run of `context`."""
         return cls(
             args=context.args,
-            collection_args=inserted(context.told_args, context.overrides),
+            collection_args=insert_options(context.told_args, context.overrides),
             rootdir=context.rootdir,
             inifile=context.inifile,
             sys_path=context.sys_path,
-            preload=(*context.preload, *(WRAPPERS[context.under].preload if context.under else ())),
+            preload=(*context.preload, *(CALL_WRAPPERS[context.under].preload if context.under else ())),
             parent=os.getpid(),
             skip_early_exit_handlers=skip_early_exit_handlers,
             many_forks=context.isolation == "case",
@@ -67,8 +67,8 @@ class ZygoteSpec:
         )
 
     @property
-    def root(self) -> Root:
-        return Root(self.rootdir, self.inifile)
+    def root(self) -> RootFolder:
+        return RootFolder(self.rootdir, self.inifile)
 
     def to_json(self) -> str:
         """One line."""
@@ -76,10 +76,10 @@ class ZygoteSpec:
 
     @classmethod
     def from_json(cls, line: str) -> ZygoteSpec:
-        return cls(**tuples(json.loads(line)))
+        return cls(**lists_to_tuples(json.loads(line)))
 
 
-def overriding_arguments(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
+def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
     """Returns arguments to append to those of the run, so that its collection writes no report and starts no worker.
 
     Only options of those plugins that the run has: the user may have switched off any of pytest's own.
@@ -99,7 +99,7 @@ def overriding_arguments(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
     return (f"-W{imported}", "--maxfail=0", *chosen)
 
 
-def waiting(outer: Mapping[str, str]) -> dict[str, str]:
+def openmp_wait_policy(outer: Mapping[str, str]) -> dict[str, str]:
     """Returns the variable that makes waiting OpenMP threads sleep, unless the environment `outer` sets a policy.
 
     By default each thread spins for milliseconds at the end of every parallel loop. Executors share the processor:
@@ -117,7 +117,7 @@ def executor_environment(
     `visible` selects the devices. `names` are variables of the supervisor that the zygote does not have (xdist's).
     """
     result: dict[str, str | None] = {name: outer.get(name) for name in COLLECTION_ENVIRONMENT}
-    result.update(waiting(outer))
+    result.update(openmp_wait_policy(outer))
     result.update({name: outer[name] for name in names if name in outer})
     result.update(visible)
     return result

@@ -69,7 +69,7 @@ def test_a_replayed_case_looks_replayed() -> None:
 def test_a_red_case_tells_what_it_told_before() -> None:
     (report, _) = shown(Outcome.CRASHED)
     assert report.longreprtext == "why\n\nTraceback"
-    assert reports.outcome_of(report) is Outcome.CRASHED
+    assert reports.attached_outcome(report) is Outcome.CRASHED
     ((_, footer),) = report.sections
     assert footer.splitlines() == [
         "replayed: the case had this verdict before the run was resumed",

@@ -23,7 +23,7 @@ _CONTAINERS = (list, tuple, set, frozenset, deque)
 _ENDS = (types.FrameType, types.ModuleType, type)
 
 
-def held_by(thing: object, ignore: Sequence[object] = ()) -> str:
+def describe_holders(thing: object, ignore: Sequence[object] = ()) -> str:
     """What holds `thing`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
 
     `ignore`: containers of the caller that hold it too. The garbage collector does not see the variables of a running

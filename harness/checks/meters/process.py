@@ -67,7 +67,7 @@ if _mallinfo is not None:
     _mallinfo.restype = _MallocInfo
 
 
-def read(blind: MutableMapping[str, str]) -> dict[str, int]:
+def read_process_meters(blind: MutableMapping[str, str]) -> dict[str, int]:
     """Returns readings of memory, threads and descriptors. Adds each failed reading to `blind`, with the reason."""
     values = {
         "threads": _count_threads(),
@@ -96,7 +96,7 @@ def _count_descriptors() -> int:
     return len(os.listdir(_DESCRIPTORS)) - 1  # without the one that lists
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Returns the resident memory of this process in bytes. The kernel updates it in steps of some 100 KiB per core."""
     return _pages()[1] * _PAGE
 
@@ -113,7 +113,7 @@ def _pages() -> list[int]:
         os.close(descriptor)
 
 
-class Files:
+class FileMeters:
     """Counts the files that this process has created: temporary files and shared memory.
 
     Shared memory of all processes is in one folder, also that of other workers and other runs. A file there counts if
@@ -204,7 +204,7 @@ class Files:
                     claims.setdefault(process, set()).update(held)
         mine, claimed = set[str](), set[str]()
         for process, paths in claims.items():
-            line = linux.ancestry(process)
+            line = linux.ancestor_pids(process)
             if me in line:
                 mine |= paths
             elif line:  # a process that has ended may have been a child of ours, so its files stay ours

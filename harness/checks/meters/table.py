@@ -39,7 +39,7 @@ _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 class Meter:
     """One thing that is measured.
 
-    - `noun`: what it measures, for messages; ``{s}`` stands for the plural s (see `inflect`).
+    - `noun`: what it measures, for messages; ``{s}`` stands for the plural s (see `inflect_noun`).
     - `tier`: the `full` tier has all meters, the `fast` tier those marked `fast`.
     - `suspect`: a growth above this over one case (in bytes or objects) is worth a repetition. None: never by itself.
     - `confirm`: what each counted repetition must exceed. In the full tier this also raises the suspicion.
@@ -201,17 +201,17 @@ def meter_of(name: str) -> Meter:
 
 
 def noun_of(name: str) -> str:
-    """What a name in a reading measures, with its device; for `inflect`."""
+    """What a name in a reading measures, with its device; for `inflect_noun`."""
     index = name.partition("[")[2].rstrip("]")
     return f"{meter_of(name).noun} on device {index}" if index else meter_of(name).noun
 
 
-def inflect(noun: str, amount: int) -> str:
+def inflect_noun(noun: str, amount: int) -> str:
     """The noun in the singular for an amount of 1, else in the plural: ``torch tensors``."""
     return noun.replace("{s}", "" if amount == 1 else "s")
 
 
-def quantity(amount: int, unit: Unit) -> str:
+def format_quantity(amount: int, unit: Unit) -> str:
     """An amount for people: ``3``, ``640 bytes``, ``8.0 MiB``."""
     if unit == "count":
         return str(amount)
@@ -221,23 +221,23 @@ def quantity(amount: int, unit: Unit) -> str:
     return f"{amount} bytes"
 
 
-def amounts(grown: Mapping[str, int]) -> str:
+def format_growths(grown: Mapping[str, int]) -> str:
     """What each meter has grown by, for people: ``96.0 KiB (heap_bytes), 1 (threads)``.
 
     A meter that the table does not have, as a journal may name it, has its plain number.
     """
     units = {name: _BY_NAME[base].unit for name in grown if (base := name.partition("[")[0]) in _BY_NAME}
-    return ", ".join(f"{quantity(amount, units.get(name, 'count'))} ({name})" for name, amount in grown.items())
+    return ", ".join(f"{format_quantity(amount, units.get(name, 'count'))} ({name})" for name, amount in grown.items())
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MeterReading:
     """Bytes or count by meter name, plain values for JSON. A meter that could not be read is missing."""
 
     values: Mapping[str, int]
 
 
-def growths(before: Reading, after: Reading) -> dict[str, int]:
+def meter_growths(before: MeterReading, after: MeterReading) -> dict[str, int]:
     """By meter, what changed, up or down. Leaves out what cannot be compared."""
     changes = {}
     earlier = before.values
@@ -250,7 +250,7 @@ def growths(before: Reading, after: Reading) -> dict[str, int]:
     return changes
 
 
-def suspicions(changes: Mapping[str, int], tier: Tier = "fast") -> dict[str, int]:
+def suspicious_growths(changes: Mapping[str, int], tier: Tier = "fast") -> dict[str, int]:
     """Those of the `changes` that are worth running the case again: each is above its meter's threshold.
 
     In the full tier the threshold is the one for confirming a leak.
@@ -263,7 +263,7 @@ def suspicions(changes: Mapping[str, int], tier: Tier = "fast") -> dict[str, int
     return found
 
 
-class Meters:
+class MeterReader:
     """Takes readings of this process, a disposable one. Make it after the fork.
 
     Objects frozen before (`gc.freeze`) are not examined: so a reading costs 0.05 ms and not 50. `unreadable` has the
@@ -284,31 +284,35 @@ class Meters:
         """
         self.unreadable: dict[str, str] = {}
         self._tier = tier
-        self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
+        self._files = meters_process.FileMeters(temp or Path(tempfile.gettempdir()), shm)
         self._counters = {each.kind: each.counters() for each in BACKENDS.values() if each.counters is not None}
-        self._last: Reading | None = None
-        self._frozen = meters_torch.ObjectCounts()
+        self._last: MeterReading | None = None
+        self._frozen = meters_torch.TorchObjectCounts()
         self._freeze_above = self.FREEZE_ABOVE if freeze else sys.maxsize
         self._has_frozen = False
 
-    def read(self) -> Reading:
+    def read(self) -> MeterReading:
         """Take a reading. Collects garbage where that may explain a growth; in the full tier always."""
         if self._tier == "full":
             collect_garbage()
         reading = self._take()
         if self._tier == "fast" and self._last is not None:
             for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage; mostly one collection explains all
-                if not suspicions(growths(self._last, reading)):
+                if not suspicious_growths(meter_growths(self._last, reading)):
                     break
-                found = collect_once()
+                found = collect_garbage_once()
                 reading = self._take()
                 if not found:
                     break
         self._last = reading
         return reading
 
-    def _take(self) -> Reading:
-        values = {"uncollectable": len(gc.garbage), **meters_process.read(self.unreadable), **self._files.read()}
+    def _take(self) -> MeterReading:
+        values = {
+            "uncollectable": len(gc.garbage),
+            **meters_process.read_process_meters(self.unreadable),
+            **self._files.read(),
+        }
         if self._tier == "full":
             values["python_blocks"] = sys.getallocatedblocks()
         torch = sys.modules.get("torch")
@@ -318,10 +322,10 @@ class Meters:
         if torch is not None:
             for kind, counters in self._counters.items():
                 full = self._tier == "full"
-                read_devices(BACKENDS[kind], counters, torch, objects, values, self.unreadable, full=full)
-        return Reading(values)
+                read_device_meters(BACKENDS[kind], counters, torch, objects, values, self.unreadable, full=full)
+        return MeterReading(values)
 
-    def _count_objects(self) -> meters_torch.ObjectCounts:
+    def _count_objects(self) -> meters_torch.TorchObjectCounts:
         torch = sys.modules.get("torch")
         if torch is None:
             return self._frozen
@@ -331,7 +335,7 @@ class Meters:
             del objects
             collect_garbage()
             objects = gc.get_objects()
-        counts = meters_torch.count_objects(objects, torch) + self._frozen
+        counts = meters_torch.count_torch_objects(objects, torch) + self._frozen
         if many:
             # Frozen objects stay in the counts, even after they have ended. This hides nothing that grows.
             del objects
@@ -354,11 +358,11 @@ class Meters:
         self._has_frozen = True
 
 
-def read_devices(
+def read_device_meters(
     backend: Backend,
     counters: DeviceCounters,
     torch: ModuleType,
-    objects: meters_torch.ObjectCounts,
+    objects: meters_torch.TorchObjectCounts,
     values: MutableMapping[str, int],
     unreadable: MutableMapping[str, str],
     *,
@@ -389,11 +393,11 @@ def read_devices(
 def collect_garbage() -> None:
     """Free what is only waiting to be freed: reference cycles, and the last exception, which is kept for a debugger."""
     for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage
-        if not collect_once():
+        if not collect_garbage_once():
             return
 
 
-def collect_once() -> int:
+def collect_garbage_once() -> int:
     """As `collect_garbage`, but not what finalizers have made meanwhile. Returns how many objects were garbage."""
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import _compat
-from harness.checks.state.section import Row
+from harness.checks.state.section import StateRow
 from harness.core import clock
 from harness.core.text import signal_name
 
@@ -26,12 +26,12 @@ _BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
 _LAG = 60.0
 
 
-def kernel_settings() -> Sequence[Row]:
+def kernel_settings() -> Sequence[StateRow]:
     """The settings that this kernel, or a sandbox round this process, lets it read."""
     return [row for row in _rows() if _works(row.read)]
 
 
-def _rows() -> list[Row]:
+def _rows() -> list[StateRow]:
     # The functions are bound here, before the first case: a case may replace them.
     mask, block, change = _compat.bare_signal_mask, int(signal.SIG_BLOCK), int(signal.SIG_SETMASK)
     timer, virtual, profiling = signal.getitimer, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
@@ -39,31 +39,37 @@ def _rows() -> list[Row]:
     users, groups = os.getresuid, os.getresgid
     priority, process = os.getpriority, os.PRIO_PROCESS
     rows = [
-        Row("the blocked signals", lambda: _named(mask(block, ())), lambda old: mask(change, _numbers(old))),
-        Row("the scheduling policy", lambda: scheduler(0)),
-        Row("the nice value", lambda: priority(process, 0)),
-        Row("the users (real, effective, saved)", lambda: [*users()]),
-        Row("the groups (real, effective, saved)", lambda: [*groups()]),
-        Row("the supplementary groups", os.getgroups),
-        Row("the timer of the process's time", lambda: timer(virtual)[0] > 0, _stopping(signal.ITIMER_VIRTUAL)),
-        Row("the timer of the process's and the kernel's time", lambda: timer(profiling)[0] > 0, _stopping(profiling)),
-        Row("the wakeup descriptor of signals", _wakeup_reader(), signal.set_wakeup_fd),
-        Row("Python's clock", _clock_reader()),
-        Row("faulthandler.is_enabled()", faulthandler.is_enabled, ignore=lambda old, *_: not old),  # more is harmless
-        Row("tracemalloc.is_tracing()", tracemalloc.is_tracing, _trace),
-        Row(
+        StateRow("the blocked signals", lambda: _named(mask(block, ())), lambda old: mask(change, _numbers(old))),
+        StateRow("the scheduling policy", lambda: scheduler(0)),
+        StateRow("the nice value", lambda: priority(process, 0)),
+        StateRow("the users (real, effective, saved)", lambda: [*users()]),
+        StateRow("the groups (real, effective, saved)", lambda: [*groups()]),
+        StateRow("the supplementary groups", os.getgroups),
+        StateRow("the timer of the process's time", lambda: timer(virtual)[0] > 0, _stopping(signal.ITIMER_VIRTUAL)),
+        StateRow(
+            "the timer of the process's and the kernel's time", lambda: timer(profiling)[0] > 0, _stopping(profiling)
+        ),
+        StateRow("the wakeup descriptor of signals", _wakeup_reader(), signal.set_wakeup_fd),
+        StateRow("Python's clock", _clock_reader()),
+        StateRow(
+            "faulthandler.is_enabled()", faulthandler.is_enabled, ignore=lambda old, *_: not old
+        ),  # more is harmless
+        StateRow("tracemalloc.is_tracing()", tracemalloc.is_tracing, _trace),
+        StateRow(
             "the hooks of asynchronous generators",
             lambda: tuple(sys.get_asyncgen_hooks()),
             lambda old: sys.set_asyncgen_hooks(*old),
         ),
-        Row(
+        StateRow(
             "sys.get_coroutine_origin_tracking_depth()",
             sys.get_coroutine_origin_tracking_depth,
             sys.set_coroutine_origin_tracking_depth,
         ),
     ]
     if not any(name in os.environ for name in _BINDING):
-        rows.append(Row("the CPUs that it may run on", lambda: affinity(0), lambda old: os.sched_setaffinity(0, old)))
+        rows.append(
+            StateRow("the CPUs that it may run on", lambda: affinity(0), lambda old: os.sched_setaffinity(0, old))
+        )
     return rows
 
 

@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from harness.core.text import cap
+from harness.core.text import truncate_middle
 
 #: Characters of a name or a message that are shown.
 MOST_OF_LINE = 1000
@@ -73,7 +73,7 @@ def line(text: str, limit: int = MOST_OF_LINE) -> str:
     text = " ".join(plain(text).split("\n")).strip()
     if len(text) <= limit:
         return text
-    return cap(text, limit).replace("\n", " ")
+    return truncate_middle(text, limit).replace("\n", " ")
 
 
 def shown(text: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Builds C++ libraries with CMake at their first use, and caches them. What is built is a value, the `Recipe`.
+"""Builds C++ libraries with CMake at their first use, and caches them. What is built is a value, the `BuildRecipe`.
 
 The name of a library's folder in the cache is a key of all that decides what the library is: the sources, the CMake
 files, and the toolchain. No path is part of it, so clones and virtual environments share the builds.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness.sim.native import cmake
 from harness.sim.native.cmake import Progress
-from harness.sim.native.toolchain import BuildError, Toolchain, digest
+from harness.sim.native.toolchain import BuildError, Toolchain, short_digest
 
 _APPLICATION = "gpu-conformance-harness"
 _LOCK_LIMIT = 3600.0  # seconds; a build takes minutes on a small machine, and several may wait for it
@@ -30,7 +30,7 @@ _TESTS = "tests"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class BuildRecipe:
     """What is built together.
 
     - `noun`: names it in messages. `folder`: its folder in the cache.
@@ -49,7 +49,9 @@ class Recipe:
     tools: Toolchain
 
 
-def build(recipe: Recipe, progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
+def build_libraries(
+    recipe: BuildRecipe, progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ
+) -> Path:
     """The folder with the recipe's libraries, built now if they are not in the cache.
 
     If several processes call this at once, one builds and the others wait. `progress` gets lines about the progress; by
@@ -91,7 +93,7 @@ def build(recipe: Recipe, progress: Progress | None = None, *, environ: Mapping[
     return made
 
 
-def cache_folder(environ: Mapping[str, str], recipe: Recipe) -> Path:
+def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
     """The folder of the cached libraries. Raises BuildError if no variable names one and there is no home folder."""
     if own := environ.get("HARNESS_CACHE_DIR"):
         return Path(own).absolute() / recipe.folder
@@ -104,17 +106,17 @@ def cache_folder(environ: Mapping[str, str], recipe: Recipe) -> Path:
     return Path(home) / ".cache" / _APPLICATION / recipe.folder
 
 
-def key(recipe: Recipe) -> str:
+def cache_key(recipe: BuildRecipe) -> str:
     """The name of the recipe's libraries in the cache. Raises BuildError if a source is missing."""
     return _key(recipe, read_sources(recipe))
 
 
-def _key(recipe: Recipe, sources: Mapping[str, bytes]) -> str:
+def _key(recipe: BuildRecipe, sources: Mapping[str, bytes]) -> str:
     texts = [(name, text.decode("latin-1")) for name, text in sources.items()]
-    return digest([recipe.tools.key(), recipe.parts, recipe.files, texts])
+    return short_digest([recipe.tools.key(), recipe.parts, recipe.files, texts])
 
 
-def read_sources(recipe: Recipe) -> dict[str, bytes]:
+def read_sources(recipe: BuildRecipe) -> dict[str, bytes]:
     """The contents of all sources by their name below the root, in order. Raises BuildError if one is missing."""
     found: dict[str, bytes] = {}
     try:
@@ -137,22 +139,22 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-def _complete(recipe: Recipe, folder: Path) -> bool:
+def _complete(recipe: BuildRecipe, folder: Path) -> bool:
     return all((folder / name).is_file() for name in recipe.files)
 
 
 def _build(
-    recipe: Recipe, sources: Mapping[str, bytes], made: Path, environ: Mapping[str, str], report: Progress
+    recipe: BuildRecipe, sources: Mapping[str, bytes], made: Path, environ: Mapping[str, str], report: Progress
 ) -> None:
     """Build the libraries in the tree of their toolchain. Their folder `made` appears atomically."""
     begin = time.monotonic()
     cache = made.parent
-    tree = cache / f"tree-{digest([recipe.tools.key(), recipe.tools.compiler, recipe.parts])}"
+    tree = cache / f"tree-{short_digest([recipe.tools.key(), recipe.tools.compiler, recipe.parts])}"
     version = recipe.tools.compiler_text.rpartition(": ")[2]
     report(f"building {recipe.noun} with {version}, since {str(cache)!r} has no build of these sources with it")
     with _in_use(tree, lambda: report("waiting for the compilers of a process that was killed")) as lock:
         _copy(sources, tree / "source")
-        out = cmake.build(tree, recipe.tools, recipe.noun, recipe.parts, report, environ, lock)
+        out = cmake.run_cmake(tree, recipe.tools, recipe.noun, recipe.parts, report, environ, lock)
         if missing := [name for name in recipe.files if not (out / name).is_file()]:
             raise BuildError(f"CMake made no {missing[0]!r} for {recipe.noun}: its sources do not fit together")
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as folder:
@@ -227,7 +229,7 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def run_by_hand(make: Callable[[], Path]) -> int:
+def build_from_command_line(make: Callable[[], Path]) -> int:
     """Build, and print how long it took and where the result is. Returns 1 if the build fails."""
     begin = time.monotonic()
     try:

@@ -36,7 +36,7 @@ _LINKED = re.compile(r"^(?:Linking CXX .* )?(\S+)")
 _ERROR = re.compile(r"\b(error|undefined reference|cannot find)\b", re.IGNORECASE)
 
 
-def build(
+def run_cmake(
     tree: Path,
     tools: Toolchain,
     noun: str,
@@ -50,7 +50,7 @@ def build(
     `lock` is a file descriptor that cmake, ninja and the compilers inherit. Raises BuildError, with the first errors of
     the compiler.
     """
-    programs = {name: program(name, noun, environ) for name in _LEAST}
+    programs = {name: find_program(name, noun, environ) for name in _LEAST}
     environ = {name: value for name, value in environ.items() if name not in _IGNORED}
     environ |= {"LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}  # the output is searched for English words
     folder, log = tree / "build", tree / "build.log"
@@ -59,7 +59,7 @@ def build(
         *_configuration(tree, tools, parts, environ),
         f"-DCMAKE_MAKE_PROGRAM={programs['ninja']}",
     ]
-    jobs = jobs_at_once(environ)
+    jobs = compiler_jobs(environ)
     with log.open("w", encoding="utf-8") as notes:
         run = _Run(noun, tree, log, notes, report, environ, lock)
         if folder.is_dir() and run(configure):
@@ -149,7 +149,7 @@ class _Run:
         if step is None:
             self._lines.append(line)
         elif not step[3].startswith("Re-"):
-            self._report(f"building {self._noun}: {step[1]} of {step[2]} ({step_name(step[3])})")
+            self._report(f"building {self._noun}: {step[1]} of {step[2]} ({format_ninja_step(step[3])})")
 
     def error(self, what: str, status: int) -> BuildError:
         """The error for a failed program, with its first lines about an error, or else its last lines."""
@@ -163,12 +163,12 @@ class _Run:
             errors = lines[begin:]  # cmake says what is wrong in the lines that follow
         shown = errors[:_MOST_ERRORS] or lines[-_MOST_ERRORS:]
         return BuildError(
-            f"{step_name(failed[1]) if failed else what} failed with status {status}, so {self._noun} cannot be built; "
+            f"{format_ninja_step(failed[1]) if failed else what} failed with status {status}, so {self._noun} cannot be built; "
             f"the full output is in {str(self._log)!r}:" + "".join(f"\n  {line}" for line in shown)
         )
 
 
-def step_name(text: str) -> str:
+def format_ninja_step(text: str) -> str:
     """What a step of ninja does, by its description or by its output, such as "compiling core/queue.cpp"."""
     if found := _OBJECT.search(text):
         source = posixpath.normpath(posixpath.join(found[1] or "", found[2].replace("__/", "../")))
@@ -177,7 +177,7 @@ def step_name(text: str) -> str:
     return f"linking {posixpath.basename(found[1])}" if found else text
 
 
-def program(name: str, noun: str, environ: Mapping[str, str]) -> str:
+def find_program(name: str, noun: str, environ: Mapping[str, str]) -> str:
     """The path of cmake or ninja: of the package for Python, or else in ``$PATH``. Raises BuildError."""
     least = _LEAST[name]
     old = ""
@@ -188,7 +188,7 @@ def program(name: str, noun: str, environ: Mapping[str, str]) -> str:
             )
         except (OSError, subprocess.TimeoutExpired):
             continue
-        version = software.compiler_version(done.stdout) if done.returncode == 0 else None
+        version = software.parse_compiler_version(done.stdout) if done.returncode == 0 else None
         if version is not None and version >= least:
             return str(place)
         old = f", and {str(place)!r} is {'.'.join(map(str, version))}" if version else old
@@ -207,7 +207,7 @@ def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(found)
 
 
-def jobs_at_once(environ: Mapping[str, str]) -> int:
+def compiler_jobs(environ: Mapping[str, str]) -> int:
     """How many compilers run at once: limited by processors (or ``$MAX_JOBS``) and by memory."""
     import psutil
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from harness.backends.backend import Kind
+from harness.backends.backend import DeviceKind
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 
@@ -33,17 +33,17 @@ class InjectionError(HarnessError):
 
 
 @functools.cache
-def catalogue(kind: Kind) -> Mapping[str, str]:
+def fault_catalogue(kind: DeviceKind) -> Mapping[str, str]:
     """Every fault of this kind of device, in the order of its list: its name, and in one line what it breaks."""
-    return MappingProxyType(definitions((_ROOT / BACKENDS[kind].faults).read_text(encoding="utf-8")))
+    return MappingProxyType(parse_fault_list((_ROOT / BACKENDS[kind].faults).read_text(encoding="utf-8")))
 
 
-def injectable_kinds() -> tuple[Kind, ...]:
+def injectable_kinds() -> tuple[DeviceKind, ...]:
     """The kinds of devices that have faults."""
     return tuple(kind for kind, backend in BACKENDS.items() if backend.injectable)
 
 
-def definitions(text: str) -> dict[str, str]:
+def parse_fault_list(text: str) -> dict[str, str]:
     """The faults that a list such as ``faults.def`` defines. Raises ValueError for an invalid line or a duplicate."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -67,19 +67,19 @@ class Injection:
     seed: int = 0
 
     def __str__(self) -> str:
-        """The text of the injection without defaults. `parse` is the inverse."""
+        """The text of the injection without defaults. `parse_injection` is the inverse."""
         probability = "" if self.probability == 1.0 else f":{_decimal(self.probability)}"
         seed = f",seed={self.seed}" if self.seed else ""
         return f"{self.name}{probability}{seed}"
 
 
-def parse(text: str, kind: Kind | None = None) -> Injection:
+def parse_injection(text: str, kind: DeviceKind | None = None) -> Injection:
     """Parse one injection into this kind of device, or into any. Raises InjectionError."""
     found = _INJECTION.fullmatch(text.strip())
     if found is None:
         raise InjectionError(f"a fault as {_FORM}, not {text!r}")
     name = found["name"]
-    known = {each for each_kind in ([kind] if kind else injectable_kinds()) for each in catalogue(each_kind)}
+    known = {each for each_kind in ([kind] if kind else injectable_kinds()) for each in fault_catalogue(each_kind)}
     if name not in known:
         near = difflib.get_close_matches(name, sorted(known), n=1)
         listing = f"'harness faults list{f' --device {kind}' if kind else ''}' lists all faults"
@@ -88,16 +88,16 @@ def parse(text: str, kind: Kind | None = None) -> Injection:
     return Injection(name, _probability(name, found["probability"]), _seed(name, found["seed"]))
 
 
-def parse_all(text: str) -> tuple[Injection, ...]:
+def parse_injections(text: str) -> tuple[Injection, ...]:
     """Parse injections separated by semicolons. Empty for an empty text. Raises InjectionError."""
-    injections = [parse(part) for part in text.split(SEPARATOR) if part.strip()]
+    injections = [parse_injection(part) for part in text.split(SEPARATOR) if part.strip()]
     names = [injection.name for injection in injections]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InjectionError(f"each fault once, but {twice!r} appears {names.count(twice)} times")
     return tuple(injections)
 
 
-def joined(injections: Iterable[str]) -> str:
+def join_injections(injections: Iterable[str]) -> str:
     """The value of the variable for these injections."""
     return SEPARATOR.join(injections)
 

@@ -1,6 +1,6 @@
 """What a software device offers to the rest of the harness: its build for a run, and its use in a process.
 
-Each kind has a module with the functions of `Provider`; `Backend.provider` names it. Rooms above need no other.
+Each kind has a module with the functions of `DeviceProvider`; `Backend.provider` names it. Rooms above need no other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.backends.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Provided:
+class ProvidedDevice:
     """What a run needs of a software device.
 
     `library`: what executors load; None for a device that they have anyway. `facts`: how it was built, for reports.
@@ -26,10 +26,10 @@ class Provided:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-class Provider(Protocol):
+class DeviceProvider(Protocol):
     """The functions of the module of one kind."""
 
-    def provide(self) -> Provided:
+    def provide(self) -> ProvidedDevice:
         """Build it unless that was done before. Raises HarnessError."""
 
     def enter(self, library: str) -> None:
@@ -42,6 +42,6 @@ class Provider(Protocol):
         """Make up in this process, which was started without them, for the variables. Raises HarnessError."""
 
 
-def of(backend: Backend) -> Provider:
+def provider_of(backend: Backend) -> DeviceProvider:
     """The provider of a software device."""
-    return cast(Provider, importlib.import_module(backend.provider))
+    return cast(DeviceProvider, importlib.import_module(backend.provider))

@@ -47,15 +47,15 @@ class Toolchain:
 
     def key(self) -> str:
         """The same text for toolchains that make the same library of the same sources, on any path."""
-        return digest([self.compiler[1:], self.identity, self.flags, sorted(self.variables.items())])
+        return short_digest([self.compiler[1:], self.identity, self.flags, sorted(self.variables.items())])
 
 
-def digest(value: object) -> str:
+def short_digest(value: object) -> str:
     """A short hash of plain values, for the name of a file."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
-def plain(environ: Mapping[str, str], noun: str) -> Toolchain:
+def find_cpp_toolchain(environ: Mapping[str, str], noun: str) -> Toolchain:
     """The toolchain for a library that needs neither torch nor Python. `noun`: what is built, for error messages.
 
     Raises BuildError if there is no usable compiler.
@@ -71,12 +71,12 @@ def plain(environ: Mapping[str, str], noun: str) -> Toolchain:
     )
 
 
-def find(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
+def find_torch_toolchain(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
     """The toolchain of this interpreter, its torch, and the compiler that torch would use.
 
     `noun`: what is built, for error messages. Raises BuildError if something is missing.
     """
-    tools = plain(environ, noun)
+    tools = find_cpp_toolchain(environ, noun)
     folder = torch_folder()
     if not (folder / "include" / "c10" / "core" / "Device.h").is_file():
         raise BuildError(f"torch in {str(folder)!r} has no C++ headers: install torch from a wheel")
@@ -85,7 +85,7 @@ def find(environ: Mapping[str, str] = os.environ, noun: str = "the software devi
         raise BuildError(
             f"Python's C headers are not in {str(python_include)!r}: install them (python3-dev or python3-devel)"
         )
-    release = software.release(software.torch_build() or "")
+    release = software.parse_release(software.torch_build() or "")
     return replace(
         tools,
         identity=(*tools.identity, str(sysconfig.get_config_var("SOABI")), _torch_identity(folder)),
@@ -116,7 +116,7 @@ def _torch_identity(folder: Path) -> str:
 
 
 def _compiler(environ: Mapping[str, str], noun: str) -> list[str]:
-    command = software.cpp_command(environ.get("CXX", ""), environ.get("PATH", ""))
+    command = software.cpp_compiler_command(environ.get("CXX", ""), environ.get("PATH", ""))
     if isinstance(command, str):
         raise BuildError(f"{noun} needs a C++ compiler: {command}")
     return command

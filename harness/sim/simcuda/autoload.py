@@ -30,17 +30,17 @@ def load() -> None:
     from harness.backends import simulation
     from harness.sim.simcuda.compiler import imports
 
-    if simulation.runtime() is None:
+    if simulation.simulated_runtime() is None:
         raise RuntimeError(
             f"{VARIABLE} is set, but the CUDA runtime of this process is not the simulated one: a program that sets "
             f"LD_PRELOAD of its own must keep what it was"
         )
     if ctypes.CDLL(library).simcuda_install_operators():
         raise RuntimeError(f"the operators in {library!r} cannot be registered with this torch: stderr says why")
-    imports.watch()
+    imports.install_import_hook()
     _loaded = library
 
 
-def loaded() -> str | None:
+def loaded_operators() -> str | None:
     """The library that `load` has loaded into this process, or None."""
     return _loaded

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 from harness.sim.simcuda import build, loading
 
 
-def provide() -> Provided:
+def provide() -> ProvidedDevice:
     """Build it unless that was done before. Raises BuildError."""
-    built = build.build()
-    facts = {**build.describe(), "library": str(built.folder)}
-    return Provided(str(built.operators), facts, loading.variables(built, os.environ))
+    built = build.build_simcuda()
+    facts = {**build.describe_build(), "library": str(built.folder)}
+    return ProvidedDevice(str(built.operators), facts, loading.simcuda_environment(built, os.environ))
 
 
 def enter(library: str) -> None:
     """Check that this executor has it: it was loaded at the start of the process. Raises LoadError."""
-    loading.check(library)
+    loading.check_simcuda_loaded(library)
 
 
 def enter_inline(library: str) -> None:
     """See `enter`."""
-    loading.check(library)
+    loading.check_simcuda_loaded(library)
 
 
 def prepare(variables: Mapping[str, str]) -> None:

@@ -32,7 +32,7 @@ _HEADERS: Mapping[str, Mapping[int, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Toolchains:
+class SimcudaToolchains:
     """`major`: the major version of the CUDA that torch is built for. `runtime`: for libraries that do not need torch.
 
     `operators`: for those that do.
@@ -48,7 +48,7 @@ def cuda_major() -> int:
 
     Raises BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
     """
-    found = software.cuda()
+    found = software.torch_cuda_version()
     if not isinstance(found.value, tuple):
         raise BuildError(
             f"{NOUN} needs a CUDA build of torch, and {found.detail}: install one into an environment of its own, for "
@@ -62,7 +62,9 @@ def cuda_major() -> int:
     return found.value[0]
 
 
-def find(environ: Mapping[str, str] = os.environ, search: Sequence[str] | None = None) -> Toolchains:
+def find_simcuda_toolchains(
+    environ: Mapping[str, str] = os.environ, search: Sequence[str] | None = None
+) -> SimcudaToolchains:
     """The toolchains of this interpreter and its torch. `search`: folders of packages, by default ``sys.path``.
 
     Raises BuildError if something is missing.
@@ -79,7 +81,11 @@ def find(environ: Mapping[str, str] = os.environ, search: Sequence[str] | None =
             folders={**tools.folders, **folders},
         )
 
-    return Toolchains(major, with_cuda(toolchain.plain(environ, NOUN)), with_cuda(toolchain.find(environ, NOUN)))
+    return SimcudaToolchains(
+        major,
+        with_cuda(toolchain.find_cpp_toolchain(environ, NOUN)),
+        with_cuda(toolchain.find_torch_toolchain(environ, NOUN)),
+    )
 
 
 def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:

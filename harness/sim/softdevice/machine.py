@@ -22,10 +22,10 @@ _DEFAULT_DEVICES = 2
 _DEFAULT_MEMORY = 1 << 30
 
 
-def devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
+def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """The visible devices, in the order of the variable, and the hidden devices. Raises MachineError."""
-    count = declared.count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
-    memory = declared.memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
+    count = declared.parse_device_count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
+    memory = declared.parse_device_memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
     every = [
         Device(uuid=f"SOFT-{index}", kind=soft.BACKEND.kind, name=soft.BACKEND.label, index=index, memory=memory)
         for index in range(count)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.table import BACKENDS, backend_of
-from harness.core.text import clean
+from harness.core.text import escape_invalid_xml
 from harness.journal import environment, journal
 from harness.journal.events import Event, MergedShard, RunStarted, Waiver
 from harness.journal.journal import JournalContents
@@ -126,7 +126,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def text(value: object) -> str | None:
     """The value if it is a text, without characters that cannot be written."""
-    return clean(value) if isinstance(value, str) else None
+    return escape_invalid_xml(value) if isinstance(value, str) else None
 
 
 def _json(data: bytes) -> object:

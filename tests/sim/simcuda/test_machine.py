@@ -41,7 +41,7 @@ def uuid(index: int) -> str:
 def test_devices_of_the_environment(
     environ: dict[str, str], visible: list[int], hidden: list[int], memory: int
 ) -> None:
-    found = machine.inventory(environ)
+    found = machine.simulated_inventory(environ)
     assert [device.index for device in found.devices] == visible
     assert [device.index for device in found.hidden] == hidden
     assert found.accelerators == found.usable == found.devices
@@ -72,7 +72,7 @@ def test_devices_of_the_environment(
 )
 def test_an_invalid_variable_is_an_error_with_name_and_value(name: str, value: str, expected: str) -> None:
     with pytest.raises(MachineError) as caught:
-        machine.inventory({name: value})
+        machine.simulated_inventory({name: value})
     assert str(caught.value).startswith(f"{name}={value!r}: ")
     assert expected in str(caught.value)
 
@@ -86,9 +86,9 @@ def test_the_run_and_the_runtime_agree_on_the_machine() -> None:
         assert found is not None, name
         return found[1].strip('"')
 
-    (device, *_) = machine.devices({})
+    (device, *_) = machine.simulated_devices({})
     assert constant("name") == device.name
-    assert constant("default_count") == str(len(machine.devices({})))
+    assert constant("default_count") == str(len(machine.simulated_devices({})))
     assert constant("default_memory") == "std::size_t{2} << 30"
     assert constant("least_memory") == "std::size_t{2} << 20"
     assert constant("driver_version") == machine.DRIVER
@@ -97,7 +97,7 @@ def test_the_run_and_the_runtime_agree_on_the_machine() -> None:
 
 
 def _torch_is_built_for(monkeypatch: pytest.MonkeyPatch, cuda: Detected) -> None:
-    monkeypatch.setattr(software, "cuda", lambda: cuda)
+    monkeypatch.setattr(software, "torch_cuda_version", lambda: cuda)
 
 
 def test_a_cpu_build_of_torch_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 )
 def test_a_compiler_that_cannot_be_used_is_reported(environ: dict[str, str], said: str) -> None:
     with pytest.raises(BuildError) as caught:
-        build.build(environ={"PATH": os.environ["PATH"], "HOME": "/h", **environ})
+        build.build_softdevice(environ={"PATH": os.environ["PATH"], "HOME": "/h", **environ})
     assert said in str(caught.value)
 
 
@@ -49,7 +49,7 @@ def test_the_real_library_is_built_by_hand_without_torch() -> None:
     assert float(seconds) >= 0
     assert Path(place) == library
     assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
-    assert build.describe()["key"] == library.parent.name
+    assert build.describe_build()["key"] == library.parent.name
 
 
 def test_the_library_names_no_folder_of_its_build() -> None:

@@ -16,13 +16,13 @@ from types import ModuleType
 def _configure() -> None:
     from harness.sim.simcuda.compiler import settings
 
-    settings.apply()
+    settings.apply_settings()
 
 
 def _register() -> None:
     from harness.sim.simcuda.compiler import scheduling
 
-    scheduling.register()
+    scheduling.register_scheduling()
 
 
 #: What is done when a module has run. The second is the one in which Inductor asks for the code generators of a device:
@@ -65,7 +65,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def watch() -> None:
+def install_import_hook() -> None:
     """Set Inductor up when it is imported, or now if it has been. It stays so for the rest of the process."""
     sys.meta_path.insert(0, _Finder())
     for name, afterwards in _AFTERWARDS.items():

@@ -32,7 +32,7 @@ class _Proxy(cpp.CppKernelProxy):
         return cpp.ParallelDepth(parallel_depth=0, start_depth=max_parallel_depth.start_depth)
 
 
-class Scheduling(cpp.CppScheduling):
+class SimcudaScheduling(cpp.CppScheduling):
     """Generates the kernels of a graph for a device, and their definitions."""
 
     kernel_proxy_cls = _Proxy
@@ -68,12 +68,12 @@ def _no_triton() -> NoReturn:
     raise RuntimeError("0 active drivers: simulated devices run no kernels of Triton")
 
 
-def register() -> None:
+def register_scheduling() -> None:
     """Have Inductor use it for CUDA."""
     torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
     common.register_backend_for_device(
         "cuda",
-        Scheduling,
+        SimcudaScheduling,
         wrapper.PythonWrapperCodegen,
         cpp_wrapper_gpu.CppWrapperGpu,
         wrapper_fxir.WrapperFxCodegen,

@@ -16,7 +16,7 @@ SETTINGS = {
 }
 
 
-def apply() -> None:
+def apply_settings() -> None:
     """Make them the defaults, as far as this release of torch has them.
 
     What is set holds for one thread. A backward pass that compiles does so in a thread of its own.
