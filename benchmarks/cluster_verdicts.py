@@ -80,7 +80,8 @@ def differences(one: Run, many: Run) -> list[str]:
 def shown(name: str, done: Run) -> str:
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in done.ledger.counts.items())
     time_text = f"{done.wall:.0f} s" + (f", {done.cpu:.0f} s of processor time" if done.cpu else "")
-    return f"{name}: exit status {done.status}, {time_text}; {counts}; {format_count(len(done.ledger.findings), 'finding')}"
+    findings = format_count(len(done.ledger.findings), "finding")
+    return f"{name}: exit status {done.status}, {time_text}; {counts}; {findings}"
 
 
 def main() -> int:

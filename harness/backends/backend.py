@@ -19,7 +19,10 @@ class DeviceCounters(Protocol):
     """Reads what the devices of one kind hold for this process."""
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
-        """Values by meter; `full` adds expensive ones. What cannot be read goes to `unreadable`, with the reason."""
+        """Return values by meter; `full` adds expensive ones.
+
+        What cannot be read goes to `unreadable`, with the reason.
+        """
         ...
 
 
@@ -94,7 +97,7 @@ class Backend:
     ignored_meters: tuple[str, ...] = ()
 
     def first_device(self, torch: ModuleType) -> Any:
-        """The `torch.device` of the first visible device of this kind."""
+        """Return the `torch.device` of the first visible device of this kind."""
         return torch.device(self.torch_type, 0) if self.accelerator else torch.device(self.torch_type)
 
     @property

@@ -82,7 +82,7 @@ def _read_counters(
 
 
 def count_private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The number of private pools by device, as readings. `segments`: from `torch.cuda.memory_snapshot`."""
+    """Return the number of private pools by device, as readings. `segments`: from `torch.cuda.memory_snapshot`."""
     owners: dict[int, set[tuple[int, ...]]] = {}
     for segment in segments:
         owner = tuple(segment.get("segment_pool_id", _NO_POOL))
@@ -92,12 +92,12 @@ def count_private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]
 
 
 def torch_uses_cuda(torch: ModuleType) -> bool:
-    """Whether torch uses CUDA in this process, be it simulated or not. Does not initialise it."""
+    """Return whether torch uses CUDA in this process, be it simulated or not. Does not initialise it."""
     return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Whether this process uses GPUs. Does not initialise any."""
+    """Return whether this process uses GPUs. Does not initialise any."""
     return torch_uses_cuda(torch) and simulation.simulated_runtime() is None
 
 

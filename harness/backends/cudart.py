@@ -11,10 +11,10 @@ NO_ERROR = "cudaSuccess"
 
 
 def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
-    """The runtime that torch calls. None where torch has it linked in, or has none.
+    """Return the runtime that torch calls. None where torch has it linked in, or has none.
 
     By the process's own scope if it is there, as for torch itself: then a library that was put in front of the runtime
-    is asked too. Loads nothing.
+    is asked too. Load nothing.
     """
     process = ctypes.CDLL(None)
     if hasattr(process, "cudaPeekAtLastError"):
@@ -29,7 +29,7 @@ def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
 
 
 def last_error_reader(runtime: ctypes.CDLL) -> Callable[[], str]:
-    """A function that names the error of the calling thread that nobody has taken yet, ``cudaSuccess`` for none.
+    """Return a function that names the error of the calling thread that nobody has taken yet, ``cudaSuccess`` for none.
 
     A call that fails leaves it. Torch raises it after its next launch of a kernel, whoever launches.
     """

@@ -25,7 +25,7 @@ class NvmlProcess:
 
 
 def memory_of_process(pids: Sequence[int], listed: Sequence[NvmlProcess]) -> int | str:
-    """The bytes that this process uses, or the reason why they are not known.
+    """Return the bytes that this process uses, or the reason why they are not known.
 
     `pids`: the process ids of this process in nested pid namespaces. NVML may list ids of an outer namespace, which
     cannot be translated here. This process has a context: if NVML lists only one process, it is this one.
@@ -47,7 +47,9 @@ class DriverMemory:
     def read(
         self, torch: ModuleType, memory: Mapping[str, int], unreadable: MutableMapping[str, str]
     ) -> dict[str, int]:
-        """Readings of ``cuda_driver``: what NVML reports, minus what torch's allocator has reserved (from `memory`)."""
+        """Return readings of ``cuda_driver``: what NVML reports, minus what torch's allocator has reserved (from
+        `memory`).
+        """
         values: dict[str, int] = {}
         try:
             if self._handles is None:
@@ -74,7 +76,7 @@ class DriverMemory:
 
 
 def _handle(torch: ModuleType, index: int) -> Any:
-    """The NVML handle of a device. torch gives the UUID without the prefix that NVML needs."""
+    """Return the NVML handle of a device. torch gives the UUID without the prefix that NVML needs."""
     uuid = torch.cuda.get_device_properties(index).uuid
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
@@ -83,7 +85,7 @@ def _handle(torch: ModuleType, index: int) -> Any:
 
 
 def _own_pids() -> list[int]:
-    """The ids of this process in all pid namespaces that /proc shows, innermost first."""
+    """Return the ids of this process in all pid namespaces that /proc shows, innermost first."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("NSpid:"):

@@ -14,7 +14,7 @@ NAME = "Simulated H100 (no GPU)"
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Whether this process uses simulated devices. Does not initialise any."""
+    """Return whether this process uses simulated devices. Does not initialise any."""
     return cuda.torch_uses_cuda(torch) and simulation.simulated_runtime() is not None
 
 

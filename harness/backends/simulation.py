@@ -18,17 +18,17 @@ _SYMBOLS = ctypes.CDLL(None)
 
 
 def simulated_runtime() -> ctypes.CDLL | None:
-    """The simulated CUDA runtime that is loaded into this process; None if there is none."""
+    """Return the simulated CUDA runtime that is loaded into this process; None if there is none."""
     return _SYMBOLS if hasattr(_SYMBOLS, _OWN) else None
 
 
 def loaded_interposer() -> ctypes.CDLL | None:
-    """The library that injects faults in front of the CUDA runtime of this process; None if there is none."""
+    """Return the library that injects faults in front of the CUDA runtime of this process; None if there is none."""
     return _SYMBOLS if hasattr(_SYMBOLS, _FAULTS) else None
 
 
 def faults_struck() -> dict[str, int]:
-    """How often each fault has struck in this process, by name; empty without an interposer."""
+    """Return how often each fault has struck in this process, by name; empty without an interposer."""
     library = loaded_interposer()
     if library is None:
         return {}

@@ -42,7 +42,7 @@ def _module(torch: ModuleType) -> Any:
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Whether this process uses software devices. Does not initialise any."""
+    """Return whether this process uses software devices. Does not initialise any."""
     soft = _module(torch)
     return soft is not None and bool(soft.is_initialized())
 

@@ -18,7 +18,7 @@ DEVICE_VARIABLES = tuple(
 
 
 def backend_of(uuid: str) -> Backend | None:
-    """The kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness.
+    """Return the kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness.
 
     The longest prefix decides: UUIDs of simulated GPUs begin like those of GPUs.
     """
@@ -32,12 +32,12 @@ def backend_of(uuid: str) -> Backend | None:
 
 
 def names(kind: DeviceKind) -> tuple[str, ...]:
-    """What a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
+    """Return what a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
     backend = BACKENDS.get(kind)
     return (kind,) if backend is None else tuple(dict.fromkeys((kind, backend.torch_type)))
 
 
 def labels(uuids: tuple[str, ...] | list[str]) -> str:
-    """The labels of the software devices among these, for reports; empty for runs on GPUs or on the CPU."""
+    """Return the labels of the software devices among these, for reports; empty for runs on GPUs or on the CPU."""
     found = {each.label for uuid in uuids if (each := backend_of(uuid)) is not None and each.software}
     return ", ".join(sorted(found))

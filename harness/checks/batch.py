@@ -7,7 +7,6 @@ growth is a leak only if it goes on from round to round: see `harness.checks.slo
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from harness.checks import growth, trend
@@ -15,8 +14,6 @@ from harness.checks.growth import GrowthLimit, Leak
 from harness.checks.keeping import Keeps
 from harness.checks.meters.table import inflect_noun, meter_of, noun_of
 from harness.checks.slope import sustained_slope
-
-_KIB, _MIB = 1 << 10, 1 << 20
 
 #: For each counted round, for each of its cases, the growth by meter.
 CountedRounds = Sequence[Sequence[Mapping[str, int]]]
@@ -32,66 +29,26 @@ _LEAST = 3
 _MOST_RUNS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """How much a meter may grow: over a batch without a suspicion, and in a repetition without being a leak.
-
-    Each is an amount in bytes or objects, and a further amount for each case. `batch`: None if the meter raises no
-    suspicion by itself. `beyond`: a further amount for each case beyond `MANY`, for a batch.
-    """
-
-    batch: tuple[int, int] | None
-    repetition: tuple[int, int]
-    why: str
-    beyond: int = 0
-
-
 #: Beyond this number of cases a batch is allowed more for each further case: they come from suites that share less.
 MANY = 100
 
-#: For every other meter a batch may not grow at all, and a repetition may grow by the `confirm` of a single case.
-ALLOWANCES: Mapping[str, Allowance] = {
-    "heap_bytes": Allowance(
-        (64 * _KIB, 3 * _KIB // 2),
-        (64 * _KIB, _KIB // 4),
-        "measured in KiB with torch on the CPU: each of 400 cases leaves 0.6 to 2 in its first run, 24 cases together "
-        "at most 82, 9 cases at most 66; each of 1,400 cases, many with optimisers, leaves 2.2; in further runs each "
-        "leaves 0.03 to 0.1, and a new torch.compile 55",
-        beyond=3 * _KIB // 2,
-    ),
-    "mapped_bytes": Allowance(
-        (2 * _MIB, 16 * _KIB),
-        (0, 4 * _KIB),
-        "Python takes arenas of 1 MiB as it needs them; the same cases need one in some rounds, but not in each; 790 "
-        "to 830 cases in any order, a third of them with torch.compile or optimisers, leave 21 to 26 KiB each",
-        beyond=14 * _KIB,
-    ),
-    "cuda_driver": Allowance(
-        (64 * _MIB, _MIB),
-        (_MIB, 0),
-        "kernels are loaded once, at their first use, some MiB at a time; the driver allocates in steps of 2 MiB (from "
-        "what is known of drivers, not measured)",
-    ),
-    "python_blocks": Allowance(None, (2_000, 16), "pytest keeps less than one block for each repeated case"),
-}
-
 
 def allowed_in_batch(name: str, cases: int) -> int | None:
-    """How much a meter may grow over a batch of so many cases; None if it raises no suspicion for a batch."""
+    """Return how much a meter may grow over a batch of so many cases; None if it raises no suspicion for a batch."""
     meter = meter_of(name)
-    allowance = ALLOWANCES.get(meter.name)
-    if allowance is None:
+    rule = meter.batch
+    if rule is None:
         return 0 if meter.suspect is not None else None
-    if allowance.batch is None:
+    if rule.batch is None:
         return None
-    return allowance.batch[0] + cases * allowance.batch[1] + max(0, cases - MANY) * allowance.beyond
+    return rule.batch[0] + cases * rule.batch[1] + max(0, cases - MANY) * rule.beyond
 
 
 def allowed_in_repetition(name: str, cases: int) -> int:
-    """How much a meter may grow whenever so many cases run once more."""
+    """Return how much a meter may grow whenever so many cases run once more."""
     meter = meter_of(name)
-    allowance = ALLOWANCES.get(meter.name)
-    return meter.confirm if allowance is None else allowance.repetition[0] + cases * allowance.repetition[1]
+    rule = meter.batch
+    return meter.confirm if rule is None else rule.repetition[0] + cases * rule.repetition[1]
 
 
 class KeptMemory:
@@ -104,7 +61,7 @@ class KeptMemory:
         self._kept: dict[str, int] = {}
 
     def beyond(self, changes: Mapping[str, int], keeps: Keeps) -> dict[str, int]:
-        """What counts of the changes of one of these cases: growth beyond its limits, decreases beyond all kept."""
+        """Return what counts of the changes of one of these cases: growth beyond its limits, decreases beyond all kept."""
         counted = keeps.beyond(changes)
         for name, change in changes.items():
             total = self._kept.get(name, 0) + change - max(0, counted.get(name, 0))
@@ -164,7 +121,7 @@ class BatchGrowth:
     def total(
         self, collected: Mapping[str, int], torn_down: Mapping[str, int], *, readable: Container[str]
     ) -> dict[str, int]:
-        """The sum by meter; empty for a single case.
+        """Return the sum by meter; empty for a single case.
 
         `readable`: the meters of the last reading. A meter of the process that says nothing once a device is in use has
         counted until then, and is left out.
@@ -189,7 +146,7 @@ class BatchGrowth:
 
 
 def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, int]:
-    """The growth of a batch of so many cases that is worth running them again."""
+    """Return the growth of a batch of so many cases that is worth running them again."""
     found = {}
     for name, amount in grown.items():
         allowed = allowed_in_batch(name, cases)
@@ -199,7 +156,7 @@ def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, i
 
 
 def rank_by_growth(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """The cases that grew, the one most above what a single case may grow by first."""
+    """Return the cases that grew, the one most above what a single case may grow by first."""
 
     def rank(case: str) -> float:
         return -max(amount / (_slack(name) + 1) for name, amount in by_case[case].items())
@@ -210,7 +167,9 @@ def rank_by_growth(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
 def is_explained(
     suspected: Mapping[str, int], by_case: Mapping[str, Mapping[str, int]], acquitted: Container[str], cases: int
 ) -> bool:
-    """Whether a batch of so many cases is not suspicious any more without what the `acquitted` cases have grown by."""
+    """Return whether a batch of so many cases is not suspicious any more without what the `acquitted` cases have grown
+    by.
+    """
     rest = dict(suspected)
     for case, grown in by_case.items():
         if case in acquitted:
@@ -220,7 +179,7 @@ def is_explained(
 
 
 def runs_to_suspect(leak: Leak, cases: int) -> int:
-    """How often so many cases that leak together must run in one process until half of that would be suspected.
+    """Return how often so many cases that leak together must run in one process until half of that would be suspected.
 
     Once, where no number of runs is enough.
     """
@@ -231,14 +190,18 @@ def runs_to_suspect(leak: Leak, cases: int) -> int:
 
 
 def leaks_together(rounds: CountedRounds, among: Sequence[int]) -> list[Leak]:
-    """What the cases at these positions leak together, round after round. Empty with fewer than `COUNTED_ROUNDS` rounds."""
+    """Return what the cases at these positions leak together, round after round.
+
+    Empty with fewer than `COUNTED_ROUNDS` rounds.
+    """
     return _leaks(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
 
 
 def leaks_of_case(rounds: CountedRounds, position: int, among: Sequence[int]) -> list[Leak]:
-    """What the case at `position` leaks, round after round. Leaves out growth that the cases in `among` free again.
+    """Return what the case at `position` leaks, round after round.
 
-    `among`: the positions of all cases that ran, including this one. Empty with fewer than `COUNTED_ROUNDS` rounds.
+    Leave out growth that the cases in `among` free again. `among`: the positions of all cases that ran, including this
+    one. Empty with fewer than `COUNTED_ROUNDS` rounds.
     """
     found = _leaks([each[position] for each in rounds], _slack)
     if not found or len(among) == 1:
@@ -248,17 +211,17 @@ def leaks_of_case(rounds: CountedRounds, position: int, among: Sequence[int]) ->
 
 
 def may_leak_together(rounds: CountedRounds, among: Sequence[int]) -> bool:
-    """Whether further rounds could still show that these cases leak together."""
+    """Return whether further rounds could still show that these cases leak together."""
     return _may_leak(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
 
 
 def may_case_leak(rounds: CountedRounds, position: int) -> bool:
-    """Whether further rounds could still show that the case at `position` leaks."""
+    """Return whether further rounds could still show that the case at `position` leaks."""
     return _may_leak([each[position] for each in rounds], _slack)
 
 
 def leak_excess(leak: Leak) -> float:
-    """How many times the allowance of one case the leak is."""
+    """Return how many times the allowance of one case the leak is."""
     return leak.amount / (_slack(leak.meter) + 1)
 
 
@@ -279,7 +242,7 @@ def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Leak]:
-    """The meters that go on growing, of the growth in each round."""
+    """Return the meters that go on growing, of the growth in each round."""
     if len(series) < COUNTED_ROUNDS:
         return []
     found = []

@@ -35,7 +35,7 @@ class DumpLater:
         faulthandler.cancel_dump_traceback_later = cancel_dump_traceback_later
 
     def disarm(self) -> bool:
-        """Cancel it. Returns whether it would have fired."""
+        """Cancel it. Return whether it would have fired."""
         if not self._until:
             return False
         would_fire = clock.monotonic() < self._until

@@ -29,7 +29,7 @@ GrowthLimit = Callable[[str], int]
 
 
 def confirm_limit(name: str) -> int:
-    """The growth that one case must exceed in every repetition."""
+    """Return the growth that one case must exceed in every repetition."""
     return meter_of(name).confirm
 
 
@@ -72,7 +72,7 @@ def classify_growth(
     - Growth that comes and goes is unsteady: a cache that is filled and emptied, a slow thread, or a rare leak that
       needs more repetitions to show.
 
-    `noun` is what the text calls the growth. Raises GrowthError when no repetition is left to count.
+    `noun` is what the text calls the growth. Raise GrowthError when no repetition is left to count.
     """
     counted = series[warmup:]
     if not counted:
@@ -83,7 +83,8 @@ def classify_growth(
     times = sum(grew)
     if all(grew[warmup:]):
         smallest, middle, largest = min(counted), median_low(counted), max(counted)
-        text = f"{format_quantity(middle, unit)} more {inflect_noun(noun, middle)} after each of {len(counted)} repetitions"
+        more = f"{format_quantity(middle, unit)} more {inflect_noun(noun, middle)}"
+        text = f"{more} after each of {len(counted)} repetitions"
         if smallest != largest:
             text += f" ({format_quantity(smallest, unit)} to {format_quantity(largest, unit)})"
         return GrowthVerdict(GrowthShape.LEAK, middle, text)
@@ -112,9 +113,9 @@ class Leak:
 def classify_meters(
     repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP_REPETITIONS, allowed: GrowthLimit = confirm_limit
 ) -> dict[str, GrowthVerdict]:
-    """The judgement on every meter that changed in a repetition, in the order of the table.
+    """Return the judgement on every meter that changed in a repetition, in the order of the table.
 
-    `repeated`: the result of `growths` for each repetition. Raises GrowthError, as `classify_growth` does.
+    `repeated`: the result of `growths` for each repetition. Raise GrowthError, as `classify_growth` does.
     """
     names = sorted({name for growths in repeated for name in growths}, key=_position)
     found = {}
@@ -132,12 +133,12 @@ def confirmed_leaks(
     warmup: int = WARMUP_REPETITIONS,
     allowed: GrowthLimit = confirm_limit,
 ) -> list[Leak]:
-    """The leaks of a case. The one that points most clearly at its cause comes first.
+    """Return the leaks of a case. The one that points most clearly at its cause comes first.
 
     `first`: the growths in the original run, which made the case suspected. `repeated`: all growths of each repetition,
     in one fresh process. Only the repetitions decide: a meter that grows each time is a leak even if it was not
     suspected; a suspected one that does not grow each time is none. A leak that another meter sees more directly is
-    left out. Raises GrowthError.
+    left out. Raise GrowthError.
     """
     return drop_covered_leaks(
         Leak(name, growth.amount, f"{growth.text}{_in_original_run(first, name)}")
@@ -149,13 +150,13 @@ def confirmed_leaks(
 def may_still_leak(
     repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP_REPETITIONS, allowed: GrowthLimit = confirm_limit
 ) -> bool:
-    """Whether further repetitions could still show a leak: some meter has grown in each that counts so far."""
+    """Return whether further repetitions could still show a leak: some meter has grown in each that counts so far."""
     counted = repeated[warmup:]
     return not counted or any(all(each.get(name, 0) > allowed(name) for each in counted) for name in counted[0])
 
 
 def drop_covered_leaks(leaks: Iterable[Leak]) -> list[Leak]:
-    """The leaks in the order of the table, without those that another meter sees more directly."""
+    """Return the leaks in the order of the table, without those that another meter sees more directly."""
     found = {leak.meter: leak for leak in sorted(leaks, key=lambda leak: _position(leak.meter))}
     return [leak for leak in found.values() if not _is_covered(leak, found)]
 

@@ -53,7 +53,7 @@ class StateInspector:
     def end(
         self, case: str = "", *, levels: bool = False, keeps: Keeps | None = None, has_raised: bool = False
     ) -> tuple[list[StateProblem], dict[str, int]]:
-        """The state that has changed, and by meter the suspicious growth. Restores the state where that is safe.
+        """Return the state that has changed, and by meter the suspicious growth. Restore the state where that is safe.
 
         `case`: the id of the case that has run.
         With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
@@ -90,7 +90,7 @@ class StateInspector:
         return self._batch.several
 
     def unreadable(self) -> list[str]:
-        """What could not be read, and why. Each is reported once."""
+        """Return what could not be read, and why. Each is reported once."""
         if not self._guard.unreadable and (self._meters is None or not self._meters.unreadable):
             return []
         found = {f"state {position}": why for position, why in self._guard.unreadable.items()}
@@ -141,10 +141,10 @@ class StateInspector:
 
 
 def _levels(reading: MeterReading) -> dict[str, int]:
-    """The values that are useful over many repetitions. Two of them are read here only."""
+    """Return the values that are useful over many repetitions. Two of them are read here only."""
     values = {
         "python_blocks": sys.getallocatedblocks(),
         "resident_bytes": meters_process.resident_bytes(),
         **reading.values,
     }
-    return {name: value for name, value in values.items() if trend.watched(name) is not None}
+    return {name: value for name, value in values.items() if trend.trend_rule_of(name) is not None}

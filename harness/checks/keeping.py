@@ -7,22 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.checks.meters.table import METERS_BY_NAME
 from harness.core.errors import HarnessError
 
 _SIZE = re.compile(r"(\d{1,9})(KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-#: Where blocks are counted and not measured, the bytes of one: on average in Python's allocator, at least in torch's.
-_BLOCKS = {"python_blocks": 64, "cuda_active_blocks": 512, "soft_active_blocks": 512}
-
-#: What can be named, and for each the meters that it is about. Threads, descriptors, files and shared memory are never
-#: kept. What torch's allocator has in reserve for a device follows from what tensors have there.
-KEEPS_GROUPS = {
-    "tensors": ("tensors",),
-    "host": ("tensor_bytes", "heap_bytes", "mapped_bytes", "python_blocks"),
-    "pinned": ("pinned_bytes", "pinned_reserved"),
-    "device": ("cuda_allocated", "cuda_active_blocks", "soft_allocated", "soft_active_blocks"),
-    "streams": ("cuda_streams",),
-}
+#: The arguments of the mark. Each stands for the meters that name it in `harness.checks.meters.table`.
+KEEPS_GROUPS = ("tensors", "host", "pinned", "device", "streams")
 #: What is named by a number, and not by a size.
 _COUNTED = ("tensors", "streams")
 #: What is kept without a limit where the mark names nothing.
@@ -45,15 +36,13 @@ class Keeps:
         return f"{self.reason} (at most {limits} a repetition)"
 
     def allowance(self, meter: str) -> int | None:
-        """How much a meter may grow in a repetition. None: without limit. 0: the case does not keep it."""
-        base = meter.partition("[")[0]
-        for name, meters in KEEPS_GROUPS.items():
-            if base in meters:
-                if self.most:
-                    most = self.most.get(name, 0)
-                    return most // _BLOCKS.get(base, 1)
-                return None if name in _UNNAMED else 0
-        return 0
+        """Return how much a meter may grow in a repetition. None: without limit. 0: the case does not keep it."""
+        entry = METERS_BY_NAME.get(meter.partition("[")[0])
+        if entry is None or not entry.keeps:
+            return 0
+        if self.most:
+            return self.most.get(entry.keeps, 0) // entry.block_bytes
+        return None if entry.keeps in _UNNAMED else 0
 
     def beyond(self, changes: Mapping[str, int]) -> dict[str, int]:
         """Of what changed in one repetition, by meter, what the case has not said. A decrease stays as it is."""
@@ -67,7 +56,7 @@ class Keeps:
 
 
 def parse_keeps_mark(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps:
-    """The mark with these arguments. `where`: file and line of the case. Raises HarnessError."""
+    """Return the mark with these arguments. `where`: file and line of the case. Raise HarnessError."""
     named = dict(kwargs)
     reasons = [*args, *([named.pop("reason")] if "reason" in named else [])]
     if len(reasons) != 1 or not isinstance(reasons[0], str) or not reasons[0].strip():

@@ -28,7 +28,7 @@ from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
 from harness.checks.meters.holders import describe_holders
 from harness.checks.meters.table import format_quantity
-from harness.core.text import single_line
+from harness.core.text import format_count, single_line
 
 #: Lines for one meter, and frames of one stack.
 MAX_LINES = 5
@@ -80,7 +80,7 @@ class GrowthOrigins:
         self._traces = tracemalloc.take_snapshot() if tracemalloc.is_tracing() else None
 
     def of(self, meters: Iterable[str]) -> dict[str, list[str]]:
-        """Some lines of text for each meter that can be explained. Equal lines are counted.
+        """Return some lines of text for each meter that can be explained. Equal lines are counted.
 
         What two of the meters count is explained under one of them.
         """
@@ -112,7 +112,7 @@ class GrowthOrigins:
         return []
 
     def _new_tensors(self) -> list[str]:
-        """Each with what holds it. A search takes some 10 ms per step, so only shown tensors get one."""
+        """Return each with what holds it. A search takes some 10 ms per step, so only shown tensors get one."""
         known = self._tensors
         new = [tensor for tensor in _tensors() if (ref := known.get(id(tensor))) is None or ref() is not tensor]
         gc.unfreeze()
@@ -152,7 +152,7 @@ class GrowthOrigins:
 
 
 def describe_allocations(stacks: Iterable[tuple[int, int, CallStack]]) -> list[str]:
-    """A line for each stack with all that it allocated, the largest first.
+    """Return a line for each stack with all that it allocated, the largest first.
 
     `stacks`: bytes, blocks, and frames, innermost first. An empty stack has only frames of libraries or the harness,
     and is left out.
@@ -164,13 +164,13 @@ def describe_allocations(stacks: Iterable[tuple[int, int, CallStack]]) -> list[s
             sums[stack] = (bytes_ + size, blocks + count)
     ranked = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
     return [
-        f"{format_quantity(size, 'bytes')} in {count} {'block' if count == 1 else 'blocks'} allocated at {' < '.join(stack)}"
+        f"{format_quantity(size, 'bytes')} in {format_count(count, 'block')} allocated at {' < '.join(stack)}"
         for stack, (size, count) in ranked
     ]
 
 
 def new_cuda_blocks(before: Mapping[str, Any], after: Mapping[str, Any], libraries: tuple[str, ...] = ()) -> list[str]:
-    """A line for each stack that allocated CUDA memory in use `after` and not `before`, the most bytes first.
+    """Return a line for each stack that allocated CUDA memory in use `after` and not `before`, the most bytes first.
 
     Both come from `torch.cuda.memory._snapshot`, `after` with history on. A block without a stack is described by the
     pool and stream of its segment. Files under `libraries` are left out, as in `caller_frames`.
@@ -199,16 +199,16 @@ def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any
 
 
 def caller_frames(frames: Sequence[tuple[str, int, str]], libraries: tuple[str, ...] = ()) -> CallStack:
-    """The frames that show who asked, from frames of file, line and function, innermost first.
+    """Return the frames that show who asked, from frames of file, line and function, innermost first.
 
-    Leaves out files whose path begins with one of `libraries`, unless there are no others.
+    Leave out files whose path begins with one of `libraries`, unless there are no others.
     """
     own = [frame for frame in frames if not frame[0].startswith(libraries)] if libraries else frames
     return tuple(f"{file}:{line} {name}".strip() for file, line, name in (own or frames)[:MAX_FRAMES])
 
 
 def describe_mappings(before: Iterable[_Mapping], after: Iterable[_Mapping]) -> list[str]:
-    """A line for each file whose mapped memory grew, the most first. Memory without a file is anonymous."""
+    """Return a line for each file whose mapped memory grew, the most first. Memory without a file is anonymous."""
     sizes: dict[str, int] = {}
     for sign, mappings in ((-1, before), (1, after)):
         for mapping in mappings:
@@ -223,7 +223,7 @@ def _tensors() -> list[Any]:
 
 
 def _describe(tensor: Any) -> str:
-    """Type, shape, device and size of a tensor. Runs no code of a subclass."""
+    """Return type, shape, device and size of a tensor. Run no code of a subclass."""
     torch = sys.modules["torch"]
     if isinstance(tensor, torch.UntypedStorage):
         return f"storage on {tensor.device}, {format_quantity(tensor.nbytes(), 'bytes')}"
@@ -243,7 +243,7 @@ def _cuda_snapshot() -> Mapping[str, Any]:
 
 
 def _tasks() -> list[tuple[int, str]]:
-    """The threads of this process: the id and the name of each in the kernel."""
+    """Return the threads of this process: the id and the name of each in the kernel."""
     tasks = []
     for task in os.listdir("/proc/self/task"):
         try:
@@ -274,14 +274,14 @@ def _mappings() -> list[_Mapping]:
 
 
 def _library_paths() -> tuple[str, ...]:
-    """Prefixes of the paths of files that do not show who asked: libraries, the harness, frozen modules."""
+    """Return prefixes of the paths of files that do not show who asked: libraries, the harness, frozen modules."""
     homes = [getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES]
     library = sysconfig.get_path("stdlib") + os.sep
     return ("<frozen ", library, *(os.path.dirname(home) + os.sep for home in homes if home))
 
 
 def _summed(lines: Sequence[str]) -> list[str]:
-    """Each line once, with its number, up to `MAX_LINES` lines."""
+    """Return each line once, with its number, up to `MAX_LINES` lines."""
     counts = Counter(lines)
     shown = [line if count == 1 else f"{count} times: {line}" for line, count in counts.items()]
     more = len(shown) - MAX_LINES
@@ -294,6 +294,6 @@ def _stack_of(frame: FrameType | None) -> CallStack:
 
 
 def _traced(trace: tracemalloc.Traceback, libraries: tuple[str, ...]) -> CallStack:
-    """The frames that show who asked; empty where all are frames of libraries or of the harness."""
+    """Return the frames that show who asked; empty where all are frames of libraries or of the harness."""
     frames = [(frame.filename, frame.lineno, "") for frame in reversed(trace)]
     return caller_frames(frames, libraries) if any(not frame[0].startswith(libraries) for frame in frames) else ()

@@ -85,7 +85,7 @@ class ProcessState:
 
 
 def descriptor_identity(descriptor: int) -> tuple[int, int] | None:
-    """Returns device and inode of a descriptor, None if it is closed."""
+    """Return device and inode of a descriptor, None if it is closed."""
     try:
         status = fstat(descriptor)
     except OSError:
@@ -104,7 +104,7 @@ def _folder_identity(path: str) -> tuple[int, int] | None:
 
 
 def capture_process_state(descriptors: Iterable[int], temp: str = "") -> ProcessState:
-    """Returns the current state. `descriptors` are those that a case must not touch, `temp` is the temporary folder."""
+    """Return the current state. `descriptors` are those that a case must not touch, `temp` is the temporary folder."""
     try:
         folder = getcwd()
     except OSError:  # it was removed
@@ -119,7 +119,7 @@ def capture_process_state(descriptors: Iterable[int], temp: str = "") -> Process
 
 
 def compare_process_states(before: ProcessState, after: ProcessState) -> list[StateProblem]:
-    """Returns the changes that a case did not restore."""
+    """Return the changes that a case did not restore."""
     changes = []
     if before.folder != after.folder:
         changes.append(f"left the working folder at {after.folder or 'a removed folder'!r} (was {before.folder!r})")
@@ -140,7 +140,7 @@ def compare_process_states(before: ProcessState, after: ProcessState) -> list[St
 
 
 def replaced_streams(before: Sequence[object], after: Sequence[object]) -> list[StateProblem]:
-    """Returns a problem for each of Python's standard streams that is not the same open file any more."""
+    """Return a problem for each of Python's standard streams that is not the same open file any more."""
     problems = []
     for name, was, now in zip(("sys.stdin", "sys.stdout", "sys.stderr"), before, after, strict=True):
         if now is not was:
@@ -188,7 +188,7 @@ def wait_for_exec(pids: Iterable[int], starting: Callable[[int], bool], pause: C
 def leaked_children(
     before: Iterable[int], now: Iterable[int], describe: Callable[[int], tuple[str, str] | None], own: str
 ) -> list[StateProblem]:
-    """Returns a problem for each new child that still runs, except for helpers that libraries keep.
+    """Return a problem for each new child that still runs, except for helpers that libraries keep.
 
     `describe` returns state letter and command line of a process. `own` is the command line of this process, which its
     forks have too. A zombie (state Z) holds only its pid, and is no problem.
@@ -205,7 +205,7 @@ def leaked_children(
 
 
 def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
-    """Returns text about a process that does not end although it was killed: what it is and in which state.
+    """Return text about a process that does not end although it was killed: what it is and in which state.
 
     `state` is a letter of proc(5). `wait_channel` is the kernel function in which it sleeps, or an empty string.
     """
@@ -214,6 +214,6 @@ def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
 
 
 def describe_stuck(pid: int) -> str:
-    """Returns `stuck_text` for the current state of a process."""
+    """Return `stuck_text` for the current state of a process."""
     state, command = linux.describe_process(pid) or ("X", "")
     return stuck_text(pid, command, state, linux.kernel_wait_channel(pid))

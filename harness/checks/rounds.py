@@ -64,7 +64,7 @@ class GrowthRounds:
 
 
 def _functions_of_jit() -> int:
-    """How many functions torch.jit has compiled; 0 where this release of torch cannot say."""
+    """Return how many functions torch.jit has compiled; 0 where this release of torch cannot say."""
     unit = getattr(sys.modules.get("torch.jit._state"), "_python_cu", None)
     functions = getattr(unit, "get_functions", None)
     return 0 if functions is None else len(functions())

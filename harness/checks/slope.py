@@ -29,7 +29,7 @@ class Slope:
 
 
 def theil_sen_slope(values: Sequence[int]) -> Slope:
-    """The slope of at least two readings, in order. Fewer than seven have no finite interval."""
+    """Return the slope of at least two readings, in order. Fewer than seven have no finite interval."""
     length = -(-len(values) // _MAX_POINTS)
     middles = [median_low(values[start : start + length]) for start in range(0, len(values) - length + 1, length)]
     slopes = sorted((later - earlier) / (j - i) for (i, earlier), (j, later) in combinations(enumerate(middles), 2))
@@ -41,7 +41,7 @@ def theil_sen_slope(values: Sequence[int]) -> Slope:
 
 
 def sustained_slope(values: Sequence[int], step: float) -> Slope | None:
-    """The slope of readings that go on growing by more than `step` each time; None if that is not shown.
+    """Return the slope of readings that go on growing by more than `step` each time; None if that is not shown.
 
     It is shown if the whole interval of the slope is above `step`, and if the medians of the thirds rise both times, by
     at least half of what the slope predicts. A single step, a saw-tooth, and growth that slows down do not meet this.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
 
-from harness.checks.meters.table import Unit, format_quantity, inflect_noun, meter_of
+from harness.checks.meters.table import METERS, Meter, TrendRule, Unit, format_quantity, inflect_noun
 from harness.checks.slope import sustained_slope
 
 #: The first repetitions do not count: they create what the later ones reuse.
@@ -19,50 +19,26 @@ WARMUP_REPETITIONS = 3
 #: Fewer repetitions in one process say nothing: the counted ones are compared by thirds, of at least three each.
 MIN_REPETITIONS = WARMUP_REPETITIONS + 9
 
-_KIB = 1 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A meter that is useful over many repetitions. Growth counts if it exceeds `step` bytes or objects in each.
-
-    `words`: what it measures.
-    """
-
-    step: int
-    words: str
-    unit: Unit
-
-
-def _metered(name: str, step: int) -> Watched:
-    meter = meter_of(name)
-    return Watched(step, inflect_noun(meter.noun, 0), meter.unit)
-
-
-# Growth is reported in this order: what points most clearly at its cause comes first. The steps above zero are well
-# above what 407 cases left behind when they ran 30 times on the CPU: 160 bytes of malloc memory, 24 blocks of Python's
-# allocator, 7 KiB of resident memory. The steps for CUDA have not been measured.
-WATCHED: Mapping[str, Watched] = {
-    "tensor_bytes": _metered("tensor_bytes", 0),
-    "cuda_allocated": _metered("cuda_allocated", 0),
-    "soft_allocated": _metered("soft_allocated", 0),
-    "pinned_bytes": _metered("pinned_bytes", 0),
-    "threads": _metered("threads", 0),
-    "descriptors": _metered("descriptors", 0),
-    "heap_bytes": _metered("heap_bytes", _KIB // 2),
-    "python_blocks": _metered("python_blocks", 100),
-    "cuda_reserved": _metered("cuda_reserved", 16 * _KIB),
-    "cuda_driver": _metered("cuda_driver", 16 * _KIB),
-    "soft_reserved": _metered("soft_reserved", 16 * _KIB),
-    "mapped_bytes": _metered("mapped_bytes", 16 * _KIB),
-    "resident_bytes": Watched(32 * _KIB, "resident memory of the process", "bytes"),
+#: Read for trends only. 407 cases that ran 30 times on the CPU left 7 KiB.
+_RESIDENT = Meter(
+    "resident_bytes",
+    "bytes",
+    "resident memory of the process",
+    "full",
+    None,
+    0,
+    "read for trends only",
+    trend=TrendRule(32 << 10, 13),
+)
+#: The meters that are useful over many repetitions, and for each its rule.
+TREND_RULES: Mapping[str, tuple[Meter, TrendRule]] = {
+    meter.name: (meter, meter.trend) for meter in (*METERS, _RESIDENT) if meter.trend is not None
 }
-_ORDER = {name: position for position, name in enumerate(WATCHED)}
 
 
-def watched(name: str) -> Watched | None:
-    """The entry for a name in a reading, such as ``cuda_allocated[0]``; None when the meter is not watched."""
-    return WATCHED.get(name.partition("[")[0])
+def trend_rule_of(name: str) -> tuple[Meter, TrendRule] | None:
+    """Return meter and rule for a name in a reading, such as ``cuda_allocated[0]``; None if it has no trend."""
+    return TREND_RULES.get(name.partition("[")[0])
 
 
 class TrendShape(StrEnum):
@@ -122,7 +98,7 @@ def classify_trend(values: Sequence[int], *, step: int = 0, unit: Unit = "count"
 
 
 def format_slope(slope: float, unit: Unit) -> str:
-    """A slope as a report shows it: ``4.1 KiB``, ``504``, ``0.5``."""
+    """Return a slope as a report shows it: ``4.1 KiB``, ``504``, ``0.5``."""
     if unit == "bytes" or slope >= 10:
         return format_quantity(round(slope), unit)
     return f"{slope:.2f}".rstrip("0").rstrip(".")
@@ -150,7 +126,8 @@ class MeterSeries:
     executor: str
     values: tuple[int, ...]
     trend: Trend
-    about: Watched
+    about: Meter
+    rule: TrendRule
 
     @property
     def unit(self) -> Unit:
@@ -159,11 +136,12 @@ class MeterSeries:
     @property
     def text(self) -> str:
         """One line."""
-        return f"{self.meter}: {self.about.words} {self.trend.text}"
+        return f"{self.meter}: {inflect_noun(self.about.noun, 0)} {self.trend.text}"
 
 
 def trend_series(samples: Iterable[LevelSample]) -> list[MeterSeries]:
-    """All series of a case, from its samples in order: worst shape first, then the longest, then the clearest cause.
+    """Return all series of a case, from its samples in order: worst shape first, then the longest, then the clearest
+    cause.
 
     There is one per meter and executor: values of different processes cannot be compared. Series that do not grow are
     ordered by how far they moved, measured in steps of their meter. Meters that are not watched are left out.
@@ -173,16 +151,17 @@ def trend_series(samples: Iterable[LevelSample]) -> list[MeterSeries]:
         for name, value in sample.values.items():
             values.setdefault((sample.executor, name), []).append(value)
     found = []
-    for (executor, name), each in values.items():
-        if (about := watched(name)) is not None:
-            trend = classify_trend(each, step=about.step, unit=about.unit)
-            found.append(MeterSeries(name, executor, tuple(each), trend, about))
+    for (executor, name), levels in values.items():
+        if (entry := trend_rule_of(name)) is not None:
+            meter, rule = entry
+            trend = classify_trend(levels, step=rule.step, unit=meter.unit)
+            found.append(MeterSeries(name, executor, tuple(levels), trend, meter, rule))
     return sorted(found, key=_rank)
 
 
 def _rank(each: MeterSeries) -> tuple[int, float, int, int, str]:
     rank = _SHAPE_RANK[each.trend.shape]
-    moved = (max(each.values) - min(each.values)) / max(each.about.step, 1)
+    moved = (max(each.values) - min(each.values)) / max(each.rule.step, 1)
     if each.trend.shape in (TrendShape.GROWS, TrendShape.SHORT):
         moved = 0.0
-    return rank, -moved, -len(each.values), _ORDER[each.meter.partition("[")[0]], each.meter
+    return rank, -moved, -len(each.values), each.rule.rank, each.meter

@@ -53,7 +53,8 @@ def package(
     manifest = run.write(out)
     results = manifest.results
     print(
-        f"packed {format_count(len(manifest.files) + 1, 'file')} into {escape_invalid_xml(str(out))} ({out.stat().st_size} bytes): "
+        f"packed {format_count(len(manifest.files) + 1, 'file')} into {escape_invalid_xml(str(out))} "
+        f"({out.stat().st_size} bytes): "
         f"{results.verdict}, {format_count(results.cases, 'case')}, device {manifest.claim.device}"
     )
     if manifest.left_out:
@@ -130,7 +131,8 @@ def verify(
         else:
             there = f"; {signature.path_of(evidence)} was not examined" if signature.path_of(evidence).exists() else ""
             print(
-                f"  not shown: who made it, and that nobody wrote all of it anew; that takes --signers{escape_invalid_xml(there)}"
+                "  not shown: who made it, and that nobody wrote all of it anew; that takes "
+                f"--signers{escape_invalid_xml(there)}"
             )
         if extract is not None:
             verification.extract(file, extract)

@@ -316,7 +316,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
             "yellow",
         )
     for unknown in contents.unknown[:20]:
-        what = f"line {unknown.number} of the journal has the unknown kind {single_line(unknown.kind)!r} and was ignored"
+        kind = single_line(unknown.kind)
+        what = f"line {unknown.number} of the journal has the unknown kind {kind!r} and was ignored"
         line(f"{what}: use a newer harness to read it", "yellow")
     for result in ledger.lists:
         line(result.text)

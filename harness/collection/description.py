@@ -83,7 +83,7 @@ class CollectionDescription:
 
 
 def write_description(path: Path, description: CollectionDescription) -> None:
-    """Write the file. A reader finds all of it or nothing. Raises WriteError."""
+    """Write the file. A reader finds all of it or nothing. Raise WriteError."""
     new = path.with_name(f".{path.name}")
     with convert_to_write_error(repr(str(path))), new.open("w", encoding="ascii") as file:
         file.writelines(json.dumps(line, separators=(",", ":"), default=repr) + "\n" for line in _lines(description))
@@ -92,7 +92,7 @@ def write_description(path: Path, description: CollectionDescription) -> None:
 
 
 def read_description(path: Path) -> CollectionDescription:
-    """Returns the description in a file. Raises DescriptionError."""
+    """Return the description in a file. Raise DescriptionError."""
     with _reading(path), path.open(encoding="ascii") as file:
         lines = [json.loads(line) for line in file]
         head, tables, *modules = lines
@@ -108,20 +108,20 @@ def read_description(path: Path) -> CollectionDescription:
 
 
 def read_collection_hash(path: Path) -> str:
-    """Returns the hash of the description in a file. Raises DescriptionError."""
+    """Return the hash of the description in a file. Raise DescriptionError."""
     with _reading(path), path.open(encoding="ascii") as file:
         return str(json.loads(file.readline())["hash"])
 
 
 def note_collecting_file(path: Path, name: str) -> None:
-    """Write down, beside the description at `path`, which test file is collected now. Raises WriteError."""
+    """Write down, beside the description at `path`, which test file is collected now. Raise WriteError."""
     current = path.with_name(_CURRENT)
     with convert_to_write_error(repr(str(current))):
         current.write_text(name, encoding="utf-8", errors="backslashreplace")
 
 
 def last_collecting_file(path: Path) -> str:
-    """Returns the test file that was collected last, or an empty string."""
+    """Return the test file that was collected last, or an empty string."""
     try:
         return path.with_name(_CURRENT).read_text(encoding="utf-8")
     except OSError:
@@ -191,7 +191,7 @@ def _node_from(line: PlainDict) -> NodeRecord:
 
 
 def sort_by_order(items: Sequence[_Item], ids: Sequence[str], order: Sequence[str]) -> list[_Item]:
-    """Returns the items in the given order of their `ids`. Items whose id is not in it come last, as they were.
+    """Return the items in the given order of their `ids`. Items whose id is not in it come last, as they were.
 
     An id may be there several times (``--keep-duplicates``).
     """

@@ -44,7 +44,7 @@ class IgnoredMarksPlugin:
 
 
 def ignored_marks_warning(tests: int, marks: Mapping[str, int]) -> str:
-    """The warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
+    """Return the warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
     on = ", ".join(f"{name} on {marks[name]}" for name in _MARKS if marks.get(name))
     return (
         f"harness: not active for {tests} tests with its marks, so the marks had no effect: {on}; "
@@ -53,7 +53,7 @@ def ignored_marks_warning(tests: int, marks: Mapping[str, int]) -> str:
 
 
 def _ours(config: pytest.Config) -> frozenset[str]:
-    """The marks that only the harness has declared."""
+    """Return the marks that only the harness has declared."""
     others = {
         line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers") if line not in MARKERS
     }
@@ -61,6 +61,9 @@ def _ours(config: pytest.Config) -> frozenset[str]:
 
 
 def _marks(item: pytest.Item, ours: frozenset[str]) -> set[str]:
-    """The marks in `ours` that a test has. A ``requires`` with positional arguments is not ours: ours has keywords."""
+    """Return the marks in `ours` that a test has.
+
+    A ``requires`` with positional arguments is not ours: ours has keywords.
+    """
     marks = (mark for mark in item.iter_markers() if mark.name in ours)
     return {mark.name for mark in marks if mark.name != "requires" or (mark.kwargs and not mark.args)}

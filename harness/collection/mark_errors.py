@@ -12,7 +12,7 @@ from harness.gating import requirements, waivers
 
 
 def find_mark_errors(item: pytest.Item) -> list[str]:
-    """Returns a sentence, with the id of the case, for each of its marks that cannot be used."""
+    """Return a sentence, with the id of the case, for each of its marks that cannot be used."""
     errors = []
     if not scope.is_named_by_user(item.config):  # nobody here can change the marks of other suites
         errors += [f"{item.nodeid}: {error}" for error in fixtures.misspelt_marks(item)]

@@ -85,13 +85,13 @@ class DescribedModule(pytest.File):
 def make_described_module(
     parent: pytest.Collector, path: Path, modules: Mapping[str, NodeRecord], marks: DescribedMarks
 ) -> DescribedModule:
-    """Returns the stand-in for the test file at `path`."""
+    """Return the stand-in for the test file at `path`."""
     made: DescribedModule = DescribedModule.from_parent(parent, path=path, record=modules.get(str(path)), marks=marks)
     return made
 
 
 def described_report(collector: pytest.Collector) -> pytest.CollectReport | None:
-    """Returns the zygote's report on a collector that failed or skipped itself, otherwise None."""
+    """Return the zygote's report on a collector that failed or skipped itself, otherwise None."""
     if not isinstance(collector, (DescribedModule, DescribedClass)) or collector.record is None:
         return None
     if collector.record.report is None:

@@ -22,7 +22,7 @@ class OpaqueValue:
 
 
 def encode_plain(value: object) -> object:
-    """Returns a JSON value for `value`. An instance of a subclass of a plain type keeps its value, not its class."""
+    """Return a JSON value for `value`. An instance of a subclass of a plain type keeps its value, not its class."""
     return _encode(value, 0)
 
 
@@ -46,7 +46,9 @@ def _encode(value: object, depth: int) -> object:
 
 
 def decode_plain(value: object) -> object:
-    """Returns the value that `encode_plain` was given, with an `OpaqueValue` in the place of each value that is not plain."""
+    """Return the value that `encode_plain` was given, with an `OpaqueValue` in the place of each value that is not
+    plain.
+    """
     match value:
         case list():
             return [decode_plain(each) for each in value]

@@ -32,7 +32,7 @@ _KNOWN = frozenset(
 
 
 def plugins_that_need_items(manager: pytest.PytestPluginManager, root: Path) -> list[str]:
-    """Returns one reason for each plugin that needs real items. Paths are relative to `root`."""
+    """Return one reason for each plugin that needs real items. Paths are relative to `root`."""
     found: dict[str, list[str]] = {}
     for hook in ITEM_HOOKS:
         for implementation in getattr(manager.hook, hook).get_hookimpls():
@@ -43,12 +43,12 @@ def plugins_that_need_items(manager: pytest.PytestPluginManager, root: Path) -> 
 
 
 def needs_items_reason(plugin: str, hooks: Sequence[str]) -> str:
-    """Returns why a plugin needs real items."""
+    """Return why a plugin needs real items."""
     return f"{plugin} implements {', '.join(hooks)}"
 
 
 def collects_itself_text(reasons: Iterable[str]) -> str:
-    """Returns the sentence for a user about a run in which each process collects for itself."""
+    """Return the sentence for a user about a run in which each process collects for itself."""
     return f"each pytest process imports and collects the tests itself, since {'; '.join(reasons)}"
 
 

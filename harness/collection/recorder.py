@@ -84,7 +84,7 @@ class CollectionRecorder:
             self._warnings.append(reports.pack_warning(warning_message, when))
 
     def write(self, ended: str = "") -> None:
-        """Write the description. `ended`: how pytest ended, if it did before its run loop. Raises WriteError."""
+        """Write the description. `ended`: how pytest ended, if it did before its run loop. Raise WriteError."""
         if self._session is None:
             return
         config = self._session.config
@@ -140,7 +140,7 @@ class CollectionRecorder:
 
 
 def restore_deselected(order: Sequence[str], collected: Sequence[str]) -> list[str]:
-    """Returns the `order` with all that was `collected`: what it lacks stands behind what was collected before it.
+    """Return the `order` with all that was `collected`: what it lacks stands behind what was collected before it.
 
     So a plugin that deselects tests, here and in a supervisor, finds the same list in both.
     """
@@ -181,7 +181,7 @@ class _Marks:
         self._kept: list[pytest.Mark] = []  # an object that is gone could have the same id as a later one
 
     def place(self, mark: pytest.Mark) -> int:
-        """Returns the position of a mark in `records`."""
+        """Return the position of a mark in `records`."""
         place = self._places.get(id(mark))
         if place is None:
             place = self._places[id(mark)] = len(self.records)

@@ -30,19 +30,19 @@ class CaseScope:
 
     @classmethod
     def of(cls, config: pytest.Config) -> CaseScope:
-        """The scope of a session. It is computed once."""
+        """Return the scope of a session. It is computed once."""
         if _SCOPE not in config.stash:
             config.stash[_SCOPE] = cls(config)
         return config.stash[_SCOPE]
 
     def has(self, path: Path) -> bool:
-        """Whether the tests of this file are cases."""
+        """Return whether the tests of this file are cases."""
         if path not in self._cases:
             self._cases[path] = self.any and (self.all or _resolved(path).startswith(self._folders))
         return self._cases[path]
 
     def _reached(self, config: pytest.Config) -> bool:
-        """Whether an argument is inside one of the folders, or contains one."""
+        """Return whether an argument is inside one of the folders, or contains one."""
         if not self._folders:
             return False
         wanted = [_resolved(path) for path in _argument_paths(config)]
@@ -50,7 +50,7 @@ class CaseScope:
 
 
 def is_named_by_user(config: pytest.Config) -> bool:
-    """Whether the user named the plugin with ``-p``. If so, every test is a case."""
+    """Return whether the user named the plugin with ``-p``. If so, every test is a case."""
     return config.pluginmanager.get_plugin("harness.plugin") is not None
 
 
@@ -67,7 +67,7 @@ def _argument_paths(config: pytest.Config) -> Iterator[Path]:
 
 
 def _module_path(name: str) -> Path | None:
-    """The file of a module or the folder of a package. None if there is no such module."""
+    """Return the file of a module or the folder of a package. None if there is no such module."""
     try:
         spec = importlib.util.find_spec(name)
     except Exception:  # noqa: BLE001 - a parent package raises on import: the collection reports that error

@@ -39,7 +39,7 @@ class RewrittenFlag:
 
 
 def rewrite_short_flags(arguments: Sequence[str], ours: Iterable[str]) -> tuple[list[str], list[RewrittenFlag]]:
-    """Returns the `arguments` with the short forms in `ours` as long ones, and what was rewritten.
+    """Return the `arguments` with the short forms in `ours` as long ones, and what was rewritten.
 
     A value becomes a part of the word: pytest takes no such word for a path.
     """
@@ -57,7 +57,9 @@ def rewrite_short_flags(arguments: Sequence[str], ours: Iterable[str]) -> tuple[
 def restore_short_flags(
     arguments: Sequence[str], changes: Iterable[RewrittenFlag], foreign: Iterable[str]
 ) -> list[str]:
-    """Returns the `arguments` with the words of the `foreign` flags as they were before the `changes` of `rewrite_short_flags`."""
+    """Return the `arguments` with the words of the `foreign` flags as they were before the `changes` of
+    `rewrite_short_flags`.
+    """
     theirs = frozenset(foreign)
     undone = {change.made: change.words for change in changes if change.flag in theirs}
     result: list[str] = []
@@ -67,12 +69,12 @@ def restore_short_flags(
 
 
 def short_flags_in(arguments: Sequence[str]) -> frozenset[str]:
-    """Returns the short forms that are among the `arguments`."""
+    """Return the short forms that are among the `arguments`."""
     return frozenset(flag for flag, _ in _split(arguments) if flag in LONG_FORMS)
 
 
 def expand_argument_files(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Returns the `arguments` with the lines of each ``@FILE`` that has short forms in place of the word."""
+    """Return the `arguments` with the lines of each ``@FILE`` that has short forms in place of the word."""
     result: list[str] = []
     for position, word in enumerate(arguments):
         if word == "--":
@@ -83,7 +85,7 @@ def expand_argument_files(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def declared_flags(parser: pytest.Parser, flags: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
-    """Returns those of the `flags` that a plugin or a conftest has declared so far.
+    """Return those of the `flags` that a plugin or a conftest has declared so far.
 
     `arguments` are those of the session: a parser may need some of them before it says anything.
     """
@@ -105,7 +107,7 @@ def _is_unknown(parser: pytest.Parser, base: Sequence[str], flag: str) -> bool:
 
 
 def values_that_are_paths(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> list[RewrittenFlag]:
-    """Returns the options in `flags` whose value stands in a word of its own and is a path that exists.
+    """Return the options in `flags` whose value stands in a word of its own and is a path that exists.
 
     Of such a word pytest thinks that it is an argument, when it looks for its root folder and its ini file: it does
     so before it knows any plugin.
@@ -115,12 +117,12 @@ def values_that_are_paths(arguments: Sequence[str], flags: Iterable[str], folder
 
 
 def has_separate_values(arguments: Sequence[str], flags: Iterable[str]) -> bool:
-    """Whether one of the options in `flags` has its value in a word of its own."""
+    """Return whether one of the options in `flags` has its value in a word of its own."""
     return any(len(change.words) == 2 for change in rewrite_short_flags(arguments, flags)[1])
 
 
 def ambiguous_flags(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> frozenset[str]:
-    """Returns those of the `flags` that may be an option without a value of a conftest that is not loaded yet.
+    """Return those of the `flags` that may be an option without a value of a conftest that is not loaded yet.
 
     They have no value among the `arguments`, or one that is a path, where that conftest may be.
     """
@@ -130,19 +132,19 @@ def ambiguous_flags(arguments: Sequence[str], flags: Iterable[str], folder: Path
 
 
 def unambiguous_arguments(arguments: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
-    """Returns the `arguments` in a form in which pytest cannot take a value of our options for a path."""
+    """Return the `arguments` in a form in which pytest cannot take a value of our options for a path."""
     return tuple(rewrite_short_flags(arguments, LONG_FORMS.keys() - frozenset(taken) | set(LONG_FORMS.values()))[0])
 
 
 def unambiguous_addopts(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
-    """Returns ``PYTEST_ADDOPTS`` in that form, if it must be set anew."""
+    """Return ``PYTEST_ADDOPTS`` in that form, if it must be set anew."""
     words = _addopts(environ)
     made = unambiguous_arguments(words, taken)
     return {"PYTEST_ADDOPTS": shlex.join(made)} if list(made) != words else {}
 
 
 def arguments_with_addopts(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Returns what pytest reads before it has an ini file: the variable, then the `arguments`."""
+    """Return what pytest reads before it has an ini file: the variable, then the `arguments`."""
     return [*_addopts(environ), *arguments]
 
 
@@ -168,7 +170,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the words: those of an option of ours with its flag, a value that stands alone with it, others with ""."""
+    """Yield the words: those of an option of ours with its flag, a value that stands alone with it, others with ""."""
     place = 0
     while place < len(arguments):
         word = arguments[place]

@@ -51,7 +51,7 @@ _OF_PLUGIN = ("no:cacheprovider", "no:terminal", "harness.plugin")
 def reproduce_arguments(
     words: Sequence[str], positional: Iterable[str], addopts: Iterable[str], taken: Iterable[str]
 ) -> list[str]:
-    """Returns those of the `words` of a command line that a line for one case must repeat.
+    """Return those of the `words` of a command line that a line for one case must repeat.
 
     `positional`: the files and folders among them. `addopts`: the options in the ini file. `taken`: short forms of our
     options that are others'. Ours are told apart from these.
@@ -70,7 +70,7 @@ def reproduce_arguments(
 
 
 def _flag(word: str) -> str:
-    """The name of an option: ``-n`` of ``-n2``, ``--tb`` of ``--tb=short``."""
+    """Return the name of an option: ``-n`` of ``-n2``, ``--tb`` of ``--tb=short``."""
     if word.startswith("--"):
         return word.partition("=")[0]
     if word.startswith(("-m", "-k", "-p", "-W")) or word[:2] in _GLUED:
@@ -79,7 +79,7 @@ def _flag(word: str) -> str:
 
 
 def _groups(words: Sequence[str], positional: Iterable[str]) -> Iterator[list[str]]:
-    """Yields each option with its values. A word is a value if it is none of the `positional` ones."""
+    """Yield each option with its values. A word is a value if it is none of the `positional` ones."""
     left = Counter(positional)
     group: list[str] = []
     for word in words:

@@ -71,7 +71,7 @@ class CommandLine:
             setattr(known, name, getattr(found, name))
 
     def _root_arguments(self) -> tuple[str, ...] | None:
-        """The arguments with which pytest finds the right root folder; None if it has."""
+        """Return the arguments with which pytest finds the right root folder; None if it has."""
         known = self._config.known_args_namespace
         typed = tuple(str(word) for word in self._config.invocation_params.args)
         words = arguments.expand_argument_files(arguments.arguments_with_addopts(typed, os.environ), self._here)
@@ -90,13 +90,13 @@ class CommandLine:
         )
 
     def _misled(self, values: Iterable[str]) -> bool:
-        """Whether pytest finds another root folder or ini file with the `values` as arguments than without."""
+        """Return whether pytest finds another root folder or ini file with the `values` as arguments than without."""
         known = self._config.known_args_namespace
         right = _compat.root_of(known, known.file_or_dir, self._here)
         return right != _compat.root_of(known, [*known.file_or_dir, *values], self._here)
 
     def _resumed_root(self) -> tuple[str, ...]:
-        """The option that names the root folder of the run to resume; none if it is that of this session."""
+        """Return the option that names the root folder of the run to resume; none if it is that of this session."""
         known = self._config.known_args_namespace
         try:
             resumed = options.resolve_option(
@@ -109,7 +109,7 @@ class CommandLine:
 
 
 def restart_session(config: pytest.Config) -> int | None:
-    """Run the session that this one has only started, if so. Returns its exit status."""
+    """Run the session that this one has only started, if so. Return its exit status."""
     words = config.stash.get(_AGAIN, None)
     if words is None:
         return None
@@ -119,7 +119,7 @@ def restart_session(config: pytest.Config) -> int | None:
 
 
 def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
-    """Returns the short forms of our options that others have declared in this session."""
+    """Return the short forms of our options that others have declared in this session."""
     if _TAKEN not in config.stash:
         parser = config.stash.get(_PARSER, None)
         typed = [str(word) for word in config.invocation_params.args]
@@ -129,7 +129,7 @@ def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
 
 
 def user_arguments(config: pytest.Config) -> list[str]:
-    """Returns what the user has typed, with the variable for arguments before it, and files of arguments read."""
+    """Return what the user has typed, with the variable for arguments before it, and files of arguments read."""
     typed = [str(word) for word in config.invocation_params.args]
     return arguments.expand_argument_files(
         arguments.arguments_with_addopts(typed, os.environ), config.invocation_params.dir
@@ -137,7 +137,7 @@ def user_arguments(config: pytest.Config) -> list[str]:
 
 
 def format_foreign_flags(flags: Iterable[str]) -> str:
-    """Returns a line for people about the short forms that others have; empty if there are none."""
+    """Return a line for people about the short forms that others have; empty if there are none."""
     theirs = sorted(flags)
     if not theirs:
         return ""
@@ -146,7 +146,7 @@ def format_foreign_flags(flags: Iterable[str]) -> str:
 
 
 def arguments_with_root(config: pytest.Config) -> tuple[str, ...]:
-    """Returns the arguments of a session with all that other processes need to find the same root and ini file."""
+    """Return the arguments of a session with all that other processes need to find the same root and ini file."""
     typed = [str(word) for word in config.invocation_params.args]
     return RootFolder.of(config).tell(arguments.unambiguous_arguments(typed, foreign_short_flags(config)))
 
@@ -162,7 +162,7 @@ def _variables(more: dict[str, str]) -> Iterator[None]:
 
 
 def _root_of_run(folder: Path) -> Path | None:
-    """The root folder of the run in a run directory, if it still exists. What is wrong is reported later."""
+    """Return the root folder of the run in a run directory, if it still exists. What is wrong is reported later."""
     try:
         with (folder / _JOURNAL).open("rb") as file:
             line = json.loads(file.readline(_FIRST_LINE))

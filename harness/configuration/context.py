@@ -19,7 +19,7 @@ MOST_NAMED_CASES = 5
 
 
 def lists_to_tuples(data: dict[str, Any]) -> dict[str, Any]:
-    """The same fields with lists as tuples, because JSON turns tuples into lists."""
+    """Return the same fields with lists as tuples, because JSON turns tuples into lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
@@ -99,7 +99,7 @@ class RunContext:
         return RootFolder(self.rootdir, self.inifile)
 
     def with_zygote(self, address: str | None) -> RunContext:
-        """A copy of this context with the zygote at `address`."""
+        """Return a copy of this context with the zygote at `address`."""
         return replace(self, zygote=address)
 
     def to_json(self) -> str:
@@ -110,16 +110,16 @@ class RunContext:
         return cls(**lists_to_tuples(json.loads(text)))
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
-        """The shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
+        """Return the shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
         return self._command([(case, file)], environment, [self._flag("--isolation=case")])
 
     def reproduce_leak(
         self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None], listed: Path
     ) -> str:
-        """The shell line that runs these cases in one process, each `times` times, with the full leak check.
+        """Return the shell line that runs these cases in one process, each `times` times, with the full leak check.
 
-        `cases` are pairs of id and file. More than `MOST_NAMED_CASES` of them are written into the file `listed`, which the line
-        names. Raises WriteError.
+        `cases` are pairs of id and file. More than `MOST_NAMED_CASES` of them are written into the file `listed`, which
+        the line names. Raise WriteError.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
         options = [self._flag(each) for each in options]
@@ -132,7 +132,7 @@ class RunContext:
         return self._command(cases, environment, options, [f"@{self._from_here(listed)}"])
 
     def _flag(self, word: str) -> str:
-        """An option of ours in its short form, or in its long one where the short one is that of another plugin."""
+        """Return an option of ours in its short form, or in its long one where the short one is that of another plugin."""
         return long_flag(word) if word.partition("=")[0] in self.taken else word
 
     def _command(
@@ -158,12 +158,13 @@ class RunContext:
         return " ".join(words)
 
     def _argument(self, case: str, file: Path) -> str:
-        """The argument of pytest that names a case."""
+        """Return the argument of pytest that names a case."""
         _, separator, rest = case.partition("::")
         return self._from_here(file) + separator + rest
 
     def _root_options(self, file: Path, path: str) -> list[str]:
-        """The options that give the run's ini file, its conftest files, and the root folder that `path` is relative to.
+        """Return the options that give the run's ini file, its conftest files, and the root folder that `path` is
+        relative to.
 
         For a file outside the run's root folder, `path` is relative to the argument by which it was collected.
         """

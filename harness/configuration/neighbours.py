@@ -28,7 +28,7 @@ _SWITCHED_OFF = {
 
 
 def disable_unused_snapshot_checks(config: pytest.Config) -> list[str]:
-    """Keep plugins from a conclusion about cases that ran elsewhere. Returns lines for people."""
+    """Keep plugins from a conclusion about cases that ran elsewhere. Return lines for people."""
     for name, (plugin, what) in _SWITCHED_OFF.items():
         if getattr(config.option, name, None) is False:
             setattr(config.option, name, True)

@@ -80,7 +80,7 @@ def parse_leak_search(text: str) -> str | float:
 
 
 def _progress(text: str) -> str | float:
-    """One of `PROGRESS`, or seconds."""
+    """Return one of `PROGRESS`, or seconds."""
     if text in PROGRESS:
         return text
     try:
@@ -118,12 +118,12 @@ def _name(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Several names, separated by commas."""
+    """Return several names, separated by commas."""
     return tuple(_name(part.strip()) for part in text.split(","))
 
 
 def _injections(text: str) -> tuple[str, ...]:
-    """Faults, each in its short form. Whether the device of the run has them is known later."""
+    """Return faults, each in its short form. Whether the device of the run has them is known later."""
     try:
         return tuple(str(injection) for injection in faults.parse_injections(text))
     except faults.InjectionError as error:
@@ -131,7 +131,7 @@ def _injections(text: str) -> tuple[str, ...]:
 
 
 def parse_diagnostics(text: str) -> tuple[str, ...]:
-    """What is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
+    """Return what is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
     sets: dict[str, tuple[str, ...]] = {"off": (), "auto": DIAGNOSTICS[:-1], "all": DIAGNOSTICS}
     if text in sets:
         return sets[text]
@@ -142,12 +142,12 @@ def parse_diagnostics(text: str) -> tuple[str, ...]:
 
 
 def _shard(text: str) -> str:
-    """A shard in its plain form, so that it can be recorded and sent."""
+    """Return a shard in its plain form, so that it can be recorded and sent."""
     return str(Shard.parse(text))
 
 
 def _outcomes(text: str) -> tuple[str, ...]:
-    """Verdicts, separated by commas."""
+    """Return verdicts, separated by commas."""
     words = tuple(part.strip() for part in text.split(","))
     if any(word not in VERDICTS for word in words):
         raise ValueError(f"verdicts separated by commas, of {', '.join(VERDICTS)}")
@@ -161,7 +161,7 @@ def _path(text: str) -> Path:
 
 
 def _paths(text: str) -> tuple[Path, ...]:
-    """Several folders, separated by commas."""
+    """Return several folders, separated by commas."""
     return tuple(_path(part.strip()) for part in text.split(","))
 
 
@@ -205,7 +205,7 @@ class Option:
 
 
 def long_flag(flag: str) -> str:
-    """The form of a flag that no other plugin has: ``--harness-device`` for ``--device``."""
+    """Return the form of a flag that no other plugin has: ``--harness-device`` for ``--device``."""
     return f"--harness-{flag.removeprefix('--')}"
 
 
@@ -485,7 +485,7 @@ def resolve_option(
     ini: str | None,
     profile: Any = None,
 ) -> Any:
-    """The value of an option from its sources. Raises OptionError, which names the source of an invalid value.
+    """Return the value of an option from its sources. Raise OptionError, which names the source of an invalid value.
 
     `profile` is the value in the run's profile, already of the option's type. None if the profile does not set it.
     """
@@ -511,19 +511,21 @@ def resolve_option(
 
 
 class EarlyConfig:
-    """The options of a session whose conftests are not loaded yet; `get_option` and `isolation_off_flag` take it for its Config."""
+    """The options of a session whose conftests are not loaded yet; `get_option` and `isolation_off_flag` take it for
+    its Config.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.option = config.known_args_namespace
         self.getini = config.getini
 
     def getoption(self, name: str, default: Any = None) -> Any:
-        """The value given on the command line."""
+        """Return the value given on the command line."""
         return getattr(self.option, name, default)
 
 
 def get_option(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
-    """The value of an option for a session; see `resolve_option`. Raises pytest.UsageError for an invalid value."""
+    """Return the value of an option for a session; see `resolve_option`. Raise pytest.UsageError for an invalid value."""
     option = OPTIONS[name]
     try:
         return resolve_option(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
@@ -532,14 +534,17 @@ def get_option(config: pytest.Config | EarlyConfig, name: str, profile: Any = No
 
 
 def is_any_option_set(config: pytest.Config) -> bool:
-    """Whether the user set any option of the harness on the command line or in the environment."""
+    """Return whether the user set any option of the harness on the command line or in the environment."""
     return any(
         config.getoption(option.dest) is not None or os.environ.get(option.variable) for option in OPTIONS.values()
     )
 
 
 def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
-    """The pytest option that switches isolation off, because it needs tests in pytest's own process. None if unset."""
+    """Return the pytest option that switches isolation off, because it needs tests in pytest's own process.
+
+    None if unset.
+    """
     option = config.option
     for flag, wanted in (
         ("--pdb", getattr(option, "usepdb", False)),
@@ -560,7 +565,7 @@ _TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
 
 
 def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
-    """The time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raises OptionError.
+    """Return the time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raise OptionError.
 
     The forms of pytest-timeout's mark are understood. ``timeout(0)``, there no limit, is the `default`. With
     ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default` besides.
@@ -585,5 +590,5 @@ def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: fl
 
 
 def _written(mark: pytest.Mark) -> str:
-    """The arguments of a mark as they may have been written."""
+    """Return the arguments of a mark as they may have been written."""
     return f"({', '.join([*map(repr, mark.args), *(f'{name}={value!r}' for name, value in mark.kwargs.items())])})"

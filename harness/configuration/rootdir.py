@@ -35,11 +35,11 @@ class RootFolder:
 
     @classmethod
     def of(cls, config: pytest.Config) -> RootFolder:
-        """Returns the root that pytest found."""
+        """Return the root that pytest found."""
         return cls(str(config.rootpath), None if config.inipath is None else str(config.inipath))
 
     def tell(self, arguments: Sequence[str]) -> tuple[str, ...]:
-        """Returns the `arguments` with additions that make pytest use this root folder and this ini file.
+        """Return the `arguments` with additions that make pytest use this root folder and this ini file.
 
         pytest has no argument for "no ini file". It finds none if no value of an option stands in a word of its own.
         """
@@ -49,7 +49,7 @@ class RootFolder:
         return insert_options(arguments, more)
 
     def difference(self, found: RootFolder) -> str:
-        """Returns the differences from the root that another process `found`, with both values; empty if none."""
+        """Return the differences from the root that another process `found`, with both values; empty if none."""
         differences = [
             f"the {what} is {theirs or 'none'} in this process, but {ours or 'none'} in the process that began the run"
             for what, ours, theirs in (
@@ -62,12 +62,14 @@ class RootFolder:
         return "; ".join([*differences, hint]) if differences else ""
 
     def told_from(self, file: Path, path: str) -> RootFolder:
-        """Returns the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
+        """Return the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
         folder = str(file).removesuffix(f"/{path}")
         return self if folder == str(file) or not path else RootFolder(folder, self.inifile)
 
     def found_from(self, file: Path, folder: Path) -> bool:
-        """Whether pytest, started in `folder` with `file` as its only argument, certainly finds this root by itself."""
+        """Return whether pytest, started in `folder` with `file` as its only argument, certainly finds this root by
+        itself.
+        """
         root = Path(self.folder)
         if self.inifile is None:
             between: Iterable[Path] = (file.parent, *file.parent.parents)
@@ -81,6 +83,6 @@ class RootFolder:
 
 
 def insert_options(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """Returns the `arguments` with `more` at the end of the options, before a ``--``."""
+    """Return the `arguments` with `more` at the end of the options, before a ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return (*arguments[:end], *more, *arguments[end:])

@@ -42,7 +42,7 @@ class CallWrapperPlugin:
     """A plugin that calls each test in the wrapper's context. Fixtures are set up and torn down outside of it."""
 
     def __init__(self, name: str) -> None:
-        """Raises WrapperError if the installed torch lacks something that the wrapper needs."""
+        """Raise WrapperError if the installed torch lacks something that the wrapper needs."""
         self._wrapper = CALL_WRAPPERS[name]
         if missing := self._wrapper.lacks():
             raise WrapperError(f"--under={name}: {missing}")

@@ -108,7 +108,8 @@ class Plan:
             ]
             if not idle and not any(self.policy.selects(case_id, suite) for case_id, suite in cases):
                 text = (
-                    f"the profile selects none of the {format_count(len(cases), 'case')} of this run, such as {ids[0]!r}; "
+                    f"the profile selects none of the {format_count(len(cases), 'case')} of this run, "
+                    f"such as {ids[0]!r}; "
                     "look at its suites, cases and exclude"
                 )
                 found.append(ConfigProblem("profile_matches_nothing", f"{self.profile.path}: {text}"))

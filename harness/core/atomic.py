@@ -14,7 +14,7 @@ __all__ = ["WriteError", "open_atomically", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Write `data` to `path`, see `open_atomically`. Returns `path`."""
+    """Write `data` to `path`, see `open_atomically`. Return `path`."""
     with open_atomically(path) as file:
         file.write(data)
     return path
@@ -24,7 +24,7 @@ def write_atomically(path: Path, data: bytes) -> Path:
 def open_atomically(path: Path) -> Generator[BinaryIO]:
     """A file that replaces `path` at the end: a reader sees the old file or the whole new one, even after a crash.
 
-    Raises WriteError if the folder is missing, not writable or full. The old file is then unchanged, and also if the
+    Raise WriteError if the folder is missing, not writable or full. The old file is then unchanged, and also if the
     body raises.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

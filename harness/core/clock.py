@@ -23,12 +23,12 @@ _clock_gettime, _address = ctypes.CDLL(None).clock_gettime, ctypes.byref
 
 
 def monotonic(_read: Callable[[], float] = time.monotonic) -> float:
-    """Returns the seconds of a clock that nobody sets, the one of `time.monotonic`."""
+    """Return the seconds of a clock that nobody sets, the one of `time.monotonic`."""
     return _read()  # no global of this module: freezegun would replace it
 
 
 def now(_clock: int = time.CLOCK_REALTIME) -> float:
-    """Returns the seconds since 1970-01-01 UTC."""
+    """Return the seconds since 1970-01-01 UTC."""
     moment = _Moment()
     _clock_gettime(_clock, _address(moment))
     return moment.seconds + moment.nanoseconds * 1e-9

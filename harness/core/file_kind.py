@@ -25,7 +25,7 @@ class FileKind:
     most: int | None = None
 
     def read(self, path: Path) -> bytes:
-        """The contents of a file."""
+        """Return the contents of a file."""
         descriptor = self.open(path)
         with self.errors(path), open(descriptor, "rb") as file:
             if self.most is None:
@@ -37,7 +37,7 @@ class FileKind:
             return data
 
     def read_if_exists(self, path: Path) -> bytes | None:
-        """The contents of a file; None if it does not exist."""
+        """Return the contents of a file; None if it does not exist."""
         with self.errors(path):
             try:
                 os.stat(path)
@@ -46,7 +46,7 @@ class FileKind:
         return self.read(path)
 
     def open(self, path: Path) -> int:
-        """The descriptor of a file that is open for reading."""
+        """Return the descriptor of a file that is open for reading."""
         with self.errors(path):
             # Without O_NONBLOCK, opening a named pipe waits for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

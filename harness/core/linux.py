@@ -35,7 +35,7 @@ class SharedMapping:
     """The begin of a file, mapped into this process. Unlike Python's own mmap it keeps no descriptor."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Raises OSError."""
+        """Raise OSError."""
         flags = mmap.PROT_READ | mmap.PROT_WRITE
         self._address = _libc.mmap(None, size, flags, mmap.MAP_SHARED, descriptor, 0)
         if self._address == ctypes.c_void_p(-1).value:
@@ -79,7 +79,7 @@ def wait_for_dying_parent() -> None:
 
 
 def is_process_ending(pid: int) -> bool:
-    """Whether a process has begun to end, or is a zombie. False if there is none."""
+    """Return whether a process has begun to end, or is a zombie. False if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             return bool(int(file.read().rpartition(")")[2].split()[6]) & _PF_EXITING)
@@ -93,7 +93,7 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has any child, running or unreaped. One system call."""
+    """Return whether this process has any child, running or unreaped. One system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -102,7 +102,7 @@ def has_children() -> bool:
 
 
 def child_pids() -> list[int]:
-    """Returns the process ids of this process's running or unreaped children, of all threads."""
+    """Return the process ids of this process's running or unreaped children, of all threads."""
     found: list[int] = []
     for task in os.listdir("/proc/self/task"):
         try:
@@ -114,7 +114,7 @@ def child_pids() -> list[int]:
 
 
 def describe_process(pid: int) -> tuple[str, str] | None:
-    """Returns state letter and command line of a process, or None if it is gone."""
+    """Return state letter and command line of a process, or None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             stat = file.read()
@@ -128,7 +128,7 @@ def describe_process(pid: int) -> tuple[str, str] | None:
 
 
 def ancestor_pids(pid: int) -> list[int]:
-    """Returns the process ids of a process and of all its ancestors, nearest first; an empty list if it is gone."""
+    """Return the process ids of a process and of all its ancestors, nearest first; an empty list if it is gone."""
     line: list[int] = []
     while pid:
         try:
@@ -142,7 +142,7 @@ def ancestor_pids(pid: int) -> list[int]:
 
 
 def is_stopped_child(pid: int, parent: int) -> bool:
-    """Whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped it."""
+    """Return whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             state, parent_now = file.read().rpartition(")")[2].split()[:2]
@@ -152,7 +152,7 @@ def is_stopped_child(pid: int, parent: int) -> bool:
 
 
 def kernel_wait_channel(pid: int) -> str:
-    """Returns the kernel function in which a process sleeps; an empty string if it is unknown or does not sleep."""
+    """Return the kernel function in which a process sleeps; an empty string if it is unknown or does not sleep."""
     try:
         with open(f"/proc/{pid}/wchan") as file:
             name = file.read().strip()
@@ -162,7 +162,7 @@ def kernel_wait_channel(pid: int) -> str:
 
 
 def process_start_time(pid: int) -> int | None:
-    """Returns the start time of a process in clock ticks since the boot; None if there is no such process."""
+    """Return the start time of a process in clock ticks since the boot; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             return int(file.read().rpartition(")")[2].split()[19])
@@ -171,7 +171,7 @@ def process_start_time(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """Returns the kernel's random id of this boot; an empty string if the kernel has none."""
+    """Return the kernel's random id of this boot; an empty string if the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -180,12 +180,15 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """Returns the name of this process's pid namespace."""
+    """Return the name of this process's pid namespace."""
     return os.readlink("/proc/self/ns/pid")
 
 
 def sees_all_processes() -> bool:
-    """Whether process ids here are those of the machine, which drivers report. In a container they usually are not."""
+    """Return whether process ids here are those of the machine, which drivers report.
+
+    In a container they usually are not.
+    """
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     except FileNotFoundError:
@@ -193,7 +196,7 @@ def sees_all_processes() -> bool:
 
 
 def has_not_called_exec(pid: int) -> bool:
-    """Whether a process was forked and has not called exec yet. False if it has ended.
+    """Return whether a process was forked and has not called exec yet. False if it has ended.
 
     For a fork that never calls exec, the result is true as long as it lives.
     """
@@ -209,7 +212,7 @@ def has_not_called_exec(pid: int) -> bool:
 
 
 def is_proc_mounted() -> bool:
-    """Whether /proc is there, with this process in it."""
+    """Return whether /proc is there, with this process in it."""
     return os.path.exists(f"/proc/{os.getpid()}/stat")
 
 
@@ -271,7 +274,7 @@ class PosixTimer:
     """
 
     def __init__(self, number: int) -> None:
-        """`number` is the signal. Raises OSError."""
+        """`number` is the signal. Raise OSError."""
         self._timer = ctypes.c_void_p()
         event = _SignalEvent(signal=number, notify=0)  # SIGEV_SIGNAL
         self._check(_libc.timer_create(time.CLOCK_MONOTONIC, _byref(event), _byref(self._timer)))
@@ -300,7 +303,7 @@ _MADV_COLLAPSE = 25
 
 
 def collapse_memory() -> int:
-    """Have the kernel move this process's private memory into huge pages, as far as possible. Returns their number.
+    """Have the kernel move this process's private memory into huge pages, as far as possible. Return their number.
 
     A fork copies one table entry per page, and the exit of the child frees each again. With 150 MiB in small pages that
     is most of the cost of a process. Needs Linux 6.1; older kernels collapse nothing. Copy-on-write still copies small
@@ -323,7 +326,7 @@ def exit_before_earlier_handlers() -> bool:
 
     Exit handlers run in reverse order of registration. So handlers that a case registers later still run, for example
     those of a driver. The destructors of libraries loaded before the fork do not run: they are the same in every
-    process, and for torch they take 0.1 s per process. Returns False if the C library has no ``on_exit`` (glibc has).
+    process, and for torch they take 0.1 s per process. Return False if the C library has no ``on_exit`` (glibc has).
     """
     try:
         return bool(_libc.on_exit(_libc._exit, None) == 0)

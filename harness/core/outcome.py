@@ -86,7 +86,7 @@ class AttemptResult:
 
 
 def final_verdict(attempts: Sequence[AttemptResult], started: int) -> Outcome:
-    """The verdict on a case, from its finished attempts in order and the number of started attempts.
+    """Return the verdict on a case, from its finished attempts in order and the number of started attempts.
 
     - A case that never started is `not_run`.
     - A case that started and has no final attempt is `lost`: the fault is in the harness, not in the case.
@@ -120,7 +120,7 @@ EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NOTHING_RAN
 
 
 def run_exit_status(verdicts: Sequence[Outcome], *, fail_on_flaky: bool = False) -> int:
-    """The exit status of a finished run, with pytest's numbers: 0 green, 1 red, 5 if no case ran."""
+    """Return the exit status of a finished run, with pytest's numbers: 0 green, 1 red, 5 if no case ran."""
     if any(v.is_red or (fail_on_flaky and v is Outcome.FLAKY) for v in verdicts):
         return EXIT_RED
     return EXIT_OK if any(v.ran for v in verdicts) else EXIT_NOTHING_RAN

@@ -20,12 +20,12 @@ _CUT = "…"
 
 
 def to_plain_json(value: object) -> Any:
-    """Returns the value in types of JSON. What JSON does not have becomes its repr; what is too much is left out."""
+    """Return the value in types of JSON. What JSON does not have becomes its repr; what is too much is left out."""
     return _Conversion().of(value)
 
 
 def safe_str(value: object, limit: int = MOST_TEXT) -> str:
-    """Returns ``str(value)``, or what can be said of a value that raises there."""
+    """Return ``str(value)``, or what can be said of a value that raises there."""
     try:
         return truncate_middle(value if type(value) is str else str.__str__(str(value)), limit)
     except BaseException as error:  # noqa: BLE001 - code of the case
@@ -33,7 +33,7 @@ def safe_str(value: object, limit: int = MOST_TEXT) -> str:
 
 
 def safe_repr(value: object) -> str:
-    """Returns ``repr(value)``, or what can be said of a value that raises there."""
+    """Return ``repr(value)``, or what can be said of a value that raises there."""
     try:
         return truncate_middle(str.__str__(repr(value)), MOST_TEXT)
     except BaseException as error:  # noqa: BLE001 - code of the case

@@ -21,7 +21,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """The shard that `text` names. Raises ValueError with what was expected."""
+        """Return the shard that `text` names. Raise ValueError with what was expected."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise ValueError("I/N with whole numbers, for example 1/3")
@@ -31,7 +31,7 @@ class Shard:
         return shard
 
     def has(self, case_id: str) -> bool:
-        """Whether this case belongs to the shard."""
+        """Return whether this case belongs to the shard."""
         return shard_index(case_id, self.count) == self.index
 
     def __str__(self) -> str:
@@ -39,6 +39,6 @@ class Shard:
 
 
 def shard_index(case_id: str, count: int) -> int:
-    """The number, from 1 to `count`, of the shard to which a case belongs."""
+    """Return the number, from 1 to `count`, of the shard to which a case belongs."""
     digest = hashlib.sha256(case_id.encode("utf-8", "backslashreplace")).digest()
     return int.from_bytes(digest[:8], "big") % count + 1

@@ -38,13 +38,13 @@ class TempFolderOwner:
 
     @classmethod
     def current(cls) -> Self:
-        """Returns the identification of this process."""
+        """Return the identification of this process."""
         pid = os.getpid()
         return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.process_start_time(pid) or 0)
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """Returns the owner that `text` describes; None if it is not valid."""
+        """Return the owner that `text` describes; None if it is not valid."""
         try:
             data = json.loads(text)
         except ValueError:
@@ -58,7 +58,7 @@ class TempFolderOwner:
         return json.dumps(asdict(self))
 
     def is_dead(self, here: TempFolderOwner, started: int | None) -> bool:
-        """Whether this owner is certainly dead, as seen by the process `here`.
+        """Return whether this owner is certainly dead, as seen by the process `here`.
 
         `started` is the start time of the process that has this owner's pid now; None if there is none. An owner on
         another machine or in another pid namespace is never certainly dead.
@@ -71,7 +71,7 @@ class TempFolderOwner:
 
 
 def make_temp_folder(parent: Path) -> Path:
-    """Create a folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
+    """Create a folder in `parent` that only this user may enter, owned by this process. Raise WriteError."""
     with convert_to_write_error(f"into {str(parent)!r}"):
         folder = Path(tempfile.mkdtemp(prefix=TEMP_FOLDER_PREFIX, dir=parent))
         try:
@@ -108,7 +108,7 @@ def remove_temp_folder(folder: Path) -> None:
 
 
 def _is_gone(folder: Path) -> bool:
-    """Try to remove a folder. Returns whether there is none any more, or nothing that can be done about it."""
+    """Try to remove a folder. Return whether there is none any more, or nothing that can be done about it."""
     with contextlib.suppress(RecursionError, OSError):  # of a tree that is too deep for a recursion
         shutil.rmtree(folder, ignore_errors=True)
         if folder.is_symlink() or folder.is_file():  # what a case has put in its place
@@ -134,7 +134,7 @@ def _flatten(folder: Path) -> None:
 
 
 def _owner_of(folder: Path) -> TempFolderOwner | None:
-    """Returns the owner of a folder; None if it is unknown, and for a link or a folder of another user."""
+    """Return the owner of a folder; None if it is unknown, and for a link or a folder of another user."""
     try:
         if not _is_own(folder.lstat(), stat.S_IFDIR):
             return None

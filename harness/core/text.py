@@ -16,13 +16,13 @@ _ESCAPES = {
 
 
 def escape_invalid_xml(text: str) -> str:
-    r"""The text with every character that XML 1.0 forbids escaped: ``\x00``, ``\ufffe``, ``\udc80``."""
+    r"""Return the text with every character that XML 1.0 forbids escaped: ``\x00``, ``\ufffe``, ``\udc80``."""
     # Nearly every text is valid, and a search is ten times faster than a translation, which is faster than a `re.sub`.
     return text if _UNFIT.search(text) is None else text.translate(_ESCAPES)
 
 
-def first_line(text: str, limit: int = 1000) -> str:
-    """The first line of the cleaned text that is not blank, at most `limit` characters; "" if all are blank."""
+def single_line(text: str, limit: int = 1000) -> str:
+    """Return the first line of the cleaned text that is not blank, at most `limit` characters; "" if all are blank."""
     for line in escape_invalid_xml(text[: 4 * limit]).splitlines():
         if line.strip():
             line = line.strip()
@@ -31,7 +31,8 @@ def first_line(text: str, limit: int = 1000) -> str:
 
 
 def truncate_middle(text: str, limit: int) -> str:
-    """The head and tail of the text, together `limit` characters, with a line between them that says how many were cut.
+    """Return the head and tail of the text, together `limit` characters, with a line between them that says how many
+    were cut.
 
     That line is not counted. A text within the limit is returned unchanged. With a limit of 0 only the line is left.
     """
@@ -44,22 +45,22 @@ def truncate_middle(text: str, limit: int) -> str:
 
 
 def format_count(number: int, noun: str, plural: str = "") -> str:
-    """The number with its noun: ``1 case``, ``2 cases``. `plural` is for nouns that do not just add an s."""
+    """Return the number with its noun: ``1 case``, ``2 cases``. `plural` is for nouns that do not just add an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def list_first(names: Sequence[str], most: int = 3) -> str:
-    """The first names, each on one line: ``a, b, c, …``."""
-    return ", ".join(map(first_line, names[:most])) + (", …" if len(names) > most else "")
+    """Return the first names, each on one line: ``a, b, c, …``."""
+    return ", ".join(map(single_line, names[:most])) + (", …" if len(names) > most else "")
 
 
 def format_exit_code(status: int) -> str:
-    """The text for an exit code of ``os.waitstatus_to_exitcode``: ``exit status 3``, ``SIGSEGV``."""
+    """Return the text for an exit code of ``os.waitstatus_to_exitcode``: ``exit status 3``, ``SIGSEGV``."""
     return f"exit status {status}" if status >= 0 else signal_name(-status)
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal; ``signal 42`` for one without a name."""
+    """Return the name of a signal; ``signal 42`` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

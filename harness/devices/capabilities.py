@@ -35,13 +35,13 @@ class Capabilities(Mapping[str, Value | None]):
         self._findings: dict[str, Detected] = {}
 
     def finding(self, name: str) -> Detected:
-        """The value of `name` and its detail, the same at every call. Raises KeyError for an unknown name."""
+        """Return the value of `name` and its detail, the same at every call. Raise KeyError for an unknown name."""
         if name not in self._findings:
             self._findings[name] = self._probes[name]()
         return self._findings[name]
 
     def describe(self, name: str) -> str:
-        """The finding in words: ``8.0GiB``, ``1 (cpu)``, ``absent (torch is not installed)``."""
+        """Return the finding in words: ``8.0GiB``, ``1 (cpu)``, ``absent (torch is not installed)``."""
         finding = self.finding(name)
         words = "absent" if finding.value is None else format_capability(name, finding.value)
         return f"{words} ({finding.detail})" if finding.detail else words
@@ -57,7 +57,7 @@ class Capabilities(Mapping[str, Value | None]):
 
 
 def detect_capabilities(inventory: Inventory, device: Device, cache: Path | None = None) -> Capabilities:
-    """The capabilities of `device`, a device of the inventory. Detects nothing yet, so the call is cheap.
+    """Return the capabilities of `device`, a device of the inventory. Detect nothing yet, so the call is cheap.
 
     `cache` is a folder that the processes of the run share. It keeps the answers of probe processes.
     """
@@ -70,7 +70,7 @@ def detect_capabilities(inventory: Inventory, device: Device, cache: Path | None
 
 
 def format_capability(name: str, value: Value) -> str:
-    """A value of capability `name` in words: ``2.13.0``, ``8.0GiB``, ``True``."""
+    """Return a value of capability `name` in words: ``2.13.0``, ``8.0GiB``, ``True``."""
     if isinstance(value, tuple):
         return ".".join(str(part) for part in value)
     if VOCABULARY[name].kind is ValueKind.BYTES and isinstance(value, int):
@@ -79,7 +79,7 @@ def format_capability(name: str, value: Value) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
+    """Return a number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
 
     Down, so that a device with 11.96 GiB, which fails ``>=12GiB``, is not shown as 12.0GiB.
     """

@@ -18,7 +18,10 @@ class MachineError(HarnessError):
 
 
 def parse_device_count(name: str, text: str | None, default: int) -> int:
-    """The number of devices. `text`: the value of the variable `name`, None if it is not set. Raises MachineError."""
+    """Return the number of devices. `text`: the value of the variable `name`, None if it is not set.
+
+    Raise MachineError.
+    """
     if text is None:
         return default
     if not (re.fullmatch(r"[ \t]*\d{1,9}[ \t]*", text, re.ASCII) and 1 <= int(text) <= MOST_DEVICES):
@@ -27,7 +30,7 @@ def parse_device_count(name: str, text: str | None, default: int) -> int:
 
 
 def parse_device_memory(name: str, text: str | None, default: int) -> int:
-    """The bytes of each device, from 2 MiB (one segment of an allocator) to 2**62. Raises MachineError.
+    """Return the bytes of each device, from 2 MiB (one segment of an allocator) to 2**62. Raise MachineError.
 
     The libraries of both devices read the same variables by the same rules (`softdevice/csrc/core/amounts.h`).
     """

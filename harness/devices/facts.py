@@ -238,7 +238,7 @@ def detect_nccl(subject: DetectionSubject) -> Detected:
 
 
 def _library(subject: DetectionSubject, name: str, installed: Detected) -> Detected:
-    """The version from metadata; else from the library itself, if there is a GPU and torch is built for CUDA."""
+    """Return the version from metadata; else from the library itself, if there is a GPU and torch is built for CUDA."""
     if (
         installed.value is not None
         or subject.no_gpu

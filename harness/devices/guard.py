@@ -22,12 +22,12 @@ _C_LIBRARY = ("libc.so", "libc-", "libc.musl", "libpthread", "ld-", "[vdso]")
 
 
 def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
-    """Why a fork of this process could not use CUDA, as text. None if it could.
+    """Return why a fork of this process could not use CUDA, as text. None if it could.
 
     Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated one is asked. Torch, another library, or
     a call that only counts the devices may have initialised it. `descriptors` is a folder of links like
     ``/proc/self/fd``. If torch is imported, its own state is checked too, also in a fork of an initialised process,
-    where ``is_initialized`` returns False. Raises OSError if the descriptors cannot be listed, because the answer is
+    where ``is_initialized`` returns False. Raise OSError if the descriptors cannot be listed, because the answer is
     then unknown.
     """
     for backend in BACKENDS.values():
@@ -80,15 +80,15 @@ class ProcessThread:
 
 
 def threads_lost_in_fork() -> list[str]:
-    """The threads that a fork of this process would lose, as text, without the main thread. Empty if a fork is safe.
+    """Return the threads that a fork of this process would lose, as text, without the main thread.
 
-    Takes up to a second if a system thread is busy. Raises OSError if there is no ``/proc``.
+    Empty if a fork is safe. Takes up to a second if a system thread is busy. Raise OSError if there is no ``/proc``.
     """
     return [str(thread) for thread in other_threads() if not thread.survives_fork]
 
 
 def other_threads() -> list[ProcessThread]:
-    """All threads of this process except the main thread, Python's first. See `threads_lost_in_fork`."""
+    """Return all threads of this process except the main thread, Python's first. See `threads_lost_in_fork`."""
     main = threading.main_thread()
     known = {thread.native_id: thread for thread in threading.enumerate() if thread is not main}
     found = [ProcessThread(tid, thread.name, python=True) for tid, thread in known.items() if tid is not None]
@@ -124,7 +124,7 @@ def _executable_mappings() -> list[_Mapping]:
 
 
 def _library_of(tid: int, deadline: float) -> str | None:
-    """The innermost shared object on a sleeping thread's stack, except the C library. None for a running thread.
+    """Return the innermost shared object on a sleeping thread's stack, except the C library. None for a running thread.
 
     This is a guess: a word on the stack that points into code is usually, but not always, a return address.
     """
@@ -145,7 +145,7 @@ def _library_of(tid: int, deadline: float) -> str | None:
 
 
 def _stack_pointer(tid: int) -> int | None:
-    """The stack pointer of a sleeping thread. None for a running thread."""
+    """Return the stack pointer of a sleeping thread. None for a running thread."""
     fields = (_TASKS / str(tid) / "syscall").read_text().split()
     return int(fields[-2], 16) if len(fields) > 2 else None
 

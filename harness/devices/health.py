@@ -137,7 +137,7 @@ def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object]
     floating point that holds these integers exactly, with or without TF32. Global settings of torch are neither needed
     nor changed. It takes less than 256 MiB of device memory, and frees it. `tell` gets each step before it begins.
 
-    Returns the bytes checked, their checksum, the seconds, and torch's version. Raises HealthError.
+    Return the bytes checked, their checksum, the seconds, and torch's version. Raise HealthError.
     """
     began = time.monotonic()
     with _step("import of torch", tell):
@@ -187,7 +187,7 @@ def _step(name: str, tell: Callable[[str], object]) -> Iterator[None]:
 
 
 def _bytes_of(torch: Any, there: torch.Tensor) -> bytearray:
-    """The bytes of a uint8 tensor, copied to host memory."""
+    """Return the bytes of a uint8 tensor, copied to host memory."""
     fetched = bytearray(there.numel())
     torch.frombuffer(fetched, dtype=torch.uint8).copy_(there)
     return fetched
@@ -256,7 +256,7 @@ def _product(torch: Any, source: random.Random, device: torch.device, dtype: tor
 
 
 def _times(matrix: array[int], vector: Sequence[int]) -> list[int]:
-    """The product of a matrix, row by row, and a vector."""
+    """Return the product of a matrix, row by row, and a vector."""
     edge = len(vector)
     return [sum(map(operator.mul, matrix[first : first + edge], vector)) for first in range(0, len(matrix), edge)]
 
@@ -271,7 +271,7 @@ def _ended(child: subprocess.Popen[bytes], deadline: float) -> bool:
 
 
 def _end(child: subprocess.Popen[bytes], ladder: Sequence[tuple[int, float]]) -> int | None:
-    """Kill the child's group by the ladder, and then the rest of the group. Returns the child's status, or None."""
+    """Kill the child's group by the ladder, and then the rest of the group. Return the child's status, or None."""
     for number, grace in ladder:
         if _ended(child, time.monotonic()):
             break
@@ -300,7 +300,7 @@ def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine the first visible device, and print the steps and the result. Returns 0 if it is healthy."""
+    """Examine the first visible device, and print the steps and the result. Return 0 if it is healthy."""
     parser = argparse.ArgumentParser(prog="python -m harness.devices.health", description="Examine a device.")
     parser.add_argument("--kind", choices=tuple(BACKENDS), required=True, help="the first visible GPU, or the CPU")
     parser.add_argument("--seed", type=int, default=0, help="seed of the pattern and the numbers")

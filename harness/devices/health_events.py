@@ -73,7 +73,7 @@ class HealthEvent:
 
 
 def compare_readings(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, ...]:
-    """The events between two readings, the worst kinds first. A value that is None in either is not compared.
+    """Return the events between two readings, the worst kinds first. A value that is None in either is not compared.
 
     A counter that decreased is not an event: the driver was reloaded.
     """
@@ -87,7 +87,10 @@ def compare_readings(before: HealthReading, after: HealthReading) -> tuple[Healt
 
 
 def standing_problems(signs: HealthReading) -> tuple[HealthEvent, ...]:
-    """The problems in a single reading. A pending remapping is only `suspect`: it has no effect before the reset."""
+    """Return the problems in a single reading.
+
+    A pending remapping is only `suspect`: it has no effect before the reset.
+    """
     return tuple(_flags(HealthReading(rows_pending=False, rows_failed=False, pages_pending=False), signs, "suspect"))
 
 
@@ -143,7 +146,7 @@ def _throttled(before: HealthReading, after: HealthReading) -> Iterator[HealthEv
 
 
 def xid_meaning(xid: int) -> tuple[str, Severity]:
-    """The meaning of an Xid in a few words, and its severity. An Xid that is not in the table is `suspect`."""
+    """Return the meaning of an Xid in a few words, and its severity. An Xid that is not in the table is `suspect`."""
     return _XIDS.get(xid, ("not in this program's table, see nvidia's catalogue of xids", "suspect"))
 
 
@@ -298,7 +301,7 @@ class HealthWatch:
         return tuple(self._notes)
 
     def read(self, uuid: str) -> HealthReading:
-        """The current reading of the device. Raises KeyError if it is not watched, and always after `close`."""
+        """Return the current reading of the device. Raise KeyError if it is not watched, and always after `close`."""
         watched = self._watched[uuid]
         if not self._thread.stuck:
             if watched.handle is None:
@@ -310,7 +313,7 @@ class HealthWatch:
         return HealthReading(hang=hang)
 
     def dead_users(self, uuid: str) -> frozenset[int]:
-        """Ids of processes that have ended, and that use the device all the same as the driver says.
+        """Return ids of processes that have ended, and that use the device all the same as the driver says.
 
         Empty if that cannot be known, also where process ids are not those of the machine.
         """
@@ -355,7 +358,8 @@ class HealthWatch:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._notes.append(f"device health is not watched: nvml could not be initialised: {single_line(str(error))}")
+            why = single_line(str(error))
+            self._notes.append(f"device health is not watched: nvml could not be initialised: {why}")
             return
         self._open = True
         self._set_query("event set")
@@ -460,12 +464,12 @@ class HealthWatch:
 
 
 def _address(handle: Any) -> int | None:
-    """The identity of a handle. While NVML is open, the same GPU has the same address."""
+    """Return the identity of a handle. While NVML is open, the same GPU has the same address."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _either(names: Sequence[str]) -> Callable[..., int]:
-    """The NVML call with the first of these names that both pynvml and the driver know."""
+    """Return the NVML call with the first of these names that both pynvml and the driver know."""
 
     def ask(*arguments: object) -> int:
         for call in filter(None, (getattr(pynvml, name, None) for name in names)):

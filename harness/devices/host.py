@@ -23,7 +23,7 @@ class _Group:
 
 
 def host_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
-    """Bytes of memory: of the host, or of this process's control group if its limit is lower."""
+    """Return bytes of memory: of the host, or of this process's control group if its limit is lower."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [limit for group in _groups(cgroups, own) if (limit := _number(group.limit)) is not None]
     return min(limits)
@@ -32,7 +32,7 @@ def host_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
 def host_free_memory(
     cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path = Path("/proc/meminfo")
 ) -> int | None:
-    """Bytes of memory available now: the lowest of the host and each control group of this process.
+    """Return bytes of memory available now: the lowest of the host and each control group of this process.
 
     Reclaimable file pages count as free. None if the kernel does not report it.
     """
@@ -48,7 +48,7 @@ def host_free_memory(
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's product name; None on architectures whose kernel does not report it."""
+    """Return the processor's product name; None on architectures whose kernel does not report it."""
     for line in _lines(cpuinfo):
         name, separator, value = line.partition(":")
         if separator and name.strip() == "model name" and value.strip():
@@ -57,7 +57,10 @@ def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
 
 
 def _groups(cgroups: Path, own: Path) -> list[_Group]:
-    """The group of this process and all its parents, in both layouts (cgroup v1 and v2). A machine has one or none."""
+    """Return the group of this process and all its parents, in both layouts (cgroup v1 and v2).
+
+    A machine has one or none.
+    """
     names = {"/", *(line.split(":", 2)[2] for line in _lines(own) if line.count(":") >= 2)}
     groups = []
     for name in names:
@@ -77,13 +80,13 @@ def _groups(cgroups: Path, own: Path) -> list[_Group]:
 
 
 def _number(file: Path) -> int | None:
-    """The number in the file. None if the file has no number: "max" means no limit."""
+    """Return the number in the file. None if the file has no number: "max" means no limit."""
     text = "".join(_lines(file)).strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _field(file: Path, name: str) -> int | None:
-    """The number after `name` at the start of a line."""
+    """Return the number after `name` at the start of a line."""
     for line in _lines(file):
         words = line.split()
         if len(words) >= 2 and words[0] == name and words[1].isascii() and words[1].isdigit():

@@ -26,7 +26,7 @@ _NOT_OFFERED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUN
 
 
 def discover_devices(environ: Mapping[str, str] | None = None) -> Inventory:
-    """Every device of this machine, with the outer ``CUDA_VISIBLE_DEVICES`` of `environ` applied.
+    """Return every device of this machine, with the outer ``CUDA_VISIBLE_DEVICES`` of `environ` applied.
 
     `environ` defaults to ``os.environ``. The CPU is the device if there is no NVML or no GPU, or if every GPU is hidden
     or at fault. No error of a device or driver is raised: it is in `Inventory.nvml_error`, `Inventory.notes` and
@@ -106,7 +106,7 @@ class _Questions:
         return None if answer is None else _printable(answer)
 
     def uuid(self, handle: object) -> str | None:
-        """The UUID. A device cannot be used without one, so here "not supported" is a fault too."""
+        """Return the UUID. A device cannot be used without one, so here "not supported" is a fault too."""
         answer = self.text("uuid", pynvml.nvmlDeviceGetUUID, handle)
         if answer is not None and _UUID.fullmatch(answer):
             return answer
@@ -159,7 +159,7 @@ def _gpu(index: int) -> tuple[Device, ...]:
 
 
 def _speed(handle: object) -> tuple[int | None, int | None, int | None]:
-    """Clocks for applications, of graphics and memory, in MHz, and the limit of power in watts.
+    """Return clocks for applications, of graphics and memory, in MHz, and the limit of power in watts.
 
     Not all GPUs offer them, and cases can run without, so nothing here is a fault of the device.
     """
@@ -179,7 +179,7 @@ def _pci_bus_id(handle: object) -> str:
 
 
 def _mig_instances(handle: object, gpu: Device) -> tuple[Device, ...]:
-    """The MIG instances of `gpu`. If not all of them could be read, `gpu` itself follows, with a fault."""
+    """Return the MIG instances of `gpu`. If not all of them could be read, `gpu` itself follows, with a fault."""
     ask = _Questions()
     instances = []
     for slot in range(ask("mig instances", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
@@ -198,7 +198,10 @@ def _mig_instances(handle: object, gpu: Device) -> tuple[Device, ...]:
 
 
 def _mig_instance(handle: object, slot: int, gpu: Device) -> Device:
-    """One instance. Bus id, ECC and compute capability are those of its GPU: NVML reports them only for whole GPUs."""
+    """Return one instance.
+
+    Bus id, ECC and compute capability are those of its GPU: NVML reports them only for whole GPUs.
+    """
     ask = _Questions()
     uuid = ask.uuid(handle)
     name = ask.text("name", pynvml.nvmlDeviceGetName, handle)
@@ -214,7 +217,7 @@ def _mig_instance(handle: object, slot: int, gpu: Device) -> Device:
 
 
 def _placeholder_uuid(index: int | None) -> str:
-    """The name of a GPU without a UUID. No value of ``CUDA_VISIBLE_DEVICES`` looks like it."""
+    """Return the name of a GPU without a UUID. No value of ``CUDA_VISIBLE_DEVICES`` looks like it."""
     return f"nvml:{index}"
 
 

@@ -19,9 +19,10 @@ _MOST_BYTES = 64 << 20
 
 
 def gpu_log_lines_since(moment: float, path: Path = KMSG) -> list[str]:
-    """The lines about GPUs since `moment`, in seconds since the boot, each with its time in brackets as in dmesg.
+    """Return the lines about GPUs since `moment`, in seconds since the boot, each with its time in brackets as in
+    dmesg.
 
-    Raises OSError if the log cannot be read: it may be missing in a container, or need root.
+    Raise OSError if the log cannot be read: it may be missing in a container, or need root.
     """
     found = []
     for record in _records(path):

@@ -30,17 +30,17 @@ _P2P_REASONS = {
 
 
 def query_free_memory(device: Device) -> Detected:
-    """Bytes of the device's memory that are free now."""
+    """Return bytes of the device's memory that are free now."""
     return _ask(lambda handle: Detected(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)), device)
 
 
 def query_nvlink(device: Device) -> Detected:
-    """Whether the whole GPU `device` has an active link to a GPU or a switch."""
+    """Return whether the whole GPU `device` has an active link to a GPU or a switch."""
     return _ask(_links, device)
 
 
 def query_peer_access(devices: Sequence[Device]) -> Detected:
-    """Whether each of the whole GPUs `devices`, two or more, can read and write the memory of every other one."""
+    """Return whether each of the whole GPUs `devices`, two or more, can read and write the memory of every other one."""
     return _ask(lambda *handles: _pairs(devices, handles), *devices)
 
 

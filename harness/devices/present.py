@@ -33,7 +33,7 @@ _TYPES: Mapping[ValueKind, str] = {
 
 
 def inventory_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> dict[str, Any]:
-    """Everything found, as JSON values. `found` maps the UUID of each usable device to its capabilities.
+    """Return everything found, as JSON values. `found` maps the UUID of each usable device to its capabilities.
 
     Memory is in bytes; versions are texts (``"9.0"``). Each capability is an object with ``value`` (null if absent),
     ``detail`` (the reason, or what else a reader should know) and ``text`` (both, for a reader). ``capabilities`` are
@@ -107,7 +107,7 @@ def capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -
 
 
 def capabilities_page() -> str:
-    """The vocabulary as a page for authors of cases."""
+    """Return the vocabulary as a page for authors of cases."""
     lines = [
         "# Capabilities",
         "",

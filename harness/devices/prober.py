@@ -64,7 +64,7 @@ class Prober:
         self._known: dict[Question, Answers] = {}
 
     def ask(self, question: Question) -> Answers:
-        """A finding for each capability of the question. If the probe failed: absent, with the reason.
+        """Return a finding for each capability of the question. If the probe failed: absent, with the reason.
 
         Starts a process, unless this object or another process with the same `cache` already did. Errors of the probe
         or the cache are not raised.
@@ -122,7 +122,7 @@ class ProbeRun:
 
 
 def parse_probe_run(question: Question, run: ProbeRun) -> Answers:
-    """The finding for each capability of `question`, from how the probe ended and what it wrote."""
+    """Return the finding for each capability of `question`, from how the probe ended and what it wrote."""
     if run.failure:
         return _none(question, run.failure)
     if run.status != 0:
@@ -138,7 +138,7 @@ def parse_probe_run(question: Question, run: ProbeRun) -> Answers:
 
 
 def parse_answer(answer: Any, question: Question) -> Answers | None:
-    """The findings in a probe's answer. None if it is not a valid answer to `question`."""
+    """Return the findings in a probe's answer. None if it is not a valid answer to `question`."""
     if not isinstance(answer, dict) or set(answer) != set(question.capabilities):
         return None
     findings: dict[str, Detected] = {}
@@ -197,7 +197,7 @@ def _run_probe(command: Sequence[str], environ: Mapping[str, str], limit: float)
 
 
 def _ends_within(pid: int, limit: float) -> bool:
-    """Whether the child ends within `limit` seconds. It is not reaped, so its pid is not reused."""
+    """Return whether the child ends within `limit` seconds. It is not reaped, so its pid is not reused."""
     deadline = time.monotonic() + limit
     with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored, the kernel reaps the child itself
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -218,7 +218,7 @@ def _tail(file: BinaryIO) -> bytes:
 
 
 def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | None:
-    """The answer in `file` for `key`. None if the file is missing, truncated, or has another key."""
+    """Return the answer in `file` for `key`. None if the file is missing, truncated, or has another key."""
     try:
         with file.open("rb") as stream:
             stored = json.loads(stream.read(_MOST_BYTES))
@@ -230,7 +230,7 @@ def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | N
 
 
 def _store(file: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` atomically: a reader sees all of it or nothing. Raises OSError."""
+    """Write `value` atomically: a reader sees all of it or nothing. Raise OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with open(descriptor, "w", encoding="ascii") as stream:

@@ -11,9 +11,9 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 
 
 def has_symbol_with(library: Path, part: bytes) -> bool:
-    """Whether a dynamic symbol, defined or wanted, has `part` in its name.
+    """Return whether a dynamic symbol, defined or wanted, has `part` in its name.
 
-    Raises OSError, and ValueError if the file is no library of this kind.
+    Raise OSError, and ValueError if the file is no library of this kind.
     """
     with library.open("rb") as file:
         header = file.read(64)

@@ -24,7 +24,7 @@ _PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes
 
 
 def parse_release(text: str) -> Version | None:
-    """The leading release numbers of a version text: (2, 13, 0) for ``2.13.0a0+cpu``. None if it has none.
+    """Return the leading release numbers of a version text: (2, 13, 0) for ``2.13.0a0+cpu``. None if it has none.
 
     The rest (pre-release, build, vendor suffix) is ignored: a nightly of 2.14 counts as 2.14.
     """
@@ -33,12 +33,12 @@ def parse_release(text: str) -> Version | None:
 
 
 def python_version() -> Detected:
-    """The version of the running interpreter."""
+    """Return the version of the running interpreter."""
     return Detected(tuple(sys.version_info[:3]))
 
 
 def distribution_version(*names: str) -> Detected:
-    """The version of the first installed distribution of `names`, from its metadata."""
+    """Return the version of the first installed distribution of `names`, from its metadata."""
     for name in names:
         try:
             text = importlib.metadata.version(name)
@@ -50,27 +50,27 @@ def distribution_version(*names: str) -> Detected:
 
 
 def torch_version() -> Detected:
-    """The version of the installed torch."""
+    """Return the version of the installed torch."""
     return distribution_version("torch")
 
 
 def triton_version() -> Detected:
-    """The version of the installed Triton. Nightly builds of torch install it under another name."""
+    """Return the version of the installed Triton. Nightly builds of torch install it under another name."""
     return distribution_version("triton", "pytorch-triton")
 
 
 def torchvision_version() -> Detected:
-    """The version of the installed torchvision."""
+    """Return the version of the installed torchvision."""
     return distribution_version("torchvision")
 
 
 def numpy_version() -> Detected:
-    """The version of the installed NumPy."""
+    """Return the version of the installed NumPy."""
     return distribution_version("numpy")
 
 
 def torch_build() -> str | None:
-    """The full version text of the installed torch, such as ``2.13.0+cu130``. None without torch."""
+    """Return the full version text of the installed torch, such as ``2.13.0+cu130``. None without torch."""
     try:
         text = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -79,12 +79,12 @@ def torch_build() -> str | None:
 
 
 def torch_cuda_version() -> Detected:
-    """The CUDA runtime that the installed torch was built for."""
+    """Return the CUDA runtime that the installed torch was built for."""
     return _built_for("cuda", "cuda")
 
 
 def torch_rocm_version() -> Detected:
-    """The HIP that the installed torch was built for."""
+    """Return the HIP that the installed torch was built for."""
     return _built_for("hip", "rocm")
 
 
@@ -100,7 +100,7 @@ def _built_for(constant: str, name: str) -> Detected:
 
 
 def cuda_accelerator_graphs() -> Detected:
-    """Whether torch's library for CUDA registers an implementation of `torch.accelerator.Graph`.
+    """Return whether torch's library for CUDA registers an implementation of `torch.accelerator.Graph`.
 
     Such a registration names torch's registry of implementations (ATen/core/GraphImplInterface.h).
     """
@@ -117,22 +117,22 @@ def cuda_accelerator_graphs() -> Detected:
 
 
 def cudnn_version() -> Detected:
-    """The cuDNN library that torch's wheels depend on."""
+    """Return the cuDNN library that torch's wheels depend on."""
     return _wheel("nvidia-cudnn")
 
 
 def cublas_version() -> Detected:
-    """The cuBLAS library that torch's wheels depend on."""
+    """Return the cuBLAS library that torch's wheels depend on."""
     return _wheel("nvidia-cublas")
 
 
 def nccl_version() -> Detected:
-    """The NCCL library that torch's wheels depend on."""
+    """Return the NCCL library that torch's wheels depend on."""
     return _wheel("nvidia-nccl")
 
 
 def _wheel(name: str) -> Detected:
-    """The version of NVIDIA's distribution `name` for the CUDA that torch is built for.
+    """Return the version of NVIDIA's distribution `name` for the CUDA that torch is built for.
 
     Its name ends in ``-cu12``. From CUDA 13 on, libraries of the toolkit itself have no suffix; their major version is
     then that of CUDA.
@@ -152,7 +152,7 @@ def _wheel(name: str) -> Detected:
 
 
 def find_cuda_toolkit() -> Detected:
-    """Whether torch finds a CUDA toolkit, whose headers it gives to NVRTC.
+    """Return whether torch finds a CUDA toolkit, whose headers it gives to NVRTC.
 
     Source: `_find_cuda_home` of torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
     """
@@ -166,12 +166,12 @@ def find_cuda_toolkit() -> Detected:
 
 
 def cpp_compiler_version() -> Detected:
-    """The version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in ``$PATH``."""
+    """Return the version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in ``$PATH``."""
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
 def can_build_cpp_extensions() -> Detected:
-    """Whether torch can build extensions in C++, for which it needs a compiler, ninja and Python's headers.
+    """Return whether torch can build extensions in C++, for which it needs a compiler, ninja and Python's headers.
 
     Source: torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
     """
@@ -186,7 +186,7 @@ def can_build_cpp_extensions() -> Detected:
 
 
 def cpp_compiler_command(cxx: str, path: str) -> list[str] | str:
-    """The command that torch would run to compile C++, or, as a text, why there is none.
+    """Return the command that torch would run to compile C++, or, as a text, why there is none.
 
     `cxx` and `path` are the values of ``$CXX`` and ``$PATH``.
     """
@@ -225,7 +225,7 @@ def _cpp_compiler(cxx: str, path: str) -> Detected:
 
 
 def parse_compiler_version(text: str) -> Version | None:
-    """The version in the output of a compiler's ``--version``.
+    """Return the version in the output of a compiler's ``--version``.
 
     It is the first dotted number that is not part of a word (``x86_64-linux-gnu-g++-13``) and not in parentheses, where
     Linux distributions put the version of their package.
@@ -237,7 +237,7 @@ def parse_compiler_version(text: str) -> Version | None:
 
 @functools.cache
 def _torch_constants() -> Mapping[str, str | None] | str:
-    """The plain assignments of ``torch/version.py``, or, as a text, why it could not be read."""
+    """Return the plain assignments of ``torch/version.py``, or, as a text, why it could not be read."""
     folder = _torch_folder()
     if folder is None:
         return "torch is not installed"
@@ -257,9 +257,9 @@ def _torch_folder() -> Path | None:
 
 
 def parse_constants(source: bytes) -> dict[str, str | None]:
-    """The names that Python `source` assigns a text or None at its top level. The source is not run.
+    """Return the names that Python `source` assigns a text or None at its top level. The source is not run.
 
-    Raises SyntaxError or ValueError if the source is not valid Python.
+    Raise SyntaxError or ValueError if the source is not valid Python.
     """
     constants: dict[str, str | None] = {}
     for statement in ast.parse(source).body:

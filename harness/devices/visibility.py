@@ -64,9 +64,9 @@ def apply_visible_mask(devices: Sequence[Device], environ: Mapping[str, str]) ->
 
 
 def mask_for(devices: Sequence[Device]) -> str:
-    """The value of ``CUDA_VISIBLE_DEVICES`` that shows exactly `devices`, in their order, by UUID.
+    """Return the value of ``CUDA_VISIBLE_DEVICES`` that shows exactly `devices`, in their order, by UUID.
 
-    For the CPU alone, and for software devices, the value is empty, which hides every GPU. Raises ValueError for
+    For the CPU alone, and for software devices, the value is empty, which hides every GPU. Raise ValueError for
     devices that one process cannot use together (two MIG instances, an instance and a GPU, devices of two kinds, the
     CPU twice) and for a device with a fault.
     """
@@ -85,9 +85,9 @@ def mask_for(devices: Sequence[Device]) -> str:
 
 
 def masks_for(devices: Sequence[Device]) -> dict[str, str]:
-    """The variables and values that show exactly `devices`: GPUs, or software devices and no GPU.
+    """Return the variables and values that show exactly `devices`: GPUs, or software devices and no GPU.
 
-    Raises ValueError; see `mask_for`.
+    Raise ValueError; see `mask_for`.
     """
     masks = {MASK: mask_for(devices)}
     for backend in BACKENDS.values():
@@ -98,7 +98,7 @@ def masks_for(devices: Sequence[Device]) -> dict[str, str]:
 
 
 def combinable_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The largest subset of `devices` that one process can use together; see `mask_for`.
+    """Return the largest subset of `devices` that one process can use together; see `mask_for`.
 
     CUDA shows a process at most one MIG instance, and then no whole GPU. So the result is all whole GPUs without a
     fault, or all software devices. If there are none, it is the first MIG instance or the CPU.
@@ -120,7 +120,7 @@ def _is_index(entry: str) -> bool:
 
 
 def _find(entry: str, devices: Sequence[Device]) -> Device | str:
-    """The device that `entry` names, or a text that says why it names none."""
+    """Return the device that `entry` names, or a text that says why it names none."""
     if _is_index(entry):
         return next((device for device in devices if device.index == int(entry)), "is the index of no GPU")
     if not entry.startswith(("GPU-", "MIG-")):
@@ -139,7 +139,7 @@ def _find(entry: str, devices: Sequence[Device]) -> Device | str:
 
 
 def _doubt_about_indices(entries: Sequence[str], devices: Sequence[Device], environ: Mapping[str, str]) -> str | None:
-    """Why CUDA and NVML may disagree on an index in the mask. None if they agree. NVML counts in PCI bus order."""
+    """Return why CUDA and NVML may disagree on an index in the mask. None if they agree. NVML counts in PCI bus order."""
     if not any(_is_index(entry) for entry in entries):
         return None
     if fault := next((device for device in devices if device.fault is not None), None):

@@ -200,7 +200,7 @@ class Executor:
         self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _run_case(self, message: Message) -> Message:
-        """Run a case and check the process. Returns the message about its end."""
+        """Run a case and check the process. Return the message about its end."""
         self._has_subtests, self._has_raised, self._is_plain = False, False, True
         item = self._collected.items.get(message["case"])
         if item is None:
@@ -264,7 +264,7 @@ class Executor:
             done["struck"] = struck
 
     def _known_instead(self, case: str) -> str:
-        """Returns text about what this process collected, with an example similar to the missing `case`."""
+        """Return text about what this process collected, with an example similar to the missing `case`."""
         known = list(self._collected.items)
         name = case.rpartition("::")[2]
         example = next((other for other in known if other.rpartition("::")[2] == name), known[0] if known else None)
@@ -272,7 +272,7 @@ class Executor:
         return f"{format_count(len(known), 'case')}{such}, in the root folder {self._collected.session.config.rootpath}"
 
     def _remaining_problems(self) -> list[StateProblem]:
-        """Returns the problems that may have made a check fail. If there are none, the error is the harness's own."""
+        """Return the problems that may have made a check fail. If there are none, the error is the harness's own."""
         problems: list[StateProblem] = []
         for check in (self._changes_of_process, lambda: self._inspector.end()[0]):
             with contextlib.suppress(Exception):  # the first error is the one that is reported
@@ -285,7 +285,7 @@ class Executor:
         )
 
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
-        """Have pytest run the case under the watchdog, which keeps running. Returns the error that aborted it or {}."""
+        """Have pytest run the case under the watchdog, which keeps running. Return the error that aborted it or {}."""
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
         self._location = item.location
         item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
@@ -315,7 +315,7 @@ class Executor:
             _exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
-        """Returns how often each injected fault was triggered since the last case, by name."""
+        """Return how often each injected fault was triggered since the last case, by name."""
         torch = modules.get("torch")
         if torch is None:
             return {}
@@ -476,7 +476,7 @@ class Executor:
 
 
 def _streams_now() -> tuple[Any, Any, Any]:
-    """Returns Python's standard streams, None for one that the case has deleted."""
+    """Return Python's standard streams, None for one that the case has deleted."""
     return getattr(sys, "stdin", None), getattr(sys, "stdout", None), getattr(sys, "stderr", None)
 
 

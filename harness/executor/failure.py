@@ -20,7 +20,7 @@ _MOST = 32 << 10
 
 
 def describe_exception(error: BaseException) -> Message:
-    """Returns an exception in one line, and its traceback."""
+    """Return an exception in one line, and its traceback."""
     try:
         line, text = "".join(format_exception_only(error)), "".join(format_exception(error))
     except Exception:  # noqa: BLE001 - the traceback's lines are read by code that a case may have replaced
@@ -29,13 +29,13 @@ def describe_exception(error: BaseException) -> Message:
 
 
 def is_raised_by_other_plugin(error: BaseException) -> bool:
-    """Whether an exception that came out of a hook call was raised by a hook of a conftest or of another plugin."""
+    """Return whether an exception that came out of a hook call was raised by a hook of a conftest or of another plugin."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     return is_other_plugin_traceback([frame.f_globals.get("__name__", "") for frame in frames])
 
 
 def is_other_plugin_traceback(modules: Sequence[str]) -> bool:
-    """The same, given the modules of the traceback's frames, the outermost first.
+    """Return the same, given the modules of the traceback's frames, the outermost first.
 
     The last hook call decides: its frame follows the last frame of pluggy. Frames below belong to that hook, because
     libraries such as torch and json raise in calls from the harness as well as from other plugins.

@@ -58,18 +58,18 @@ class CollectedSession:
 
 
 def late_marks(added: Iterable[pytest.Mark]) -> list[str]:
-    """Returns those of the marks that have no effect if they are `added` while a case runs."""
+    """Return those of the marks that have no effect if they are `added` while a case runs."""
     return list(dict.fromkeys(mark.name for mark in added if mark.name in _READ_BEFORE))
 
 
 def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
-    """Returns a warning at the place of a case."""
+    """Return a warning at the place of a case."""
     file, line, _ = item.location
     return warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
 
 
 def session_requests(session: pytest.Session) -> dict[str, dict[str, str]]:
-    """Returns what code of a case, a fixture or a hook has told its session to do: to fail or to stop, with the reason.
+    """Return what code of a case, a fixture or a hook has told its session to do: to fail or to stop, with the reason.
 
     It is told to a copy of the session, of which pytest never learns.
     """

@@ -46,7 +46,10 @@ class Decision(Generic[E]):
 
 
 def decide(finishes: Sequence[E], started: int) -> Decision[E]:
-    """The verdict, from the ended attempts in order and the number of started ones. See harness.core.outcome.final_verdict."""
+    """The verdict, from the ended attempts in order and the number of started ones.
+
+    See `harness.core.outcome.final_verdict`.
+    """
     outcome = final_verdict(
         [
             AttemptResult(each.outcome, each.final, None if each.ruling is None else each.ruling.outcome)

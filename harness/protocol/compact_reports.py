@@ -61,11 +61,11 @@ class ReportBundler:
         return True
 
     def sent_with(self, report: pytest.CollectReport | pytest.TestReport) -> Sequence[pytest.TestReport]:
-        """Returns the reports that the controller is sent with this one: all of its case, or none but this one."""
+        """Return the reports that the controller is sent with this one: all of its case, or none but this one."""
         return self._sent if self._sent and self._sent[-1] is report else ()
 
     def _of_others(self) -> Sequence[Callable[..., object]] | None:
-        """The hooks. That of a conftest may only be called for cases of its folder."""
+        """Return the hooks. That of a conftest may only be called for cases of its folder."""
         sender = _compat.xdist_sender(self._config)
         plugins = [each.plugin for name in _HOOKS for each in getattr(self._config.hook, name).get_hookimpls()]
         of_folders = any(str(getattr(plugin, "__file__", "")).endswith("conftest.py") for plugin in plugins)
@@ -111,7 +111,7 @@ class ExpandReportsPlugin:
 def compact_report(
     report: pytest.CollectReport | pytest.TestReport, whole: Sequence[pytest.TestReport] = ()
 ) -> dict[str, str] | None:
-    """Returns a plain pass as one text, or the `whole` case of which it is the last report. None for other reports."""
+    """Return a plain pass as one text, or the `whole` case of which it is the last report. None for other reports."""
     if not isinstance(report, pytest.TestReport) or not _is_compact(report):
         return None
     phases = [_phase(each) for each in whole or (report,)]
@@ -119,7 +119,10 @@ def compact_report(
 
 
 def expand_report(data: dict[str, Any]) -> pytest.TestReport | None:
-    """Returns the last of the reports that `compact_report` made `data` of, with what xdist has added. None for other data."""
+    """Return the last of the reports that `compact_report` made `data` of, with what xdist has added.
+
+    None for other data.
+    """
     if _KEY not in data:
         return None
     added = {name: value for name, value in data.items() if name != _KEY}

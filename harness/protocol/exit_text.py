@@ -17,7 +17,7 @@ HARNESS_EXITS = {
 
 
 def format_executor_exit(status: int, outcome: Outcome) -> str:
-    """Returns ``exit status 3``, ``SIGSEGV``, or ``exit status 244 (an error of the harness's own code)``.
+    """Return ``exit status 3``, ``SIGSEGV``, or ``exit status 244 (an error of the harness's own code)``.
 
     `outcome`: that of the attempt. One that crashed has ended its process itself, whatever the status.
     """

@@ -57,7 +57,7 @@ class PhasePage:
     """The page, of which an executor and its supervisor each map the same file."""
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor` is not needed afterwards. Raises OSError."""
+        """`descriptor` is not needed afterwards. Raise OSError."""
         self._shared = linux.SharedMapping(descriptor, _SIZE)
         self._memory = self._shared.bytes
         self._number = 0
@@ -66,7 +66,7 @@ class PhasePage:
 
     @staticmethod
     def create() -> int:
-        """Returns the descriptor of a new page."""
+        """Return the descriptor of a new page."""
         descriptor = os.memfd_create("harness-phases", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, _SIZE)
         return descriptor
@@ -77,7 +77,7 @@ class PhasePage:
         self.written = []
 
     def add(self, phase: PassedPhase) -> bool:
-        """Write a phase. Returns False if the page is full."""
+        """Write a phase. Return False if the page is full."""
         count = len(self.written)
         if count == MOST_PHASES:
             return False
@@ -87,7 +87,7 @@ class PhasePage:
         return True
 
     def read(self, number: int) -> list[PassedPhase]:
-        """Returns the phases of the executor's case with this number. Raises ProtocolError."""
+        """Return the phases of the executor's case with this number. Raise ProtocolError."""
         (head,) = _HEAD.unpack_from(self._memory)
         if head >> _COUNT_BITS != number:
             return []
@@ -123,7 +123,7 @@ class PhasePage:
 
 
 def parse_passed_phase(values: object) -> PassedPhase:
-    """Returns the phase that an executor has written or sent. Raises ProtocolError: a case may have damaged it."""
+    """Return the phase that an executor has written or sent. Raise ProtocolError: a case may have damaged it."""
     match values:
         case [int() as when, float() as duration, float() as start, float() as stop, int() as out, int() as err] if (
             0 <= when < len(PHASES) and all(map(math.isfinite, (duration, start, stop))) and out >= 0 and err >= 0
@@ -134,9 +134,9 @@ def parse_passed_phase(values: object) -> PassedPhase:
 
 
 def merge_phases_and_facts(phases: Sequence[PassedPhase], facts: Sequence[Message]) -> list[Message]:
-    """Returns all reports of a case, in order: the phases of the page, and facts, each ``after`` so many phases.
+    """Return all reports of a case, in order: the phases of the page, and facts, each ``after`` so many phases.
 
-    Raises ProtocolError.
+    Raise ProtocolError.
     """
     found: list[Message] = []
     taken = 0

@@ -35,11 +35,11 @@ class PhaseTimes(NamedTuple):
 def pack_report(
     config: pytest.Config, report: Report, location: object = None, *, when: str = "", times: PhaseTimes | None = None
 ) -> Message:
-    """Returns a report as a message that `unpack_reports` takes. Of a plain pass only unknown facts are sent.
+    """Return a report as a message that `unpack_reports` takes. Of a plain pass only unknown facts are sent.
 
     `location` is that of the case, which the receiver knows. `when` and `times` are what the sender knows of the phase:
     they are sent instead of values that no report can have, which a hook of a plugin may have put there.
-    Raises whatever a hook raises.
+    Raise whatever a hook raises.
     """
     phase_now = report.when if type(report.when) is str and report.when in PHASES else when or "call"
     taken = phase_times_of(report, times)._asdict()
@@ -64,7 +64,7 @@ def pack_report(
 
 
 def phase_times_of(report: Report, times: PhaseTimes | None) -> PhaseTimes:
-    """Returns the times that a report has, each if it is possible. The others are those given."""
+    """Return the times that a report has, each if it is possible. The others are those given."""
     given = times or PhaseTimes(0.0, 0.0, 0.0)
     return PhaseTimes(
         _possible(report.duration, given.duration, _MOST_SECONDS),
@@ -78,12 +78,12 @@ def _possible(value: object, instead: float, most: float) -> float:
 
 
 def outcome_of_phase(report: Report) -> str:
-    """Returns pytest's word for the outcome of a report, or of what a plugin has put there."""
+    """Return pytest's word for the outcome of a report, or of what a plugin has put there."""
     return report.outcome if type(report.outcome) is str else safe_str(report.outcome)
 
 
 def _pairs(entries: object) -> list[list[Any]]:
-    """Returns pairs of a name and a value, of what should be such pairs."""
+    """Return pairs of a name and a value, of what should be such pairs."""
     found = to_plain_json(entries)
     if not isinstance(found, list):
         return [] if not found else [["", found]]
@@ -92,12 +92,12 @@ def _pairs(entries: object) -> list[list[Any]]:
 
 
 def _sections(entries: object) -> list[list[str]]:
-    """Returns pairs of texts, of what should be such pairs."""
+    """Return pairs of texts, of what should be such pairs."""
     return [[name, value if isinstance(value, str) else safe_str(value)] for name, value in _pairs(entries)]
 
 
 def _is_readable(config: pytest.Config, data: dict[str, Any]) -> bool:
-    """Whether pytest makes a report of the data: tried, because what it needs is its own affair."""
+    """Return whether pytest makes a report of the data: tried, because what it needs is its own affair."""
     try:
         copy = decode_message(encode_message({"op": "report", "data": data}), "this process")["data"]
         report = config.hook.pytest_report_from_serializable(config=config, data=copy)
@@ -107,7 +107,7 @@ def _is_readable(config: pytest.Config, data: dict[str, Any]) -> bool:
 
 
 def unpack_reports(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
-    """Returns the reports of `item` in `messages`. Raises ProtocolError for a message without a valid report."""
+    """Return the reports of `item` in `messages`. Raise ProtocolError for a message without a valid report."""
     keywords = dict.fromkeys(item.keywords, 1)
     try:
         return [_unpacked(item, keywords, message) for message in messages]
@@ -141,13 +141,13 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
 
 
 def is_default_pass(report: Report, location: object) -> bool:
-    """Whether a report says of a phase of the case at `location` only that it has passed, and when."""
+    """Return whether a report says of a phase of the case at `location` only that it has passed, and when."""
     known = report.location is location and type(report.when) is str and report.when in PHASES
     return known and is_plain_pass(report) and not report.sections and not report.user_properties
 
 
 def is_plain_pass(report: Report) -> bool:
-    """Whether a report says that a phase has passed, and has nothing that a plugin added."""
+    """Return whether a report says that a phase has passed, and has nothing that a plugin added."""
     has_passed = type(report.outcome) is str and report.outcome == "passed"
     return has_passed and type(report) is Report and report.longrepr is None and report.__dict__.keys() <= _PLAIN
 
@@ -160,7 +160,7 @@ class RemoteFailure(NamedTuple):
 
 
 def unpack_failure(message: object) -> RemoteFailure:
-    """Returns the exception in `message`. Raises ProtocolError if it has none."""
+    """Return the exception in `message`. Raise ProtocolError if it has none."""
     match message:
         case {"error": str(error), "traceback": str(traceback)}:
             return RemoteFailure(error, traceback)
@@ -176,7 +176,7 @@ class RecordedWarning(NamedTuple):
 
 
 def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
-    """Returns a warning that pytest recorded, as a message.
+    """Return a warning that pytest recorded, as a message.
 
     A custom category is replaced by its nearest base class of Python or pytest, and its name is put before the text.
     Otherwise an xdist controller would import the category's module, and end the run if the import fails.
@@ -195,7 +195,7 @@ def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
 
 
 def unpack_warning(message: Message) -> RecordedWarning:
-    """Returns the warning in `message`. Raises ProtocolError if it has none."""
+    """Return the warning in `message`. Raise ProtocolError if it has none."""
     try:
         module, name = message["category"]
         category = getattr(_WARNING_MODULES[module], name)
@@ -208,7 +208,7 @@ def unpack_warning(message: Message) -> RecordedWarning:
 
 
 def _location(value: object) -> Location:
-    """Returns a location as pytest stores it."""
+    """Return a location as pytest stores it."""
     match value:
         case [str(path), int() | None as line, str(name)]:
             return path, line, name
@@ -238,6 +238,6 @@ def attach_replayed(report: Report) -> None:
 
 
 def attached_outcome(report: object) -> Outcome | None:
-    """Returns the outcome attached by `attach_outcome`, or None."""
+    """Return the outcome attached by `attach_outcome`, or None."""
     value = getattr(report, "harness_outcome", None)
     return None if value is None else Outcome(value)

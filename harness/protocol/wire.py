@@ -49,7 +49,7 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send one message, with descriptors if given. Raises OSError if the other end is gone."""
+        """Send one message, with descriptors if given. Raise OSError if the other end is gone."""
         data = encode_message(message)
         if fds:
             sent = socket.send_fds(self.socket, [data], list(fds))
@@ -58,7 +58,7 @@ class Channel:
             self.socket.sendall(data)
 
     def receive(self, max_fds: int = 0) -> None:
-        """Read the available data; blocks until there is some. Sets `closed` at the end of the stream."""
+        """Read the available data; blocks until there is some. Set `closed` at the end of the stream."""
         try:
             data = self._receive_fds(max_fds) if max_fds else self.socket.recv(_CHUNK)
         except ConnectionResetError:
@@ -82,7 +82,7 @@ class Channel:
         return data
 
     def pop(self) -> Message | None:
-        """Returns the next complete message, or None."""
+        """Return the next complete message, or None."""
         end = self._buffer.find(b"\n", self._searched)
         if end < 0:
             self._searched = len(self._buffer)
@@ -93,9 +93,9 @@ class Channel:
         return decode_message(line, self.peer)
 
     def take_fds(self, count: int) -> list[int]:
-        """Returns the first `count` received descriptors that were not taken yet. Raises ProtocolError if fewer exist.
+        """Return the first `count` received descriptors that were not taken yet. Raise ProtocolError if fewer exist.
 
-        Raises OSError if the kernel could not pass them, because this process had too many open files.
+        Raise OSError if the kernel could not pass them, because this process had too many open files.
         """
         if self._fds_lost:
             self._fds_lost = False
@@ -117,12 +117,12 @@ class Channel:
 
 
 def encode_message(message: Message) -> bytes:
-    """Returns one line of ASCII. A value that JSON does not support becomes its repr, so that no report is lost."""
+    """Return one line of ASCII. A value that JSON does not support becomes its repr, so that no report is lost."""
     return _encode(message).encode() + b"\n"
 
 
 def decode_message(line: bytes, peer: str) -> Message:
-    """Returns the message in one line, with every lone surrogate escaped. Raises ProtocolError."""
+    """Return the message in one line, with every lone surrogate escaped. Raise ProtocolError."""
     try:
         message = _decode(line.decode())
     except (ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ def decode_message(line: bytes, peer: str) -> Message:
 
 
 def decode_messages(lines: Sequence[bytes], peer: str) -> list[Message]:
-    """Returns the messages in some lines: as `decode_message` does for each, but in one step. Raises ProtocolError."""
+    """Return the messages in some lines: as `decode_message` does for each, but in one step. Raise ProtocolError."""
     data = b",".join(lines)
     if len(lines) > 1 and not _MAYBE_SURROGATE.search(data):
         with contextlib.suppress(ValueError, RecursionError):  # `decode_message` says which line is wrong
@@ -148,7 +148,7 @@ def _is_message(value: object) -> bool:
 
 
 def escape_surrogates(value: object) -> object:
-    """Returns the JSON value with lone surrogates as ``\\udc80``: encoding them fails, which ends an xdist run."""
+    """Return the JSON value with lone surrogates as ``\\udc80``: encoding them fails, which ends an xdist run."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):

@@ -38,6 +38,6 @@ def late_reports_of(node: Any) -> Iterator[pytest.TestReport]:
 
 
 def write_failure_of(node: Any) -> str | None:
-    """What an xdist worker could not write, or None."""
+    """Return what an xdist worker could not write, or None."""
     what: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
     return what

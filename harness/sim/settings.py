@@ -20,7 +20,7 @@ _CUDA_TESTS = ("simcuda/csrc/runtime/tests", "simcuda/csrc/cupti/tests")
 
 
 def cmake_settings() -> Iterator[str]:
-    """The settings, as lines of CMake. Raises BuildError if nothing can be built here."""
+    """The settings, as lines of CMake. Raise BuildError if nothing can be built here."""
     tools = toolchain.find_torch_toolchain()
     parts = [*softdevice.PARTS, *_TESTS]
     try:

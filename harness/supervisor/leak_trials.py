@@ -131,7 +131,8 @@ class LeakTrials:
                 return []
             took = self._clock() - begun
             if number == 0 and took * (WARMUP_ROUNDS + COUNTED_ROUNDS - 1) > self._time.left:
-                round_time = f"one of {WARMUP_ROUNDS + COUNTED_ROUNDS} rounds of {format_count(len(members), 'case')} takes {took:.1f} s"
+                rounds_in_all = WARMUP_ROUNDS + COUNTED_ROUNDS
+                round_time = f"one of {rounds_in_all} rounds of {format_count(len(members), 'case')} takes {took:.1f} s"
                 raise self._give_up(f"{round_time}, and {self._time.left:.0f} s are left for leak searches; {MORE}")
             if number >= WARMUP_ROUNDS:
                 rounds.append([self._looked_at(growths) for growths in answer["cases"]])

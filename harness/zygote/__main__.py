@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _unfit() -> str:
-    """Returns why this process must not be forked, or an empty string."""
+    """Return why this process must not be forked, or an empty string."""
     reasons = []
     if touched := guard.cuda_in_use():
         reasons.append(touched)

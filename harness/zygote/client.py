@@ -61,7 +61,7 @@ class ZygoteProcess:
 
         `home` is created for its socket; only this user may enter it.
 
-        Returns at once: supervisors that connect early wait in the socket's queue. Raises WriteError, ZygoteError.
+        Return at once: supervisors that connect early wait in the socket's queue. Raise WriteError, ZygoteError.
         """
         self.log = log
         self._home = home
@@ -112,7 +112,7 @@ class ZygoteProcess:
 
 
 def read_log_tail(log: Path) -> str:
-    """Returns the end of a zygote's log."""
+    """Return the end of a zygote's log."""
     try:
         return log.read_text(errors="backslashreplace")[-2000:].strip()
     except OSError as error:
@@ -120,12 +120,12 @@ def read_log_tail(log: Path) -> str:
 
 
 def early_end_text(log: Path) -> str:
-    """What is said of a zygote that died before it was ready, by all who wait for it."""
+    """Return what is said of a zygote that died before it was ready, by all who wait for it."""
     return f"the zygote is gone, see {log}; it ended before it was ready, and its log ends with:\n{read_log_tail(log)}"
 
 
 def description_file(address: str) -> Path:
-    """Returns the file in which the zygote at `address` describes what it has collected."""
+    """Return the file in which the zygote at `address` describes what it has collected."""
     return Path(address).with_name(description.DESCRIPTION_FILE)
 
 
@@ -154,7 +154,7 @@ class ZygoteClient:
         """Connect, and wait up to `limit` seconds until the zygote has collected.
 
         `stop` is the supervisor's listener; waits for the zygote or an executor watch it. `on_wait` is called with a
-        line of text when a fork fails and is retried. Raises ZygoteError, StoppedError, WriteError.
+        line of text when a fork fails and is retried. Raise ZygoteError, StoppedError, WriteError.
         """
         self.stop = stop
         self._log = log
@@ -193,10 +193,10 @@ class ZygoteClient:
         self._ready = True
 
     def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
-        """Fork an executor as `order` describes. Returns its process id.
+        """Fork an executor as `order` describes. Return its process id.
 
         A fork that fails for lack of processes, memory or descriptors is retried for `FORK_PATIENCE` seconds.
-        Raises ForkRefusedError, ZygoteError, StoppedError.
+        Raise ForkRefusedError, ZygoteError, StoppedError.
         """
         begun, tries = clock.monotonic(), 0
         pause, longest = FORK_PAUSES
@@ -219,18 +219,18 @@ class ZygoteClient:
             pause = min(2 * pause, longest)
 
     def order(self, order: Message, descriptors: Sequence[int]) -> None:
-        """Ask for an executor without waiting for it; `spawned` waits. Raises ZygoteError."""
+        """Ask for an executor without waiting for it; `spawned` waits. Raise ZygoteError."""
         self._send({"op": "spawn", **order}, descriptors)
 
     def spawned(self, executor: str) -> int:
-        """Wait for an executor that was asked for. Returns its process id. Raises ForkRefusedError, ZygoteError."""
+        """Wait for an executor that was asked for. Return its process id. Raise ForkRefusedError, ZygoteError."""
         answer = self._answer(executor)
         if answer["op"] == "refused":
             raise ForkRefusedError(f"the zygote could not {answer['what']} for executor {executor}: {answer['error']}")
         return int(answer["pid"])
 
     def signal(self, executor: str, number: int) -> None:
-        """Signal an executor's process group. Raises ZygoteError."""
+        """Signal an executor's process group. Raise ZygoteError."""
         self._send({"op": "kill", "executor": executor, "signal": number})
         self._unanswered += 1
 
@@ -251,7 +251,7 @@ class ZygoteClient:
         return ZygoteError(f"the zygote did not answer the request to {order}, and was killed; see {self._log}")
 
     def pump(self) -> None:
-        """Read the messages of the zygote; blocks until there is one. Raises ZygoteError if the zygote is gone."""
+        """Read the messages of the zygote; blocks until there is one. Raise ZygoteError if the zygote is gone."""
         try:
             self.channel.receive()
             while (message := self.channel.pop()) is not None:
@@ -265,7 +265,7 @@ class ZygoteClient:
             raise self._gone()
 
     def exit_of(self, executor: str) -> Message | None:
-        """Returns the message about an executor's exit, if it has arrived."""
+        """Return the message about an executor's exit, if it has arrived."""
         for message in self._inbox:
             if message["op"] == "exit" and message["executor"] == executor:
                 self._inbox.remove(message)
@@ -280,11 +280,11 @@ class ZygoteClient:
             self._pidfd = -1
 
     def last_words(self) -> str:
-        """Returns the end of the zygote's log. Cold executors write to it too, until they are ready."""
+        """Return the end of the zygote's log. Cold executors write to it too, until they are ready."""
         return read_log_tail(self._log)
 
     def _answer(self, executor: str) -> Message:
-        """Returns the answer to an order: the executor was spawned, or why it was refused. Raises ZygoteError."""
+        """Return the answer to an order: the executor was spawned, or why it was refused. Raise ZygoteError."""
         answer = self._wait(("spawned", "refused"), ANSWER_LIMIT, executor=executor)
         if answer is None:
             raise self.give_up(f"fork executor {executor} within {ANSWER_LIMIT:g} s")
@@ -301,7 +301,7 @@ class ZygoteClient:
     def _wait(
         self, kinds: Sequence[str], seconds: float, *, executor: str | None = None, heed_stop: bool = False
     ) -> Message | None:
-        """Returns the next message of one of these kinds, or None if none comes in time. Other messages are kept.
+        """Return the next message of one of these kinds, or None if none comes in time. Other messages are kept.
 
         With `executor`, only a message about that one. With `heed_stop`, raises StoppedError after a request to stop
         the run.
@@ -317,13 +317,13 @@ class ZygoteClient:
             self.pump()
 
     def _idle(self, seconds: float) -> None:
-        """Wait, and read messages of the zygote meanwhile. Raises StoppedError."""
+        """Wait, and read messages of the zygote meanwhile. Raise StoppedError."""
         deadline = clock.monotonic() + seconds
         while self._readable(deadline, heed_stop=True):
             self.pump()
 
     def _readable(self, deadline: float, *, heed_stop: bool) -> bool:
-        """Wait for a message of the zygote. Returns False if none came by `deadline`."""
+        """Wait for a message of the zygote. Return False if none came by `deadline`."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         if heed_stop:

@@ -27,7 +27,7 @@ from harness.zygote.spec import ZygoteSpec
 
 
 def exec_cold_executor(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoReturn:
-    """Make this forked process the cold executor that `order` describes. Raises OSError."""
+    """Make this forked process the cold executor that `order` describes. Raise OSError."""
     order_file = os.memfd_create("order")
     os.write(order_file, f"{spec.to_json()}\n{json.dumps(order)}\n".encode())
     os.lseek(order_file, 0, os.SEEK_SET)

@@ -135,11 +135,11 @@ def collect_cases(
     serve: Callable[[CollectedSession], NoReturn],
     recorder: CollectionRecorder | None = None,
 ) -> int:
-    """Import and collect as `spec` says, then `serve`. Returns pytest's exit status if there is nothing to serve.
+    """Import and collect as `spec` says, then `serve`. Return pytest's exit status if there is nothing to serve.
 
     `sys.argv` is set to the command line of the run, because some test files read it when imported. `recorder` writes
     the description of the collection before `serve` is called.
-    Raises RootError if pytest found another root folder or ini file than the run's, PreloadError.
+    Raise RootError if pytest found another root folder or ini file than the run's, PreloadError.
     """
     sys.argv = ["pytest", *spec.args]
     # pytest's capturing, which is off here, does this before it imports test files; some import what it sets.
@@ -152,9 +152,9 @@ def collect_cases(
 
 
 def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
-    """Import the modules that the run imports before it collects. Returns the wrapper around test calls, if any.
+    """Import the modules that the run imports before it collects. Return the wrapper around test calls, if any.
 
-    Raises `harness.configuration.under.WrapperError`, PreloadError.
+    Raise `harness.configuration.under.WrapperError`, PreloadError.
     """
     sys.path[:] = spec.sys_path
     DUMP_LATER.install()
@@ -167,7 +167,7 @@ def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
 
 
 def _import(ini: str, names: Sequence[str]) -> None:
-    """Import the modules that the value `ini` names. Raises PreloadError; the traceback is printed."""
+    """Import the modules that the value `ini` names. Raise PreloadError; the traceback is printed."""
     for name in names:
         try:
             importlib.import_module(name)

@@ -103,7 +103,7 @@ class OrphanKiller:
         return not known and self._processes.session(pid) not in self._ours
 
     def _kill(self, pid: int, sweep: OrphanSweep) -> bool:
-        """Kill one orphan. Returns whether it has ended already."""
+        """Kill one orphan. Return whether it has ended already."""
         state, command = self._processes.describe(pid) or ("X", "")
         if state not in "ZX" and not _has(command, KEPT_HELPERS):
             sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command

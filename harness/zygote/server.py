@@ -169,7 +169,7 @@ class ForkServer:
             self._drop(client)
 
     def _handle(self, client: _Client, message: Message) -> None:
-        """Raises ProtocolError."""
+        """Raise ProtocolError."""
         match message:
             case {"op": "spawn", "executor": str(name)}:
                 try:

@@ -50,7 +50,7 @@ class ZygoteSpec:
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
-        """Returns the specification of a zygote that this process starts for the run of `context`."""
+        """Return the specification of a zygote that this process starts for the run of `context`."""
         return cls(
             args=context.args,
             collection_args=insert_options(context.told_args, context.overrides),
@@ -71,7 +71,7 @@ class ZygoteSpec:
         return RootFolder(self.rootdir, self.inifile)
 
     def to_json(self) -> str:
-        """One line."""
+        """Return one line."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -80,7 +80,7 @@ class ZygoteSpec:
 
 
 def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
-    """Returns arguments to append to those of the run, so that its collection writes no report and starts no worker.
+    """Return arguments to append to those of the run, so that its collection writes no report and starts no worker.
 
     Only options of those plugins that the run has: the user may have switched off any of pytest's own.
 
@@ -100,7 +100,7 @@ def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
 
 
 def openmp_wait_policy(outer: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variable that makes waiting OpenMP threads sleep, unless the environment `outer` sets a policy.
+    """Return the variable that makes waiting OpenMP threads sleep, unless the environment `outer` sets a policy.
 
     By default each thread spins for milliseconds at the end of every parallel loop. Executors share the processor:
     with one executor per core, kernels on the CPU then take several times as long.
@@ -112,7 +112,7 @@ def openmp_wait_policy(outer: Mapping[str, str]) -> dict[str, str]:
 def executor_environment(
     outer: Mapping[str, str], visible: Mapping[str, str | None], names: Sequence[str]
 ) -> dict[str, str | None]:
-    """Returns the variables to set in an executor (None: unset), given its supervisor's environment `outer`.
+    """Return the variables to set in an executor (None: unset), given its supervisor's environment `outer`.
 
     `visible` selects the devices. `names` are variables of the supervisor that the zygote does not have (xdist's).
     """

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from harness.checks.meters.table import METERS
 from harness.checks.trend import (
     MIN_REPETITIONS,
+    TREND_RULES,
     WARMUP_REPETITIONS,
-    WATCHED,
     LevelSample,
     TrendShape,
     classify_trend,
     format_slope,
+    trend_rule_of,
     trend_series,
-    watched,
 )
 
 KIB = 1 << 10
@@ -228,6 +228,6 @@ def test_each_device_has_its_series_and_unknown_meters_are_left_out() -> None:
 
 def test_what_is_watched() -> None:
     known = {meter.name for meter in METERS}
-    assert set(WATCHED) - known == {"resident_bytes"}
-    assert watched("cuda_reserved[3]") is WATCHED["cuda_reserved"]
-    assert watched("tensors") is None
+    assert set(TREND_RULES) - known == {"resident_bytes"}
+    assert trend_rule_of("cuda_reserved[3]") is TREND_RULES["cuda_reserved"]
+    assert trend_rule_of("tensors") is None

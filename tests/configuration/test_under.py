@@ -16,7 +16,10 @@ pytest_plugins = ["pytester"]
 
 
 def test_the_names_are_known_without_torch() -> None:
-    code = "import sys; from harness.configuration import options, under; print('torch' in sys.modules, *under.CALL_WRAPPERS)"
+    code = (
+        "import sys; from harness.configuration import options, under; "
+        "print('torch' in sys.modules, *under.CALL_WRAPPERS)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "compiled_autograd"]
 

@@ -49,7 +49,10 @@ def test_an_owner_survives_the_file() -> None:
 
 def abandoned(parent: Path) -> Path:
     """A folder made by a process that has ended."""
-    code = "import pathlib, sys; from harness.core import temp_folder; print(temp_folder.make_temp_folder(pathlib.Path(sys.argv[1])))"
+    code = (
+        "import pathlib, sys; from harness.core import temp_folder; "
+        "print(temp_folder.make_temp_folder(pathlib.Path(sys.argv[1])))"
+    )
     done = subprocess.run([sys.executable, "-c", code, str(parent)], capture_output=True, text=True, check=True)
     folder = Path(done.stdout.strip())
     assert folder.is_dir()

@@ -24,7 +24,7 @@ _ENDS = (types.FrameType, types.ModuleType, type)
 
 
 def describe_holders(thing: object, ignore: Sequence[object] = ()) -> str:
-    """What holds `thing`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
+    """Return what holds `thing`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
 
     `ignore`: containers of the caller that hold it too. The garbage collector does not see the variables of a running
     function. If no other holder is found, the text names C, C++ or a running function.
@@ -83,7 +83,7 @@ def _is(thing: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
 
 
 def _words(path: Sequence[object], modules: dict[int, str]) -> list[str]:
-    """A phrase for each step along `path`: an object, then the holder of each object before it."""
+    """Return a phrase for each step along `path`: an object, then the holder of each object before it."""
     words = []
     position = 1
     while position < len(path):
@@ -133,7 +133,7 @@ def _described(holder: object, child: object) -> str:
 
 
 def _attributes(holder: object) -> list[str]:
-    """The names of an object's attributes, including slots. Runs no code of its class."""
+    """Return the names of an object's attributes, including slots. Run no code of its class."""
     slots = [
         name
         for kind in type(holder).__mro__
@@ -144,7 +144,7 @@ def _attributes(holder: object) -> list[str]:
 
 
 def _own_values(holder: object) -> dict[str, object]:
-    """The object's ``__dict__``, or an empty one. Runs no code of its class."""
+    """Return the object's ``__dict__``, or an empty one. Run no code of its class."""
     try:
         return cast("dict[str, object]", object.__getattribute__(holder, "__dict__"))
     except (AttributeError, TypeError):

@@ -68,7 +68,7 @@ if _mallinfo is not None:
 
 
 def read_process_meters(blind: MutableMapping[str, str]) -> dict[str, int]:
-    """Returns readings of memory, threads and descriptors. Adds each failed reading to `blind`, with the reason."""
+    """Return readings of memory, threads and descriptors. Add each failed reading to `blind`, with the reason."""
     values = {
         "threads": _count_threads(),
         "descriptors": _count_descriptors(),
@@ -97,7 +97,7 @@ def _count_descriptors() -> int:
 
 
 def resident_bytes() -> int:
-    """Returns the resident memory of this process in bytes. The kernel updates it in steps of some 100 KiB per core."""
+    """Return the resident memory of this process in bytes. The kernel updates it in steps of some 100 KiB per core."""
     return _pages()[1] * _PAGE
 
 
@@ -133,7 +133,7 @@ class FileMeters:
         self._nothing_at: dict[str, int] = {}
 
     def read(self) -> dict[str, int]:
-        """Returns the readings of both folders."""
+        """Return the readings of both folders."""
         values: dict[str, int] = {}
         # Other processes may have left hundreds of files there. Listing them takes longer than all other readings.
         values["shm_files"], values["shm_bytes"] = self._if_changed(
@@ -145,11 +145,11 @@ class FileMeters:
         return values
 
     def shared_memory(self) -> list[str]:
-        """Returns the names of the shared memory files that count."""
+        """Return the names of the shared memory files that count."""
         return sorted(entry.name for entry in self._list_shared_memory())
 
     def temporary_files(self) -> Iterator[os.DirEntry[str]]:
-        """Yields the entries of the temporary folder at any depth, except pytest's folder and inductor's link."""
+        """Yield the entries of the temporary folder at any depth, except pytest's folder and inductor's link."""
         folders = [self._temp]
         found = 0
         while folders and found < _MOST_FILES:
@@ -165,7 +165,10 @@ class FileMeters:
                     folders.append(Path(entry.path))
 
     def _if_changed(self, folder: str, weigh: Callable[[], tuple[int, int]]) -> tuple[int, int]:
-        """Number and bytes of the files that count in `folder`. Listed again only if some counted or it has changed."""
+        """Return number and bytes of the files that count in `folder`.
+
+        Listed again only if some counted or it has changed.
+        """
         changed = _changed(folder)
         if changed is not None and changed == self._nothing_at.get(folder):
             return 0, 0
@@ -192,7 +195,7 @@ class FileMeters:
         return kept
 
     def _decide(self, undecided: Mapping[str, os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Returns those of the new files, by path, that count. Once per file: a scan of all processes takes 30 ms."""
+        """Return those of the new files, by path, that count. Once per file: a scan of all processes takes 30 ms."""
         me = os.getpid()
         claims: dict[int, set[str]] = {me: _held(me, undecided)}
         for path, entry in undecided.items():
@@ -223,7 +226,7 @@ class FileMeters:
 
 
 def _held(process: int, paths: Iterable[str]) -> set[str]:
-    """Returns those of `paths` that a process has open or mapped; none for another user's process."""
+    """Return those of `paths` that a process has open or mapped; none for another user's process."""
     folder = f"/proc/{process}"
     try:
         with open(f"{folder}/maps", "rb") as file:
@@ -242,7 +245,7 @@ def _target(link: str) -> str:
 
 
 def _changed(folder: str) -> int | None:
-    """Returns when an entry was last created, renamed or removed in a folder, in ns; None if the folder is gone."""
+    """Return when an entry was last created, renamed or removed in a folder, in ns; None if the folder is gone."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:
@@ -250,7 +253,7 @@ def _changed(folder: str) -> int | None:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Returns the current entries of a folder; none if it does not exist or is unreadable."""
+    """Return the current entries of a folder; none if it does not exist or is unreadable."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -259,7 +262,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _weigh(entries: Iterable[os.DirEntry[str]]) -> tuple[int, int]:
-    """Returns the number of entries, and the total bytes of the files among them."""
+    """Return the number of entries, and the total bytes of the files among them."""
     count = size = 0
     for entry in entries:
         count += 1

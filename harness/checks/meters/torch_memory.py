@@ -64,7 +64,7 @@ def count_torch_objects(objects: Sequence[object], torch: ModuleType | None) -> 
 
 
 def tensors_and_storages(objects: Iterable[object], torch: ModuleType) -> list[Any]:
-    """The tensors among `objects`, and the storages that belong to none of them."""
+    """Return the tensors among `objects`, and the storages that belong to none of them."""
     found: list[Any] = []
     storages: list[Any] = []
     for thing in objects:

@@ -115,7 +115,7 @@ class TorchConfigModules(FlatSection):
 
 
 def _default(entry: Any, unset: object) -> object:
-    """The value of an entry that is not set: from the environment, or the default."""
+    """Return the value of an entry that is not set: from the environment, or the default."""
     for name in ("env_value_force", "env_value_default"):
         value: object = getattr(entry, name, unset)
         if value is not unset:

@@ -34,7 +34,7 @@ _CUDA: tuple[tuple[str, str, str, object], ...] = (
 
 
 def cuda_settings() -> Sequence[StateRow] | None:
-    """Settings of CUDA, once this process has initialised it."""
+    """Return settings of CUDA, once this process has initialised it."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -64,7 +64,7 @@ def cuda_settings() -> Sequence[StateRow] | None:
 
 
 def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[..., Any], exchange: Any) -> StateRow:
-    """The id of the current stream of one device; 0 is the default stream."""
+    """Return the id of the current stream of one device; 0 is the default stream."""
     kind = current(index)[2]
 
     def restore(old: object) -> None:
@@ -76,7 +76,7 @@ def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[...,
 
 
 def soft_settings() -> Sequence[StateRow] | None:
-    """Settings of software devices, if this process has any. Reading them initialises none."""
+    """Return settings of software devices, if this process has any. Reading them initialises none."""
     torch: Any = sys.modules.get("torch")
     soft = getattr(torch, "soft", None)
     if soft is None:
@@ -90,13 +90,13 @@ def soft_settings() -> Sequence[StateRow] | None:
 
 
 def _stream(torch: Any, index: int) -> int:
-    """The id of the current stream of a device; 0 is the default stream, and the id before initialisation."""
+    """Return the id of the current stream of a device; 0 is the default stream, and the id before initialisation."""
     initialized = bool(torch.accelerator.memory_stats(index))
     return torch.accelerator.current_stream(index).stream_id if initialized else 0
 
 
 def _choose(torch: Any, index: int, number: int) -> None:
-    """Make it the current stream of its device. Keeps the current device."""
+    """Make it the current stream of its device. Keep the current device."""
     device = torch.accelerator.current_device_index()
     kind = torch.accelerator.current_stream(index).device_type
     torch.accelerator.set_stream(torch.Stream(stream_id=number, device_index=index, device_type=kind))

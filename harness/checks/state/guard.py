@@ -96,9 +96,9 @@ class StateGuard:
         self._found = []
 
     def compare(self) -> list[StateProblem]:
-        """What has changed since the last `capture` or `compare`, with new and old value. Usually nothing.
+        """Return what has changed since the last `capture` or `compare`, with new and old value. Usually nothing.
 
-        The next case is compared with the present state. Raises RuntimeError before a `capture`.
+        The next case is compared with the present state. Raise RuntimeError before a `capture`.
         """
         if not self._before:
             raise RuntimeError("there is no state to compare with: call capture() first")
@@ -117,7 +117,7 @@ class StateGuard:
         return [StateProblem(Outcome.CONTAMINATED, text) for text in texts]
 
     def restore(self) -> list[str]:
-        """Restore what the last `compare` found, where that is safe. Returns what could not be restored.
+        """Restore what the last `compare` found, where that is safe. Return what could not be restored.
 
         This is for a process that must still report before it ends. Run no more cases in it: more may have changed than
         is known.

@@ -38,7 +38,7 @@ from harness.core.text import signal_name
 
 
 def process_settings() -> Sequence[StateRow]:
-    """The settings of the interpreter and the process that are read one by one."""
+    """Return the settings of the interpreter and the process that are read one by one."""
     rows = [
         StateRow("the umask", _umask, lambda old: os.umask(int(old, 8))),
         StateRow(
@@ -102,7 +102,7 @@ _HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "trac
 
 
 def decimal_settings() -> Sequence[StateRow] | None:
-    """The decimal context, without its flags, which every calculation sets."""
+    """Return the decimal context, without its flags, which every calculation sets."""
     decimal = sys.modules.get("decimal")
     if decimal is None:
         return None
@@ -133,7 +133,10 @@ def decimal_settings() -> Sequence[StateRow] | None:
 
 
 def asyncio_settings() -> Sequence[StateRow] | None:
-    """The event loop policy of asyncio. It is read from where asyncio keeps it: asyncio's getter would create one."""
+    """Return the event loop policy of asyncio.
+
+    It is read from where asyncio keeps it: asyncio's getter would create one.
+    """
     events = sys.modules.get("asyncio.events")
     if events is None:
         return None
@@ -184,7 +187,7 @@ _ONE = [1.0]
 
 
 def _floating_point() -> str:
-    """The floating-point mode of this thread, from the results of calculations: only C can read the flags."""
+    """Return the floating-point mode of this thread, from the results of calculations: only C can read the flags."""
     one = _ONE[0]
     flushed = _SMALLEST_NORMAL[0] / 2 == 0.0
     half_an_ulp = sys.float_info.epsilon / 2
@@ -390,7 +393,7 @@ class WarningFilters(FlatSection):
 
 
 def _set_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
-    """Whether the only change is that imported libraries added filters for their own warnings.
+    """Return whether the only change is that imported libraries added filters for their own warnings.
 
     A filter for any warning of any module is not of this kind.
     """
@@ -441,7 +444,7 @@ def _handler_name(handler: logging.Handler) -> str:
 
 
 def _is_last_resort(handler: logging.Handler) -> bool:
-    """Whether `logging.warning` or a similar function has added this handler because there was none."""
+    """Return whether `logging.warning` or a similar function has added this handler because there was none."""
     formatter = handler.formatter
     return (
         type(handler) is logging.StreamHandler

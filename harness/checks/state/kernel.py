@@ -27,7 +27,7 @@ _LAG = 60.0
 
 
 def kernel_settings() -> Sequence[StateRow]:
-    """The settings that this kernel, or a sandbox round this process, lets it read."""
+    """Return the settings that this kernel, or a sandbox round this process, lets it read."""
     return [row for row in _rows() if _works(row.read)]
 
 
@@ -90,7 +90,7 @@ def _works(read: Callable[[], object]) -> bool:
 
 
 def _stopping(which: int) -> Callable[[Any], object]:
-    """Returns what stops a timer that a case has started. One that a case has stopped stays stopped."""
+    """Return what stops a timer that a case has started. One that a case has stopped stays stopped."""
     return lambda old: None if old else signal.setitimer(which, 0)
 
 

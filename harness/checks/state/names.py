@@ -117,7 +117,7 @@ class ModulesSection(FlatSection):
         return self._copy.read()
 
     def imported(self, before: SectionValues, after: SectionValues) -> frozenset[str]:
-        """The modules that were imported between two readings."""
+        """Return the modules that were imported between two readings."""
         return frozenset() if before is after else frozenset(after.keys() - before.keys())
 
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
@@ -141,7 +141,7 @@ class ModulesSection(FlatSection):
 
 
 def _module_name(name: str) -> str:
-    """The name of the module in the name of a change."""
+    """Return the name of the module in the name of a change."""
     return name[len("sys.modules['") : -len("']")]
 
 
@@ -216,7 +216,7 @@ class NamespacesSection(FlatSection):
         return found
 
     def _hides(self, owner: str, name: str) -> bool:
-        """Whether a new name hides another one: a built-in of all modules, or an inherited name of a class."""
+        """Return whether a new name hides another one: a built-in of all modules, or an inherited name of a class."""
         if owner == "builtins":
             return name not in _OF_THE_INTERPRETER and not name.startswith("__pybind11")
         kind = self._owners[owner]
@@ -248,7 +248,7 @@ def _is_compared(value: object) -> bool:
 
 
 def _wrapped_by_library(owner: str, old: object, new: object) -> bool:
-    """Whether a library wrapped its own function, as torch's compiler does at its first use.
+    """Return whether a library wrapped its own function, as torch's compiler does at its first use.
 
     Then the code of the wrapper is in a file of the library, and the wrapper refers to the old function.
     """

@@ -44,19 +44,19 @@ class StateSection(Protocol):
     restored_by_pytest: bool
 
     def read(self) -> SectionValues:
-        """The values now. Returns the same object as before if it knows that nothing has changed."""
+        """Return the values now. Return the same object as before if it knows that nothing has changed."""
 
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
-        """What has changed, without changes to ignore. `imported`: the modules that were imported in between."""
+        """Return what has changed, without changes to ignore. `imported`: the modules that were imported in between."""
 
     def restore(self, change: StateChange) -> None:
         """Undo a change where that is safe; otherwise do nothing."""
 
     def value(self, values: SectionValues, name: str) -> object:
-        """The value that a reading has for the name of a change; `ABSENT` if it has none."""
+        """Return the value that a reading has for the name of a change; `ABSENT` if it has none."""
 
     def expecting(self, values: SectionValues, name: str, value: object) -> SectionValues:
-        """The reading with another value for the name of a change."""
+        """Return the reading with another value for the name of a change."""
 
 
 class FlatSection:
@@ -72,7 +72,7 @@ class FlatSection:
 
 
 def with_value(values: SectionValues, name: str, value: object) -> dict[str, object]:
-    """A copy with another value for one name; `ABSENT` removes the name."""
+    """Return a copy with another value for one name; `ABSENT` removes the name."""
     others = {other: kept for other, kept in values.items() if other != name}
     return others if value is ABSENT else {**others, name: value}
 
@@ -169,12 +169,12 @@ def _attempt(read: Callable[[], object]) -> object:
 
 
 def are_readings_equal(before: SectionValues, after: SectionValues) -> bool:
-    """Whether two readings are equal, as far as one comparison shows."""
+    """Return whether two readings are equal, as far as one comparison shows."""
     return before is after or are_values_equal(before, after)
 
 
 def are_values_equal(old: object, new: object) -> bool:
-    """Whether two values are identical or equal. Values that cannot be compared are not."""
+    """Return whether two values are identical or equal. Values that cannot be compared are not."""
     if old is new:
         return True
     try:
@@ -184,7 +184,7 @@ def are_values_equal(old: object, new: object) -> bool:
 
 
 def describe_change(change: StateChange) -> str:
-    """The change in words: the name, the new value, the old value."""
+    """Return the change in words: the name, the new value, the old value."""
     return f"did not restore {change.name} ({_comparison(change.old, change.new)})"
 
 
@@ -208,7 +208,7 @@ def _difference(old: tuple[object, ...], new: tuple[object, ...]) -> str:
 
 
 def _without(items: tuple[object, ...], others: tuple[object, ...]) -> tuple[object, ...]:
-    """The items without those that equal an item of the others, one for one."""
+    """Return the items without those that equal an item of the others, one for one."""
     left = list(others)
     extra = []
     for item in items:
@@ -226,7 +226,7 @@ def _listed(items: Iterable[object]) -> str:
 
 
 def format_value(value: object) -> str:
-    """A value as a report shows it: one line. Calls no code of a case."""
+    """Return a value as a report shows it: one line. Call no code of a case."""
     if value is ABSENT:
         return "absent"
     if isinstance(value, Unreadable):
@@ -252,7 +252,7 @@ def format_value(value: object) -> str:
 
 
 def _has_short_repr(kind: type) -> bool:
-    """Whether the ``repr`` of this type is short and complete, and is not code of a case."""
+    """Return whether the ``repr`` of this type is short and complete, and is not code of a case."""
     name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     return name in _SHORT or (kind.__module__.startswith("torch._C") and hasattr(kind, "__members__"))
 

@@ -1,8 +1,8 @@
 """State of torch and NumPy. The tables of this module have all names of torch that the checks use, also private ones.
 
 Nothing here imports torch or initialises a device: what is not imported or initialised has no state. A name that this
-release of torch lacks is left out; `missing_torch_names` returns these. In no release can these be read: the callbacks of
-RecordFunction, observers added to it from C++, and the nesting depth of autocast.
+release of torch lacks is left out; `missing_torch_names` returns these. In no release can these be read: the callbacks
+of RecordFunction, observers added to it from C++, and the nesting depth of autocast.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ _OTHERS = (
 
 
 def find_torch_attribute(torch: Any, path: str) -> Any:
-    """The object at the dotted `path` below torch, or `ABSENT`. Imports nothing."""
+    """Return the object at the dotted `path` below torch, or `ABSENT`. Import nothing."""
     found = torch
     for step in path.split("."):
         found = getattr(found, step, ABSENT)
@@ -196,7 +196,7 @@ def find_torch_attribute(torch: Any, path: str) -> Any:
 
 
 def missing_torch_names() -> frozenset[str]:
-    """The names that this module uses and that this release or build of torch lacks, without those of CUDA."""
+    """Return the names that this module uses and that this release or build of torch lacks, without those of CUDA."""
     torch = sys.modules["torch"]
     plain = {name for _, reader, setter, _ in _PLAIN for name in (reader, setter) if name}
     old = (
@@ -215,7 +215,7 @@ def missing_torch_names() -> frozenset[str]:
 
 
 def torch_settings() -> Sequence[StateRow] | None:
-    """Settings of torch that need no device."""
+    """Return settings of torch that need no device."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch, "_tensor_str", None) is None:  # the import is not complete, or has failed
         return None
@@ -245,7 +245,7 @@ def torch_settings() -> Sequence[StateRow] | None:
 
 
 def rows_from_table(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> list[StateRow]:
-    """Rows from a table of name, path of the reader, path of the setter or "", and initial value."""
+    """Return rows from a table of name, path of the reader, path of the setter or "", and initial value."""
     rows = []
     for name, reader, setter, initial in table:
         read, restore = find_torch_attribute(torch, reader), find_torch_attribute(torch, setter) if setter else ABSENT
@@ -255,8 +255,9 @@ def rows_from_table(torch: Any, table: Sequence[tuple[str, str, str, object]]) -
 
 
 def _refined(torch: Any, row: StateRow) -> StateRow:
-    """The row, with exceptions: derived rows, a row that torch itself changes, and two rows with one setter, which
-    keeps the value of the other."""
+    """Return the row, with exceptions: derived rows, a row that torch itself changes, and two rows with one setter,
+    which keeps the value of the other.
+    """
     if row.name in _DERIVED:
         return replace(row, derived=True)
     if row.name == _ATTENTION:
@@ -337,13 +338,13 @@ def _hook_row(name: str, hooks: dict[Any, Any]) -> StateRow:
 
 
 def _default_device(torch: Any) -> object:
-    """The default device as it was set. The public function of torch would make a tensor."""
+    """Return the default device as it was set. The public function of torch would make a tensor."""
     context = getattr(find_torch_attribute(torch, "_GLOBAL_DEVICE_CONTEXT"), "device_context", None)
     return None if context is None else context.device
 
 
 def _function_modes(binding: Any) -> tuple[object, ...]:
-    """The modes on the stack, without the mode of the default device, which has its own row."""
+    """Return the modes on the stack, without the mode of the default device, which has its own row."""
     count = binding._len_torch_function_stack()
     if not count:
         return ()
@@ -382,7 +383,7 @@ def _types_of_imports(old: object, new: object, imported: frozenset[str]) -> boo
 
 
 def compiler_settings() -> Sequence[StateRow] | None:
-    """Settings of torch.compile outside its configuration modules, once it is imported."""
+    """Return settings of torch.compile outside its configuration modules, once it is imported."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
     backward = sys.modules.get("torch._dynamo.compiled_autograd")
     registry = sys.modules.get("torch._dynamo.backends.registry")
@@ -468,14 +469,14 @@ _OPERATOR, _OF = "the operator ", " implementation of "
 
 
 def _implementation(key: str) -> str:
-    """The name of a change from torch's key: ``namespace/operator.overload/dispatch key``."""
+    """Return the name of a change from torch's key: ``namespace/operator.overload/dispatch key``."""
     namespace, _, rest = key.partition("/")
     operator, _, dispatch_key = rest.rpartition("/")
     return f"the {dispatch_key}{_OF}{namespace}::{operator.strip()}"
 
 
 def _origin(operator: str, key: str) -> str:
-    """The file that defined an operator, or its implementation for a dispatch key; "" if torch does not know it."""
+    """Return the file that defined an operator, or its implementation for a dispatch key; "" if torch does not know it."""
     torch = sys.modules["torch"]
     definitions, dump = (
         find_torch_attribute(torch, "_library.custom_ops.OPDEFS"),
@@ -503,7 +504,7 @@ def _origin(operator: str, key: str) -> str:
 
 
 def _is_of_a_library(file: str, imported: frozenset[str]) -> bool:
-    """Whether this file belongs to torch or to a module that was just imported: then it registers what it needs.
+    """Return whether this file belongs to torch or to a module that was just imported: then it registers what it needs.
 
     `torch/library.py` and `torch/_library` register operators for other code. The caller is not known; it is assumed to
     be torch if a module of torch was imported.

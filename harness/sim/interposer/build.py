@@ -28,9 +28,9 @@ _NOUN = "the interposer"
 
 
 def build_interposer(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """The library for the CUDA that torch is built for, built now if it is not in the cache.
+    """Return the library for the CUDA that torch is built for, built now if it is not in the cache.
 
-    See `harness.sim.native.build.build_libraries`. Raises BuildError.
+    See `harness.sim.native.build.build_libraries`. Raise BuildError.
     """
     return (
         native.build_libraries(interposer_recipe(toolchain.find_simcuda_toolchains(environ)), progress, environ=environ)
@@ -39,7 +39,7 @@ def build_interposer(progress: Progress | None = None, *, environ: Mapping[str, 
 
 
 def interposer_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
-    """What is built with these toolchains."""
+    """Return what is built with these toolchains."""
     return BuildRecipe(_NOUN, "interposer", root, _SOURCES, PARTS, (FILE,), tools.runtime)
 
 

@@ -27,7 +27,7 @@ def interposer_environment(
 ) -> dict[str, str]:
     """`before` with what injects these faults into every process that has it; `before` itself without injections.
 
-    `before`: what the environment of these processes must have in addition to `environ`. Raises BuildError.
+    `before`: what the environment of these processes must have in addition to `environ`. Raise BuildError.
     """
     wanted = interposer_preload(injections, before, environ)
     return {**wanted, cuda.INJECT: faults.join_injections(injections)} if injections else wanted
@@ -38,7 +38,7 @@ def interposer_preload(
 ) -> dict[str, str]:
     """`before` with the library in front of all others, if there are injections. It injects nothing as yet.
 
-    The library is built now if it is not in the cache. Raises BuildError.
+    The library is built now if it is not in the cache. Raise BuildError.
     """
     if not injections:
         return dict(before)
@@ -55,7 +55,7 @@ def interposer_preload(
 def inject_into_this_process(injections: Sequence[str]) -> None:
     """Inject the faults into this process, where the interposer was loaded before they were in the environment.
 
-    Raises InterposerError if it was not loaded.
+    Raise InterposerError if it was not loaded.
     """
     library = simulation.loaded_interposer()
     if library is None or library.interposerInject(faults.join_injections(injections).encode()):
@@ -65,9 +65,9 @@ def inject_into_this_process(injections: Sequence[str]) -> None:
 def add_interposer(
     device: ProvidedDevice | None, backend: Backend, inject: Sequence[str], *, inline: bool
 ) -> ProvidedDevice | None:
-    """What a run with these faults needs: `device`, with the interposer in front of it if they are CUDA's.
+    """Return what a run with these faults needs: `device`, with the interposer in front of it if they are CUDA's.
 
-    `device`: None for GPUs. `inline`: cases run in pytest's own process. Raises BuildError, InterposerError.
+    `device`: None for GPUs. `inline`: cases run in pytest's own process. Raise BuildError, InterposerError.
     """
     if not inject or backend.faults_variable != cuda.INJECT:
         return device
@@ -83,7 +83,7 @@ def add_interposer(
 
 
 def check_interposer(environ: Mapping[str, str] = os.environ) -> None:
-    """Raises InterposerError if faults are to be injected in front of CUDA, and this process has nothing that does."""
+    """Raise InterposerError if faults are to be injected in front of CUDA, and this process has nothing that does."""
     if environ.get(cuda.INJECT) and simulation.loaded_interposer() is None:
         raise InterposerError(
             f"{cuda.INJECT} is {environ[cuda.INJECT]!r}, but the library that injects faults is not in this process: "

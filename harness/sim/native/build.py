@@ -55,7 +55,7 @@ def build_libraries(
     """The folder with the recipe's libraries, built now if they are not in the cache.
 
     If several processes call this at once, one builds and the others wait. `progress` gets lines about the progress; by
-    default they go to stderr. Raises BuildError, with the first error lines of the compiler, if any.
+    default they go to stderr. Raise BuildError, with the first error lines of the compiler, if any.
     """
     report = _to_stderr if progress is None else progress
     cache = cache_folder(environ, recipe)
@@ -94,7 +94,7 @@ def build_libraries(
 
 
 def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
-    """The folder of the cached libraries. Raises BuildError if no variable names one and there is no home folder."""
+    """Return the folder of the cached libraries. Raise BuildError if no variable names one and there is no home folder."""
     if own := environ.get("HARNESS_CACHE_DIR"):
         return Path(own).absolute() / recipe.folder
     shared = environ.get("XDG_CACHE_HOME", "")
@@ -107,7 +107,7 @@ def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
 
 
 def cache_key(recipe: BuildRecipe) -> str:
-    """The name of the recipe's libraries in the cache. Raises BuildError if a source is missing."""
+    """Return the name of the recipe's libraries in the cache. Raise BuildError if a source is missing."""
     return _key(recipe, read_sources(recipe))
 
 
@@ -117,7 +117,7 @@ def _key(recipe: BuildRecipe, sources: Mapping[str, bytes]) -> str:
 
 
 def read_sources(recipe: BuildRecipe) -> dict[str, bytes]:
-    """The contents of all sources by their name below the root, in order. Raises BuildError if one is missing."""
+    """Return the contents of all sources by their name below the root, in order. Raise BuildError if one is missing."""
     found: dict[str, bytes] = {}
     try:
         for name in (_LISTS, *recipe.sources):
@@ -230,7 +230,7 @@ def _to_stderr(line: str) -> None:
 
 
 def build_from_command_line(make: Callable[[], Path]) -> int:
-    """Build, and print how long it took and where the result is. Returns 1 if the build fails."""
+    """Build, and print how long it took and where the result is. Return 1 if the build fails."""
     begin = time.monotonic()
     try:
         made = make()

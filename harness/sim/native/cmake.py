@@ -45,9 +45,9 @@ def run_cmake(
     environ: Mapping[str, str],
     lock: int,
 ) -> Path:
-    """Build the sources in ``tree/source`` again as far as they have changed. Returns the folder of the results.
+    """Build the sources in ``tree/source`` again as far as they have changed. Return the folder of the results.
 
-    `lock` is a file descriptor that cmake, ninja and the compilers inherit. Raises BuildError, with the first errors of
+    `lock` is a file descriptor that cmake, ninja and the compilers inherit. Raise BuildError, with the first errors of
     the compiler.
     """
     programs = {name: find_program(name, noun, environ) for name in _LEAST}
@@ -119,7 +119,7 @@ class _Run:
         self._lines: list[str] = []
 
     def __call__(self, command: Sequence[str]) -> int:
-        """The exit status. Paths in messages are relative to the folder of the sources."""
+        """Return the exit status. Paths in messages are relative to the folder of the sources."""
         self._lines = []
         with subprocess.Popen(
             command,
@@ -152,7 +152,7 @@ class _Run:
             self._report(f"building {self._noun}: {step[1]} of {step[2]} ({format_ninja_step(step[3])})")
 
     def error(self, what: str, status: int) -> BuildError:
-        """The error for a failed program, with its first lines about an error, or else its last lines."""
+        """Return the error for a failed program, with its first lines about an error, or else its last lines."""
         lines = [line for line in self._lines if line.strip()]
         failed = next((found for line in lines if (found := _FAILED.match(line))), None)
         if failed:
@@ -163,13 +163,13 @@ class _Run:
             errors = lines[begin:]  # cmake says what is wrong in the lines that follow
         shown = errors[:_MOST_ERRORS] or lines[-_MOST_ERRORS:]
         return BuildError(
-            f"{format_ninja_step(failed[1]) if failed else what} failed with status {status}, so {self._noun} cannot be built; "
-            f"the full output is in {str(self._log)!r}:" + "".join(f"\n  {line}" for line in shown)
+            f"{format_ninja_step(failed[1]) if failed else what} failed with status {status}, so {self._noun} cannot "
+            f"be built; the full output is in {str(self._log)!r}:" + "".join(f"\n  {line}" for line in shown)
         )
 
 
 def format_ninja_step(text: str) -> str:
-    """What a step of ninja does, by its description or by its output, such as "compiling core/queue.cpp"."""
+    """Return what a step of ninja does, by its description or by its output, such as "compiling core/queue.cpp"."""
     if found := _OBJECT.search(text):
         source = posixpath.normpath(posixpath.join(found[1] or "", found[2].replace("__/", "../")))
         return f"compiling {_TOGETHER.sub(_MANY, source)}"
@@ -178,7 +178,7 @@ def format_ninja_step(text: str) -> str:
 
 
 def find_program(name: str, noun: str, environ: Mapping[str, str]) -> str:
-    """The path of cmake or ninja: of the package for Python, or else in ``$PATH``. Raises BuildError."""
+    """Return the path of cmake or ninja: of the package for Python, or else in ``$PATH``. Raise BuildError."""
     least = _LEAST[name]
     old = ""
     for place in _places(name, environ):
@@ -208,7 +208,7 @@ def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def compiler_jobs(environ: Mapping[str, str]) -> int:
-    """How many compilers run at once: limited by processors (or ``$MAX_JOBS``) and by memory."""
+    """Return how many compilers run at once: limited by processors (or ``$MAX_JOBS``) and by memory."""
     import psutil
 
     limit = environ.get("MAX_JOBS", "")

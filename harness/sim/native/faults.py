@@ -34,17 +34,20 @@ class InjectionError(HarnessError):
 
 @functools.cache
 def fault_catalogue(kind: DeviceKind) -> Mapping[str, str]:
-    """Every fault of this kind of device, in the order of its list: its name, and in one line what it breaks."""
+    """Return every fault of this kind of device, in the order of its list: its name, and in one line what it breaks."""
     return MappingProxyType(parse_fault_list((_ROOT / BACKENDS[kind].faults).read_text(encoding="utf-8")))
 
 
 def injectable_kinds() -> tuple[DeviceKind, ...]:
-    """The kinds of devices that have faults."""
+    """Return the kinds of devices that have faults."""
     return tuple(kind for kind, backend in BACKENDS.items() if backend.injectable)
 
 
 def parse_fault_list(text: str) -> dict[str, str]:
-    """The faults that a list such as ``faults.def`` defines. Raises ValueError for an invalid line or a duplicate."""
+    """Return the faults that a list such as ``faults.def`` defines.
+
+    Raise ValueError for an invalid line or a duplicate.
+    """
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("//"):
@@ -67,14 +70,14 @@ class Injection:
     seed: int = 0
 
     def __str__(self) -> str:
-        """The text of the injection without defaults. `parse_injection` is the inverse."""
+        """Return the text of the injection without defaults. `parse_injection` is the inverse."""
         probability = "" if self.probability == 1.0 else f":{_decimal(self.probability)}"
         seed = f",seed={self.seed}" if self.seed else ""
         return f"{self.name}{probability}{seed}"
 
 
 def parse_injection(text: str, kind: DeviceKind | None = None) -> Injection:
-    """Parse one injection into this kind of device, or into any. Raises InjectionError."""
+    """Parse one injection into this kind of device, or into any. Raise InjectionError."""
     found = _INJECTION.fullmatch(text.strip())
     if found is None:
         raise InjectionError(f"a fault as {_FORM}, not {text!r}")
@@ -89,7 +92,7 @@ def parse_injection(text: str, kind: DeviceKind | None = None) -> Injection:
 
 
 def parse_injections(text: str) -> tuple[Injection, ...]:
-    """Parse injections separated by semicolons. Empty for an empty text. Raises InjectionError."""
+    """Parse injections separated by semicolons. Empty for an empty text. Raise InjectionError."""
     injections = [parse_injection(part) for part in text.split(SEPARATOR) if part.strip()]
     names = [injection.name for injection in injections]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -98,7 +101,7 @@ def parse_injections(text: str) -> tuple[Injection, ...]:
 
 
 def join_injections(injections: Iterable[str]) -> str:
-    """The value of the variable for these injections."""
+    """Return the value of the variable for these injections."""
     return SEPARATOR.join(injections)
 
 
@@ -123,5 +126,5 @@ def _seed(name: str, text: str | None) -> int:
 
 
 def _decimal(value: float) -> str:
-    """A number in [0, 1] without an exponent: the syntax has none."""
+    """Return a number in [0, 1] without an exponent: the syntax has none."""
     return f"{value:.18f}".rstrip("0") if "e" in repr(value) else repr(value)

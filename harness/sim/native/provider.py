@@ -30,18 +30,18 @@ class DeviceProvider(Protocol):
     """The functions of the module of one kind."""
 
     def provide(self) -> ProvidedDevice:
-        """Build it unless that was done before. Raises HarnessError."""
+        """Build it unless that was done before. Raise HarnessError."""
 
     def enter(self, library: str) -> None:
         """Make this executor, forked or fresh, ready for cases. Any exception means that it cannot be used."""
 
     def enter_inline(self, library: str) -> None:
-        """The same for a pytest process that runs cases itself. Called before each case. Raises HarnessError."""
+        """The same for a pytest process that runs cases itself. Called before each case. Raise HarnessError."""
 
     def prepare(self, variables: Mapping[str, str]) -> None:
-        """Make up in this process, which was started without them, for the variables. Raises HarnessError."""
+        """Make up in this process, which was started without them, for the variables. Raise HarnessError."""
 
 
 def provider_of(backend: Backend) -> DeviceProvider:
-    """The provider of a software device."""
+    """Return the provider of a software device."""
     return cast(DeviceProvider, importlib.import_module(backend.provider))

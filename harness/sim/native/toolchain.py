@@ -46,19 +46,19 @@ class Toolchain:
     folders: Mapping[str, Path] = field(default_factory=dict)
 
     def key(self) -> str:
-        """The same text for toolchains that make the same library of the same sources, on any path."""
+        """Return the same text for toolchains that make the same library of the same sources, on any path."""
         return short_digest([self.compiler[1:], self.identity, self.flags, sorted(self.variables.items())])
 
 
 def short_digest(value: object) -> str:
-    """A short hash of plain values, for the name of a file."""
+    """Return a short hash of plain values, for the name of a file."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
 def find_cpp_toolchain(environ: Mapping[str, str], noun: str) -> Toolchain:
-    """The toolchain for a library that needs neither torch nor Python. `noun`: what is built, for error messages.
+    """Return the toolchain for a library that needs neither torch nor Python.
 
-    Raises BuildError if there is no usable compiler.
+    `noun`: what is built, for error messages. Raise BuildError if there is no usable compiler.
     """
     compiler = _compiler(environ, noun)
     version = _version(compiler, environ)
@@ -72,9 +72,9 @@ def find_cpp_toolchain(environ: Mapping[str, str], noun: str) -> Toolchain:
 
 
 def find_torch_toolchain(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
-    """The toolchain of this interpreter, its torch, and the compiler that torch would use.
+    """Return the toolchain of this interpreter, its torch, and the compiler that torch would use.
 
-    `noun`: what is built, for error messages. Raises BuildError if something is missing.
+    `noun`: what is built, for error messages. Raise BuildError if something is missing.
     """
     tools = find_cpp_toolchain(environ, noun)
     folder = torch_folder()
@@ -95,7 +95,7 @@ def find_torch_toolchain(environ: Mapping[str, str] = os.environ, noun: str = "t
 
 
 def torch_folder() -> Path:
-    """The folder of the installed torch. Raises BuildError if torch is not installed."""
+    """Return the folder of the installed torch. Raise BuildError if torch is not installed."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:
@@ -106,7 +106,7 @@ def torch_folder() -> Path:
 
 
 def _torch_identity(folder: Path) -> str:
-    """Version, commit and CUDA from torch's ``version.py``, and the sizes of its libraries."""
+    """Return version, commit and CUDA from torch's ``version.py``, and the sizes of its libraries."""
     try:
         version = (folder / "version.py").read_text(errors="replace")
         sizes = [(folder / "lib" / f"lib{name}.so").stat().st_size for name in _LIBRARIES]
@@ -123,7 +123,7 @@ def _compiler(environ: Mapping[str, str], noun: str) -> list[str]:
 
 
 def _version(compiler: list[str], environ: Mapping[str, str]) -> str:
-    """The first line of the compiler's ``--version``."""
+    """Return the first line of the compiler's ``--version``."""
     called = shlex.join(compiler)
     try:
         done = subprocess.run(

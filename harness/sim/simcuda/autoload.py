@@ -18,8 +18,8 @@ _loaded: str | None = None
 def load() -> None:
     """Register the operators for CUDA tensors, if the environment names their library.
 
-    Raises RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a
-    GPU, and if this torch does not take the operators. Raises OSError if the library cannot be loaded.
+    Raise RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a
+    GPU, and if this torch does not take the operators. Raise OSError if the library cannot be loaded.
     """
     global _loaded
     library = os.environ.get(VARIABLE)
@@ -42,5 +42,5 @@ def load() -> None:
 
 
 def loaded_operators() -> str | None:
-    """The library that `load` has loaded into this process, or None."""
+    """Return the library that `load` has loaded into this process, or None."""
     return _loaded

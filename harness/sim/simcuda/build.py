@@ -41,7 +41,7 @@ class SimcudaLibraries:
 def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> SimcudaLibraries:
     """The libraries for this interpreter and its torch, built now if they are not in the cache.
 
-    See `harness.sim.native.build.build_libraries`. Raises BuildError, also for a folder that cannot be preloaded from.
+    See `harness.sim.native.build.build_libraries`. Raise BuildError, also for a folder that cannot be preloaded from.
     """
     tools = toolchain.find_simcuda_toolchains(environ)
     made = simcuda_recipe(tools)
@@ -56,19 +56,19 @@ def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str
 
 
 def describe_build(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Compiler and key of what `build_simcuda` returns, for reports. Raises BuildError."""
+    """Return compiler and key of what `build_simcuda` returns, for reports. Raise BuildError."""
     tools = toolchain.find_simcuda_toolchains(environ)
     return {"compiler": tools.runtime.compiler_text, "key": native.cache_key(simcuda_recipe(tools))}
 
 
 def simcuda_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
-    """What is built with these toolchains."""
+    """Return what is built with these toolchains."""
     files = (*runtime_files(tools.major), OPERATORS)
     return BuildRecipe(NOUN, "simcuda", root, _SOURCES, PARTS, files, tools.operators)
 
 
 def runtime_files(major: int) -> tuple[str, ...]:
-    """The names of the libraries that replace those of this major version of CUDA."""
+    """Return the names of the libraries that replace those of this major version of CUDA."""
     return f"libcudart.so.{major}", "libcuda.so.1", "libnvidia-ml.so.1", f"libcupti.so.{major}"
 
 

@@ -28,7 +28,7 @@ class SimcudaLoadError(HarnessError):
 
 
 def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the environment of a process on simulated devices must have at its start, in addition to `environ`."""
+    """Return what the environment of a process on simulated devices must have at its start, in addition to `environ`."""
     own = ":".join(str(library) for library in built.runtime)
     outer = environ.get(PRELOAD, "")
     return {
@@ -40,7 +40,7 @@ def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> 
 
 
 def check_simcuda_loaded(operators: str) -> None:
-    """Raises LoadError unless this process has the simulated CUDA, and its operators if torch is imported."""
+    """Raise LoadError unless this process has the simulated CUDA, and its operators if torch is imported."""
     if simulation.simulated_runtime() is None:
         raise SimcudaLoadError(f"the simulated CUDA is not in this process: {PRELOAD} is {os.environ.get(PRELOAD)!r}")
     if "torch" in sys.modules and autoload.loaded_operators() != operators:
@@ -51,9 +51,9 @@ def check_simcuda_loaded(operators: str) -> None:
 
 
 def load_into_this_process(wanted: Mapping[str, str]) -> None:
-    """What `simcuda_environment` would have done if they had been set at the start of this process. Sets them for its children.
+    """What `simcuda_environment` would have done if they had been set at the start of this process.
 
-    Raises LoadError if torch was imported before, or if a library cannot be loaded.
+    Set them for its children. Raise LoadError if torch was imported before, or if a library cannot be loaded.
     """
     if simulation.simulated_runtime() is None:
         if "torch" in sys.modules:

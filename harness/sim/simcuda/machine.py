@@ -28,7 +28,7 @@ _DEFAULT_MEMORY = 2 << 30
 
 
 def simulated_devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
-    """All devices of the machine, masked or not. Raises MachineError."""
+    """Return all devices of the machine, masked or not. Raise MachineError."""
     count = declared.parse_device_count(simcuda.COUNT, environ.get(simcuda.COUNT), _DEFAULT_DEVICES)
     memory = declared.parse_device_memory(simcuda.MEMORY, environ.get(simcuda.MEMORY), _DEFAULT_MEMORY)
     (prefix,) = simcuda.BACKEND.uuid_prefixes
@@ -48,7 +48,7 @@ def simulated_devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
 
 
 def simulated_inventory(environ: Mapping[str, str]) -> Inventory:
-    """The devices that a run may use. Raises MachineError for an invalid variable, and if no device is visible."""
+    """Return the devices that a run may use. Raise MachineError for an invalid variable, and if no device is visible."""
     selection = apply_visible_mask(simulated_devices(environ), environ)
     if not selection.visible:
         why = "; ".join(selection.notes)

@@ -10,14 +10,14 @@ from harness.sim.simcuda import build, loading
 
 
 def provide() -> ProvidedDevice:
-    """Build it unless that was done before. Raises BuildError."""
+    """Build it unless that was done before. Raise BuildError."""
     built = build.build_simcuda()
     facts = {**build.describe_build(), "library": str(built.folder)}
     return ProvidedDevice(str(built.operators), facts, loading.simcuda_environment(built, os.environ))
 
 
 def enter(library: str) -> None:
-    """Check that this executor has it: it was loaded at the start of the process. Raises LoadError."""
+    """Check that this executor has it: it was loaded at the start of the process. Raise LoadError."""
     loading.check_simcuda_loaded(library)
 
 
@@ -27,5 +27,5 @@ def enter_inline(library: str) -> None:
 
 
 def prepare(variables: Mapping[str, str]) -> None:
-    """Load CUDA's libraries into this process, before it imports torch. Raises LoadError."""
+    """Load CUDA's libraries into this process, before it imports torch. Raise LoadError."""
     loading.load_into_this_process(variables)

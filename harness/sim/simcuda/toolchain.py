@@ -44,9 +44,9 @@ class SimcudaToolchains:
 
 
 def cuda_major() -> int:
-    """The major version of the CUDA that the installed torch is built for.
+    """Return the major version of the CUDA that the installed torch is built for.
 
-    Raises BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
+    Raise BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
     """
     found = software.torch_cuda_version()
     if not isinstance(found.value, tuple):
@@ -65,9 +65,9 @@ def cuda_major() -> int:
 def find_simcuda_toolchains(
     environ: Mapping[str, str] = os.environ, search: Sequence[str] | None = None
 ) -> SimcudaToolchains:
-    """The toolchains of this interpreter and its torch. `search`: folders of packages, by default ``sys.path``.
+    """Return the toolchains of this interpreter and its torch. `search`: folders of packages, by default ``sys.path``.
 
-    Raises BuildError if something is missing.
+    Raise BuildError if something is missing.
     """
     major = cuda_major()
     found = header_folders(major, sys.path if search is None else search)
@@ -89,7 +89,7 @@ def find_simcuda_toolchains(
 
 
 def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
-    """The folders with the headers of that CUDA. Raises BuildError with the name of the wheel that is missing."""
+    """Return the folders with the headers of that CUDA. Raise BuildError with the name of the wheel that is missing."""
     found: list[Path] = []
     for header, wheels in _HEADERS.items():
         folder, wheel = wheels[major]
@@ -103,6 +103,6 @@ def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _identity(folders: Sequence[Path]) -> str:
-    """Names and sizes of the headers."""
+    """Return names and sizes of the headers."""
     files = sorted((file.name, file.stat().st_size) for folder in folders for file in folder.glob("*.h"))
     return repr(files)

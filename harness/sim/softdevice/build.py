@@ -29,20 +29,20 @@ _NOUN = "the software device"
 def build_softdevice(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
     """The library for this interpreter and its torch, built now if it is not in the cache.
 
-    See `harness.sim.native.build.build_libraries`. Raises BuildError.
+    See `harness.sim.native.build.build_libraries`. Raise BuildError.
     """
     made = softdevice_recipe(toolchain.find_torch_toolchain(environ, _NOUN))
     return native.build_libraries(made, progress, environ=environ) / f"{MODULE}.so"
 
 
 def describe_build(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Compiler and key of the library that `build_softdevice` returns, for reports. Raises BuildError."""
+    """Return compiler and key of the library that `build_softdevice` returns, for reports. Raise BuildError."""
     tools = toolchain.find_torch_toolchain(environ, _NOUN)
     return {"compiler": tools.compiler_text, "key": native.cache_key(softdevice_recipe(tools))}
 
 
 def softdevice_recipe(tools: Toolchain, root: Path = ROOT) -> BuildRecipe:
-    """What is built with this toolchain."""
+    """Return what is built with this toolchain."""
     return BuildRecipe(_NOUN, "softdevice", root, ("softdevice",), PARTS, (f"{MODULE}.so",), tools)
 
 

@@ -24,7 +24,7 @@ class SoftdeviceLoadError(HarnessError):
 def load(path: str | Path) -> None:
     """Register ``torch.soft`` and the device type ``soft``. `path` is the library from `build`.
 
-    The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raises LoadError if
+    The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raise LoadError if
     the library cannot be loaded, or if another device is registered in torch's slot.
     """
     global _loaded
@@ -59,7 +59,7 @@ def load(path: str | Path) -> None:
 
 
 def loaded_library() -> Path | None:
-    """The library that `load` has loaded into this process, or None."""
+    """Return the library that `load` has loaded into this process, or None."""
     return _loaded
 
 

@@ -23,7 +23,7 @@ _DEFAULT_MEMORY = 1 << 30
 
 
 def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
-    """The visible devices, in the order of the variable, and the hidden devices. Raises MachineError."""
+    """Return the visible devices, in the order of the variable, and the hidden devices. Raise MachineError."""
     count = declared.parse_device_count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
     memory = declared.parse_device_memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
     every = [

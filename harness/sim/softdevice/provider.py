@@ -11,7 +11,7 @@ from harness.sim.softdevice import build
 
 
 def provide() -> ProvidedDevice:
-    """Build it unless that was done before. Raises BuildError."""
+    """Build it unless that was done before. Raise BuildError."""
     library = str(build.build_softdevice())
     return ProvidedDevice(library, {**build.describe_build(), "library": library})
 
@@ -25,7 +25,7 @@ def enter(library: str) -> None:
 
 
 def enter_inline(library: str) -> None:
-    """Load it into this process. Raises LoadError."""
+    """Load it into this process. Raise LoadError."""
     from harness.sim.softdevice import loading
 
     loading.load(library)

@@ -503,7 +503,8 @@ class Head:
         found = [each.against for each in identity.differences(self._facts, member.lines.facts)]
         if not found and (ready.hash != journal.digest(self._ids) or member.lines.ids != self._ids):
             found.append(
-                f"it has collected {format_count(ready.count, 'test')}, and the run has {format_count(len(self._ids), 'case')}"
+                f"it has collected {format_count(ready.count, 'test')}, and the run has "
+                f"{format_count(len(self._ids), 'case')}"
             )
         if not found and len(ready.seconds) != len(self._ids):
             found.append("its answer does not match its own list")

@@ -156,7 +156,8 @@ def _claims(manifest: Manifest, known: Record) -> Iterator[str]:
     for name in claim.must_pass:
         if name in missed:
             cases = missed[name].missed
-            yield f"must-pass list {name} is claimed, but {format_count(len(cases), 'case')} did not pass: {list_first(cases)}"
+            number = format_count(len(cases), "case")
+            yield f"must-pass list {name} is claimed, but {number} did not pass: {list_first(cases)}"
         elif name not in listed:
             yield f"must-pass list {name} is claimed, but the run had no such list"
 
@@ -215,14 +216,16 @@ def _demands(known: Record, demands: Demands) -> Iterator[str]:
         result = results.get(wanted.hash)
         if result is None and same_name is not None:
             yield (
-                f"must-pass list {wanted.name} is another one: yours has {format_count(len(wanted.ids), 'case')} and hash "
+                f"must-pass list {wanted.name} is another one: yours has "
+                f"{format_count(len(wanted.ids), 'case')} and hash "
                 f"{wanted.hash[:19]}, that of the run has {same_name.cases} and {same_name.hash[:19]}"
             )
         elif result is None:
             yield f"the run was not held to must-pass list {wanted.name} ({wanted.hash[:19]})"
         elif result.missed:
             yield (
-                f"must-pass list {wanted.name} is not satisfied: {format_count(len(result.missed), 'case')} did not pass, "
+                f"must-pass list {wanted.name} is not satisfied: "
+                f"{format_count(len(result.missed), 'case')} did not pass, "
                 f"the first {result.missed[0]}"
             )
 

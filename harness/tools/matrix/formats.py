@@ -90,7 +90,8 @@ def table(jobs: Sequence[Job]) -> str:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in (head, *rows)]
     machines = Counter(job.machine for job in jobs)
-    total = f"{format_count(len(jobs), 'job')} in {format_count(len(parts), 'run')} on {format_count(len(machines), 'machine')}"
+    machine_count = format_count(len(machines), "machine")
+    total = f"{format_count(len(jobs), 'job')} in {format_count(len(parts), 'run')} on {machine_count}"
     return "".join(f"{line.rstrip()}\n" for line in (*lines, total))
 
 

@@ -72,7 +72,8 @@ def text(classing: Classing) -> str:
         return f"{_bad(total)} of {format_count(total.all, 'run')}, {where} that also passed it."
     if classing.kind is Kind.MIXED and not classing.together:
         if not causes:
-            return f"Red in {total.red} of {format_count(total.all, 'run')}: neither one cause nor two together explain it."
+            runs = format_count(total.all, "run")
+            return f"Red in {total.red} of {runs}: neither one cause nor two together explain it."
         return f"Red in all runs with {explanation(causes, together=False)}, and in none of the others."
     what = explanation(causes)
     what = what if causes[0].factor in TIMES or what.startswith("without ") else f"with {what}"

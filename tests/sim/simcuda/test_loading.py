@@ -28,7 +28,8 @@ def test_torch_is_told_of_it() -> None:
 def test_a_process_without_the_variable_imports_and_loads_nothing() -> None:
     script = (
         "import sys; from harness.sim.simcuda.autoload import load, loaded_operators; load(); "
-        "print(loaded_operators(), *sorted(name for name in sys.modules if name.startswith(('harness', 'torch', 'ctypes'))))"
+        "print(loaded_operators(), "
+        "*sorted(name for name in sys.modules if name.startswith(('harness', 'torch', 'ctypes'))))"
     )
     done = run_python(script, {autoload.VARIABLE: ""})
     assert done.stdout.split() == ["None", "harness", "harness.sim.simcuda", "harness.sim.simcuda.autoload"], (
@@ -45,7 +46,8 @@ def test_operators_are_loaded_once(tmp_path: Path) -> None:
     runtime = fake_runtime(tmp_path)
     script = (
         "import ctypes\nfrom harness.sim.simcuda import autoload, loading\nautoload.load()\nautoload.load()\n"
-        f"loading.check_simcuda_loaded({str(runtime)!r})\nprint(autoload.loaded_operators(), ctypes.CDLL(None).simcuda_installed())"
+        f"loading.check_simcuda_loaded({str(runtime)!r})\n"
+        "print(autoload.loaded_operators(), ctypes.CDLL(None).simcuda_installed())"
     )
     done = run_python(script, {"LD_PRELOAD": str(runtime), autoload.VARIABLE: str(runtime)})
     assert done.stdout.strip() == f"{runtime} 1", done.stderr
