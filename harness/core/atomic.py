@@ -22,10 +22,10 @@ def write_atomically(path: Path, data: bytes) -> Path:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Generator[BinaryIO]:
-    """A file that replaces `path` at the end: a reader sees the old file or the whole new one, even after a crash.
+    """Yield a file that replaces `path` at the end: readers see the old file or the whole new one, even after a crash.
 
-    Raise WriteError if the folder is missing, not writable or full. The old file is then unchanged, and also if the
-    body raises.
+    Raise WriteError if the folder is missing, not writable or full. The old file stays unchanged then, and if the
+    block raises.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

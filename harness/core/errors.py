@@ -1,4 +1,4 @@
-"""The root of every error this package raises on purpose, and those that several rooms know."""
+"""The base class of every error that this package raises on purpose, and errors that several packages use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HarnessError(Exception):
 
 
 class NoDeviceError(HarnessError):
-    """There is no device for what is to be run: too few are healthy, or one does not become free."""
+    """No device is available for a case: too few are healthy, or none becomes free."""
 
 
 class WriteError(HarnessError):
@@ -26,7 +26,7 @@ class WriteError(HarnessError):
 
 @contextlib.contextmanager
 def convert_to_write_error(what: str) -> Generator[None]:
-    """Within it an OSError is a WriteError: `what` cannot be written."""
+    """Turn an OSError in the block into a WriteError: `what` cannot be written."""
     try:
         yield
     except OSError as error:

@@ -57,7 +57,7 @@ class FileKind:
 
     @contextlib.contextmanager
     def errors(self, path: Path) -> Generator[None]:
-        """Within it, an OSError becomes an error that names the file."""
+        """Turn an OSError in the block into an error that names the file."""
         try:
             yield
         except FileNotFoundError:

@@ -10,7 +10,7 @@ import signal
 import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Looked up once: a case may have replaced these names when its process is checked, and when it ends.
+# Bound at import: a case may have replaced these names when its process is checked, and when it ends.
 _byref, _get_errno = ctypes.byref, ctypes.get_errno
 _libc_exit, _python_exit = _libc.exit, ctypes.pythonapi.Py_Exit
 _fflush, _timer_settime = _libc.fflush, _libc.timer_settime
@@ -32,7 +32,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class SharedMapping:
-    """The begin of a file, mapped into this process. Unlike Python's own mmap it keeps no descriptor."""
+    """The beginning of a file, mapped into this process. Unlike Python's own mmap it keeps no descriptor."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         """Raise OSError."""
@@ -45,7 +45,7 @@ class SharedMapping:
         self.bytes = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the memory."""
         self.bytes.release()
         _libc.munmap(self._address, self._size)
 
@@ -57,10 +57,10 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when the process `parent` ends. Exit at once if it has ended already.
+    """Make the kernel kill this process when the process `parent` ends. Exit at once if it has ended already.
 
-    The kernel sends the signal when the *thread* that forked this process ends. So a parent must fork from its main
-    thread.
+    The kernel sends the signal when the *thread* that forked this process ends. A parent must therefore fork from its
+    main thread.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -142,7 +142,9 @@ def ancestor_pids(pid: int) -> list[int]:
 
 
 def is_stopped_child(pid: int, parent: int) -> bool:
-    """Return whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped it."""
+    """Return whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped
+    it.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             state, parent_now = file.read().rpartition(")")[2].split()[:2]
@@ -305,9 +307,9 @@ _MADV_COLLAPSE = 25
 def collapse_memory() -> int:
     """Have the kernel move this process's private memory into huge pages, as far as possible. Return their number.
 
-    A fork copies one table entry per page, and the exit of the child frees each again. With 150 MiB in small pages that
-    is most of the cost of a process. Needs Linux 6.1; older kernels collapse nothing. Copy-on-write still copies small
-    pages.
+    A fork copies one table entry per page, and the exit of the child frees each again. With 150 MiB in small pages,
+    both make up most of the cost of a process. Needs Linux 6.1; older kernels collapse nothing. Copy-on-write still
+    copies small pages.
     """
     done = 0
     with open("/proc/self/maps") as file:
@@ -324,9 +326,10 @@ def collapse_memory() -> int:
 def exit_before_earlier_handlers() -> bool:
     """Make processes forked from now on skip the C exit handlers that are registered now.
 
-    Exit handlers run in reverse order of registration. So handlers that a case registers later still run, for example
-    those of a driver. The destructors of libraries loaded before the fork do not run: they are the same in every
-    process, and for torch they take 0.1 s per process. Return False if the C library has no ``on_exit`` (glibc has).
+    Exit handlers run in reverse order of registration. Handlers that a case registers later therefore still run, for
+    example those of a driver. The destructors of libraries loaded before the fork do not run: they are the same in
+    every process, and for torch they take 0.1 s per process. Return False if the C library has no ``on_exit`` (glibc
+    has).
     """
     try:
         return bool(_libc.on_exit(_libc._exit, None) == 0)

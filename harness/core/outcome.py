@@ -57,10 +57,10 @@ _RED = _BREAKS | {Outcome.FAILED, Outcome.ERROR, Outcome.LOST, Outcome.NOT_RUN, 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The outcome that a rule of the run (waiver, gate, repetition …) gives to a case. It replaces the attempts' own.
+    """The outcome that a rule of the run (waiver, gate, repetition …) gives to a case.
 
-    `text` is the reason on one line. `source` is where the rule is defined: ``configs/waivers/known.yaml:12``, or an
-    option.
+    The ruling replaces the outcomes of the attempts. `text` is the reason on one line. `source` is where the rule is
+    defined: ``configs/waivers/known.yaml:12``, or an option.
     """
 
     outcome: Outcome
@@ -95,7 +95,7 @@ def final_verdict(attempts: Sequence[AttemptResult], started: int) -> Outcome:
     - If the run was stopped during a final attempt, the attempt is `not_run`, and the red attempts before it decide.
     - Of several final attempts, the most severe counts. There are several if a case is repeated, or if the scheduler
       sent it to more than one worker.
-    - A rule takes all earlier attempts into account, so its outcome replaces theirs.
+    - A rule takes all earlier attempts into account, so its outcome replaces those of the attempts.
     """
     if not any(attempt.final for attempt in attempts):
         return Outcome.LOST if started or attempts else Outcome.NOT_RUN

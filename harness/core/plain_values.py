@@ -1,4 +1,4 @@
-"""Values of the code under test as values of JSON. Nothing that such a value is or does is an error here."""
+"""Converts values of the code under test to JSON values. No such value raises an error here."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from typing import Any
 
 from harness.core.text import truncate_middle
 
-#: Characters kept of one text and of all texts of one message, its values, and how deep they may be in each other.
+#: Limits: characters of one text, characters of all texts of a message, number of values, depth of nesting.
 MOST_TEXT = 1 << 20
 MOST_TEXTS = 8 << 20
 #: Characters of a text that is never cut: it may be a name.
 SHORT = 4096
 MOST_VALUES = 100_000
 DEEPEST = 50
-#: Bits of the largest integers that are kept: Python refuses to read more digits, unless it is told to.
+#: Bits of the largest integers that are kept: by default Python refuses to parse more digits.
 _MOST_BITS = 4096
 _CUT = "…"
 
 
 def to_plain_json(value: object) -> Any:
-    """Return the value in types of JSON. What JSON does not have becomes its repr; what is too much is left out."""
+    """Return the value in types of JSON.
+
+    A value that JSON lacks becomes its repr; values beyond the limits are left out.
+    """
     return _Conversion().of(value)
 
 
 def safe_str(value: object, limit: int = MOST_TEXT) -> str:
-    """Return ``str(value)``, or what can be said of a value that raises there."""
+    """Return ``str(value)``, or a placeholder for a value whose conversion raises."""
     try:
         return truncate_middle(value if type(value) is str else str.__str__(str(value)), limit)
     except BaseException as error:  # noqa: BLE001 - code of the case
@@ -33,7 +36,7 @@ def safe_str(value: object, limit: int = MOST_TEXT) -> str:
 
 
 def safe_repr(value: object) -> str:
-    """Return ``repr(value)``, or what can be said of a value that raises there."""
+    """Return ``repr(value)``, or a placeholder for a value whose conversion raises."""
     try:
         return truncate_middle(str.__str__(repr(value)), MOST_TEXT)
     except BaseException as error:  # noqa: BLE001 - code of the case

@@ -13,7 +13,7 @@ _FORM = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 class Shard:
     """Part `index` of `count` parts, counted from 1. Its text is ``I/N``.
 
-    The id of a case decides alone to which part the case belongs. So any hosts agree, whatever else they run.
+    The part of a case follows from its id alone, so all hosts agree, independent of what else they run.
     """
 
     index: int

@@ -1,7 +1,8 @@
-"""The folder for temporary files of a run. It stores its owner, and is removed at the end or by a later run.
+"""The folder for temporary files of a run. The folder stores its owner.
 
-All temporary files of a run are in one such folder. The owner is the controller. It is certainly dead if its machine
-has booted since, or if its pid namespace has no process with its pid and start time.
+The run removes it at the end; otherwise a later run does. All temporary files of a run are in one such folder. The
+owner is the controller. The owner is certainly dead if its machine has booted since, or if its pid namespace has no
+process with its pid and start time.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def make_temp_folder(parent: Path) -> Path:
     return folder
 
 
-#: Levels of folders in which paths stay shorter than the kernel takes: names have up to 255 bytes, paths 4,096.
+#: Depth up to which paths stay within the kernel's limit: names have up to 255 bytes, paths 4,096.
 _DEEPEST = 10
 
 
