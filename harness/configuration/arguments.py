@@ -1,8 +1,8 @@
 """The options of the harness among the arguments of a session.
 
-pytest knows them by their long form alone, ``--harness-device``: so no plugin and no conftest can have an option of the
-same name. The short form, ``--device``, is rewritten to the long one in the arguments, unless another plugin or a
-conftest has declared it. pytest has no way to declare an option that yields.
+pytest only knows their long form, ``--harness-device``, so no plugin and no conftest can have an option of the same
+name. The short form, ``--device``, is rewritten to the long one in the arguments, unless another plugin or a
+conftest has declared it. pytest cannot declare an option that gives way to another one.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from harness.configuration.options import OPTIONS
 LONG_FORMS = {short: options.long_flag(short) for option in OPTIONS.values() for short in option.flags}
 #: The short forms of those options that take a value.
 FLAGS_WITH_VALUE = frozenset(option.flag for option in OPTIONS.values() if option.takes_value)
-#: The short form of each flag, be it short or long.
+#: The short form of each flag, short or long.
 _SHORT = {**{flag: flag for flag in LONG_FORMS}, **{made: flag for flag, made in LONG_FORMS.items()}}
-#: Of no plugin.
-_NOBODYS = "--harness-is-this-parser-usable"
+#: An option that no plugin has.
+_UNUSED_FLAG = "--harness-is-this-parser-usable"
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFlag:
-    """Words of ours in the arguments, and what they were rewritten to."""
+    """Words of the harness in the arguments, and their rewritten form."""
 
     flag: str
     words: tuple[str, ...]
     made: tuple[str, ...]
 
 
-def rewrite_short_flags(arguments: Sequence[str], ours: Iterable[str]) -> tuple[list[str], list[RewrittenFlag]]:
-    """Return the `arguments` with the short forms in `ours` as long ones, and what was rewritten.
+def rewrite_short_flags(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[str], list[RewrittenFlag]]:
+    """Return the `arguments` with the short flags in `own` replaced by long ones, and the changes.
 
-    A value becomes a part of the word: pytest takes no such word for a path.
+    A value becomes part of the word, so that pytest does not take it for a path.
     """
-    known = frozenset(ours)
+    known = frozenset(own)
     result: list[str] = []
     changes: list[RewrittenFlag] = []
     for flag, words in _split(arguments):
@@ -60,8 +60,8 @@ def restore_short_flags(
     """Return the `arguments` with the words of the `foreign` flags as they were before the `changes` of
     `rewrite_short_flags`.
     """
-    theirs = frozenset(foreign)
-    undone = {change.made: change.words for change in changes if change.flag in theirs}
+    foreign_flags = frozenset(foreign)
+    undone = {change.made: change.words for change in changes if change.flag in foreign_flags}
     result: list[str] = []
     for word in arguments:
         result += undone.get((word,), (word,))
@@ -87,12 +87,12 @@ def expand_argument_files(arguments: Sequence[str], folder: Path) -> list[str]:
 def declared_flags(parser: pytest.Parser, flags: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
     """Return those of the `flags` that a plugin or a conftest has declared so far.
 
-    `arguments` are those of the session: a parser may need some of them before it says anything.
+    `arguments` are those of the session: a parser may need some of them before it accepts others.
     """
     if not (wanted := sorted(flags)):
         return frozenset()
     plain = [word for flag, words in _split(arguments) if not flag for word in words]
-    base = next((words for words in ([], plain) if _is_unknown(parser, words, _NOBODYS)), None)
+    base = next((words for words in ([], plain) if _is_unknown(parser, words, _UNUSED_FLAG)), None)
     if base is None:
         return frozenset()
     return frozenset(flag for flag in wanted if not _is_unknown(parser, base, flag))
@@ -109,8 +109,8 @@ def _is_unknown(parser: pytest.Parser, base: Sequence[str], flag: str) -> bool:
 def values_that_are_paths(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> list[RewrittenFlag]:
     """Return the options in `flags` whose value stands in a word of its own and is a path that exists.
 
-    Of such a word pytest thinks that it is an argument, when it looks for its root folder and its ini file: it does
-    so before it knows any plugin.
+    pytest takes such a word for an argument when it looks for its root folder and its ini file, because it does so
+    before it knows any plugin.
     """
     _, changes = rewrite_short_flags(arguments, flags)
     return [change for change in changes if len(change.words) == 2 and _exists(folder, change.words[1])]
@@ -132,7 +132,7 @@ def ambiguous_flags(arguments: Sequence[str], flags: Iterable[str], folder: Path
 
 
 def unambiguous_arguments(arguments: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
-    """Return the `arguments` in a form in which pytest cannot take a value of our options for a path."""
+    """Return the `arguments` in a form in which pytest cannot take a value of the harness's options for a path."""
     return tuple(rewrite_short_flags(arguments, LONG_FORMS.keys() - frozenset(taken) | set(LONG_FORMS.values()))[0])
 
 
@@ -152,7 +152,7 @@ def _addopts(environ: Mapping[str, str]) -> list[str]:
     try:
         return shlex.split(environ.get("PYTEST_ADDOPTS", ""))
     except ValueError:
-        return []  # pytest has said so
+        return []  # pytest has reported it
 
 
 def _exists(folder: Path, value: str) -> bool:
@@ -166,11 +166,11 @@ def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding=None, errors="replace").splitlines()
     except OSError:
-        return []  # pytest says so
+        return []  # pytest reports it
 
 
 def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the words: those of an option of ours with its flag, a value that stands alone with it, others with ""."""
+    """Yield each flag of the harness with its words, a separate value among them, and other words with ""."""
     place = 0
     while place < len(arguments):
         word = arguments[place]

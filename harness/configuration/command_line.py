@@ -1,9 +1,9 @@
-"""The command line of a session: whose each short form is, and the root folder that pytest derives from the rest.
+"""The command line of a session: the owner of each short form, and the root folder that pytest derives.
 
-pytest looks for its root folder and its ini file before it knows the options of plugins. It then takes a value that
-stands in a word of its own for an argument, and where that path exists it may find others than without. In such a
-session, and in one that resumes a run with another root folder, pytest starts once more, in the same process, with
-arguments that leave no doubt.
+pytest looks for its root folder and its ini file before it knows the options of plugins. pytest then takes
+a separate value of an option for an argument, and an existing path among these can change what it finds. In such a
+session, and in one that resumes a run with another root folder, pytest starts again in the same process, with
+unambiguous arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.configuration.rootdir import RootFolder, insert_options
 _PARSER = pytest.StashKey[pytest.Parser]()
 _TAKEN = pytest.StashKey[frozenset[str]]()
 _AGAIN = pytest.StashKey[tuple[str, ...]]()
-#: The file name of a journal, of which the first line is read here, as `harness.journal.journal` has it.
+#: The file name of a journal, as in `harness.journal.journal`. Only its first line is read here.
 _JOURNAL = "journal.ndjson"
 #: More bytes than the first line of a journal has.
 _FIRST_LINE = 1 << 20
@@ -37,7 +37,7 @@ class CommandLine:
     def __init__(self, config: pytest.Config, parser: pytest.Parser, words: list[str]) -> None:
         """Rewrite those short forms in `words` that no plugin has declared.
 
-        A conftest may still declare them, and it may be in a folder that is the word behind one: such words stay.
+        A conftest may still declare one, and its folder may be the word after it. Such words stay unchanged.
         """
         self._config, self._parser, self._words = config, parser, words
         self._here = config.invocation_params.dir
@@ -51,7 +51,9 @@ class CommandLine:
         config.stash[_PARSER] = parser
 
     def settle(self) -> None:
-        """All that may declare options has done so: leave its own to each, and rewrite the rest."""
+        """Restore the short forms that plugins and conftests have declared, and rewrite the rest. All are loaded
+        now.
+        """
         present = arguments.short_flags_in(self._words) | {change.flag for change in self._changes}
         if present:
             taken = arguments.declared_flags(self._parser, present, self._words)
@@ -64,7 +66,7 @@ class CommandLine:
             self._words.clear()  # this session only starts the next one
 
     def _understand(self) -> None:
-        """Have the values of our options, and the arguments without them, where plugins look for them."""
+        """Store the values of the harness's options, and the other arguments, where plugins look for them."""
         known = self._config.known_args_namespace
         found = self._parser.parse_known_args(self._words, copy.copy(self._config.option))
         for name in ("file_or_dir", *(option.dest for option in OPTIONS.values())):
@@ -78,10 +80,10 @@ class CommandLine:
         shorts = arguments.short_flags_in(words)
         taken = arguments.declared_flags(self._parser, shorts, words) if shorts else frozenset()
         wanted = () if known.rootdir else self._resumed_root()
-        ours = (shorts - taken) | set(arguments.LONG_FORMS.values())
-        values = [change.words[1] for change in arguments.values_that_are_paths(words, ours, self._here)]
+        own = (shorts - taken) | set(arguments.LONG_FORMS.values())
+        values = [change.words[1] for change in arguments.values_that_are_paths(words, own, self._here)]
         # Every later process reads the variable, and the run directory exists by then.
-        unsafe = arguments.has_separate_values(arguments.arguments_with_addopts((), os.environ), ours)
+        unsafe = arguments.has_separate_values(arguments.arguments_with_addopts((), os.environ), own)
         if not wanted and not unsafe and not (values and self._misled(values)):
             return None
         self._config.stash[_TAKEN] = taken
@@ -109,7 +111,7 @@ class CommandLine:
 
 
 def restart_session(config: pytest.Config) -> int | None:
-    """Run the session that this one has only started, if so. Return its exit status."""
+    """Run the session that replaces this one, if any. Return its exit status, or None."""
     words = config.stash.get(_AGAIN, None)
     if words is None:
         return None
@@ -119,7 +121,7 @@ def restart_session(config: pytest.Config) -> int | None:
 
 
 def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
-    """Return the short forms of our options that others have declared in this session."""
+    """Return the short forms of the harness's options that others have declared in this session."""
     if _TAKEN not in config.stash:
         parser = config.stash.get(_PARSER, None)
         typed = [str(word) for word in config.invocation_params.args]
@@ -138,15 +140,15 @@ def user_arguments(config: pytest.Config) -> list[str]:
 
 def format_foreign_flags(flags: Iterable[str]) -> str:
     """Return a line for people about the short forms that others have; empty if there are none."""
-    theirs = sorted(flags)
-    if not theirs:
+    foreign = sorted(flags)
+    if not foreign:
         return ""
-    instead = ", ".join(arguments.LONG_FORMS[flag] for flag in theirs)
-    return f"{', '.join(theirs)}: declared by another plugin or a conftest; the harness's option is {instead}"
+    instead = ", ".join(arguments.LONG_FORMS[flag] for flag in foreign)
+    return f"{', '.join(foreign)}: declared by another plugin or a conftest; the harness's option is {instead}"
 
 
 def arguments_with_root(config: pytest.Config) -> tuple[str, ...]:
-    """Return the arguments of a session with all that other processes need to find the same root and ini file."""
+    """Return the arguments of a session with additions that make other processes find the same root and ini file."""
     typed = [str(word) for word in config.invocation_params.args]
     return RootFolder.of(config).tell(arguments.unambiguous_arguments(typed, foreign_short_flags(config)))
 
@@ -162,7 +164,7 @@ def _variables(more: dict[str, str]) -> Iterator[None]:
 
 
 def _root_of_run(folder: Path) -> Path | None:
-    """Return the root folder of the run in a run directory, if it still exists. What is wrong is reported later."""
+    """Return the root folder of the run in a run directory, if it still exists. Errors are reported later."""
     try:
         with (folder / _JOURNAL).open("rb") as file:
             line = json.loads(file.readline(_FIRST_LINE))

@@ -27,8 +27,8 @@ def lists_to_tuples(data: dict[str, Any]) -> dict[str, Any]:
 class RunContext:
     """One run, as its controller set it up. Times are in seconds; folders are absolute paths.
 
-    - `args`: the arguments with which pytest was started in `invocation_dir`. `told_args`: the same arguments plus
-      root folder and ini file, for every later process of the run. `overrides`: extra arguments for a zygote.
+    - `args`: the arguments with which pytest was started in `invocation_dir`. `told_args`: the same arguments plus root
+      folder and ini file, for every later process of the run. `overrides`: extra arguments for a zygote.
     - `rootdir`: the folder that case ids are relative to. `inifile`: None if there is none. `root_given`: the user
       named one of the two. `confcutdir` and `ini_values`: the user's ``--confcutdir`` and ``-o``.
     - `controller`: a process id. `zygote`: its address. `plugin_argument`: the user named the harness with ``-p``, so
@@ -36,15 +36,14 @@ class RunContext:
     - `device`: the value of ``--device``. For software devices, `inject` holds the faults to inject as they were
       written, `library` is the file of the built backend, and `variables` are those that the environment of every
       process that runs cases must have from its start on.
-    - `health`: GPUs are examined. `leak_check`: off, fast or full. `leak_search`: the seconds that each worker
-      may search for leaks, None for a part of the run's time. `start`: auto, fork or cold, see
-      `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called. `slots`: how many cases may
-      use one GPU at once.
-    - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the
-      ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
+    - `health`: GPUs are examined. `leak_check`: off, fast or full. `leak_search`: the seconds that each worker may
+      search for leaks, None for a part of the run's time. `start`: auto, fork or cold, see `harness.zygote.spec`.
+      `under`: the name of the wrapper in which each test is called. `slots`: how many cases may use one GPU at once.
+    - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the ids that ``--from``
+      selects; `resumption`: the file with what the run had done before it was resumed. Both are empty without.
     - `collect_on_failure`: what is collected when a case is red, of `harness.configuration.options.DIAGNOSTICS`.
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
-    - `taken`: the short forms of our options that others have declared.
+    - `taken`: the short forms of the harness's options that others have declared.
     - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.carried`.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
@@ -132,7 +131,7 @@ class RunContext:
         return self._command(cases, environment, options, [f"@{self._from_here(listed)}"])
 
     def _flag(self, word: str) -> str:
-        """Return an option of ours in its short form, or in its long one where the short one is that of another plugin."""
+        """Return an option of the harness: the short form, or the long one if another plugin has the short one."""
         return long_flag(word) if word.partition("=")[0] in self.taken else word
 
     def _command(

@@ -1,4 +1,4 @@
-"""Well-known plugins that look, in the session's process, at what tests have left there: cases run in another one."""
+"""Well-known plugins that inspect what tests have left in pytest's own process, whereas cases run in executors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SWITCHED_OFF = {
 
 
 def disable_unused_snapshot_checks(config: pytest.Config) -> list[str]:
-    """Keep plugins from a conclusion about cases that ran elsewhere. Return lines for people."""
+    """Stop plugins from drawing conclusions about cases that ran in other processes. Return lines for the user."""
     for name, (plugin, what) in _SWITCHED_OFF.items():
         if getattr(config.option, name, None) is False:
             setattr(config.option, name, True)

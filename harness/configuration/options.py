@@ -29,9 +29,9 @@ LEAK_CHECKS = ("off", "fast", "full")
 #: The value of ``--leak-search`` for a part of the run's time.
 AUTO = "auto"
 PROGRESS = ("auto", "live", "plain", "off")
-#: What can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
+#: Diagnostics that can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
 DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
-#: From this number of cases on it pays to import for all of them what not all need.
+#: From this number of cases on, importing a module that only some cases need pays off for all.
 MANY_CASES = 10
 JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
 
@@ -525,7 +525,9 @@ class EarlyConfig:
 
 
 def get_option(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
-    """Return the value of an option for a session; see `resolve_option`. Raise pytest.UsageError for an invalid value."""
+    """Return the value of an option for a session; see `resolve_option`. Raise pytest.UsageError for an invalid
+    value.
+    """
     option = OPTIONS[name]
     try:
         return resolve_option(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
@@ -560,15 +562,17 @@ def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
     return None
 
 
-#: The parameters of pytest-timeout's mark of the same name, in order; ours is the first, also called ``seconds``.
+#: The parameters of pytest-timeout's mark of the same name, in order; the harness uses the first, also called
+#: ``seconds``.
 _TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
 
 
 def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
     """Return the time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raise OptionError.
 
-    The forms of pytest-timeout's mark are understood. ``timeout(0)``, there no limit, is the `default`. With
-    ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default` besides.
+    The forms of pytest-timeout's mark are accepted. ``timeout(0)``, which means no limit there, means the `default`
+    here. With ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default`
+    besides.
     """
     if not marks:
         return default * multiplier

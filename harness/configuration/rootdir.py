@@ -1,7 +1,7 @@
 """The root folder and the ini file of a run: the controller finds them, and passes them to every later process.
 
 pytest derives both from those arguments that exist on disk. It treats the values of options that it does not know yet
-as arguments. So a run directory that the controller has created would change the result in a later process.
+as arguments. A run directory that the controller has created would therefore change the result in a later process.
 """
 
 from __future__ import annotations

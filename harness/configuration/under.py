@@ -28,8 +28,8 @@ class CallWrapper:
     """A wrapper. `make` returns a new context for one call of a test.
 
     `preload`: modules to import before executors are forked. `lacks` returns why `make` would fail with the installed
-    torch, or an empty text. `keeps`: why memory stays allocated after a test under the wrapper, or an empty text. That
-    memory cannot be told apart from the test's own, so all tests under the wrapper get the mark ``keeps``.
+    torch, or an empty text. `keeps`: why memory stays allocated after a test under the wrapper, or an empty text. This
+    memory cannot be distinguished from the test's own, so all tests under the wrapper get the mark ``keeps``.
     """
 
     make: Callable[[], AbstractContextManager[None]]
