@@ -20,7 +20,9 @@ class StuckError(HarnessError):
 
 
 def call_nvml(function: Callable[[], T]) -> T:
-    """Return what `function` returns, or raises, in a thread of its own. Raise StuckError after `NVML_LIMIT` seconds."""
+    """Return what `function` returns, or raises, in a thread of its own. Raise StuckError after `NVML_LIMIT`
+    seconds.
+    """
     thread = CallThread("nvml", limit=NVML_LIMIT)
     try:
         return thread.call(function)

@@ -83,7 +83,7 @@ def detect_accelerator(subject: DetectionSubject) -> Detected:
 def detect_accelerator_graphs(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
         return Detected(False, subject.no_gpu)
-    if subject.no_gpu:  # the software device brings them along, for a torch that has them
+    if subject.no_gpu:  # the software device has them, if torch does
         release = software.torch_version().value
         return Detected(isinstance(release, tuple) and release >= _ACCELERATOR_GRAPHS_FROM)
     return software.cuda_accelerator_graphs()

@@ -24,8 +24,8 @@ _C_LIBRARY = ("libc.so", "libc-", "libc.musl", "libpthread", "ld-", "[vdso]")
 def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
     """Return why a fork of this process could not use CUDA, as text. None if it could.
 
-    Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated one is asked. Torch, another library, or
-    a call that only counts the devices may have initialised it. `descriptors` is a folder of links like
+    Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated runtime reports it. Torch, another
+    library, or a call that only counts the devices may have initialised it. `descriptors` is a folder of links like
     ``/proc/self/fd``. If torch is imported, its own state is checked too, also in a fork of an initialised process,
     where ``is_initialized`` returns False. Raise OSError if the descriptors cannot be listed, because the answer is
     then unknown.

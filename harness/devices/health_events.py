@@ -274,11 +274,11 @@ class _Queries:
 
 
 class HealthWatch:
-    """Reads the health of devices and collects their Xids. It keeps NVML open.
+    """Reads the health of devices and collects their Xids. Keeps NVML open.
 
-    It is for a long-lived process such as a supervisor. It initialises neither CUDA nor torch. Errors of a device or
-    driver are not raised: `notes` says what cannot be watched, and those values are None. A separate thread calls NVML.
-    After a call without an answer for `limit` seconds, NVML is not called again.
+    The watch is for a long-lived process such as a supervisor, and initialises neither CUDA nor torch. Errors of a
+    device or driver are not raised: `notes` says what cannot be watched, and those values are None. A separate thread
+    calls NVML. After a call without an answer for `limit` seconds, NVML is not called again.
     """
 
     def __init__(self, devices: Sequence[Device], *, limit: float = NVML_LIMIT) -> None:
@@ -313,7 +313,7 @@ class HealthWatch:
         return HealthReading(hang=hang)
 
     def dead_users(self, uuid: str) -> frozenset[int]:
-        """Return ids of processes that have ended, and that use the device all the same as the driver says.
+        """Return ids of processes that have ended, but still use the device according to the driver.
 
         Empty if that cannot be known, also where process ids are not those of the machine.
         """

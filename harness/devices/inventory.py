@@ -124,7 +124,7 @@ class _Questions:
 
 
 def _gpu(index: int) -> tuple[Device, ...]:
-    """The GPU at `index`, or its instances if MIG mode is on."""
+    """Return the GPU at `index`, or its instances if MIG mode is on."""
     ask = _Questions()
     handle = ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
@@ -222,5 +222,7 @@ def _placeholder_uuid(index: int | None) -> str:
 
 
 def _printable(text: str) -> str:
-    """`text` without unprintable characters: a driver may return any text, and terminals, XML and JSON must hold it."""
+    """Return `text` without unprintable characters: a driver may return any text, and terminals, XML and JSON must
+    hold it.
+    """
     return "".join(character if character.isprintable() else "�" for character in text)

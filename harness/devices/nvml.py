@@ -40,7 +40,9 @@ def query_nvlink(device: Device) -> Detected:
 
 
 def query_peer_access(devices: Sequence[Device]) -> Detected:
-    """Return whether each of the whole GPUs `devices`, two or more, can read and write the memory of every other one."""
+    """Return whether each of the whole GPUs `devices`, two or more, can read and write the memory of every other
+    one.
+    """
     return _ask(lambda *handles: _pairs(devices, handles), *devices)
 
 

@@ -54,7 +54,7 @@ def inventory_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> d
 
 
 def inventory_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
-    """For a terminal: a table of devices, a table of the capabilities of one device, and a table of notes if any."""
+    """Return tables for a terminal: devices, the capabilities of one device, and notes if any."""
     from rich.table import Table  # importing rich takes longer than importing everything else in this folder
     from rich.text import Text
 
@@ -87,7 +87,7 @@ def inventory_tables(inventory: Inventory, capabilities: Capabilities) -> list[T
 
 
 def capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -> list[Table]:
-    """For a terminal: a table per usable device with all its capabilities, and how each is detected.
+    """Return tables for a terminal: one per usable device, with all its capabilities and how each is detected.
 
     Their types are in docs/capabilities.md and in the JSON.
     """

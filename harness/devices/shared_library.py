@@ -1,4 +1,4 @@
-"""What a shared library of this machine names, read from its file. Nothing is loaded."""
+"""The symbols of a shared library, read from its file. Nothing is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 
 
 def has_symbol_with(library: Path, part: bytes) -> bool:
-    """Return whether a dynamic symbol, defined or wanted, has `part` in its name.
+    """Return whether a dynamic symbol, defined or undefined, has `part` in its name.
 
     Raise OSError, and ValueError if the file is no library of this kind.
     """

@@ -166,7 +166,9 @@ def find_cuda_toolkit() -> Detected:
 
 
 def cpp_compiler_version() -> Detected:
-    """Return the version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in ``$PATH``."""
+    """Return the version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in
+    ``$PATH``.
+    """
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 

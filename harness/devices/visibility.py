@@ -100,8 +100,8 @@ def masks_for(devices: Sequence[Device]) -> dict[str, str]:
 def combinable_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Return the largest subset of `devices` that one process can use together; see `mask_for`.
 
-    CUDA shows a process at most one MIG instance, and then no whole GPU. So the result is all whole GPUs without a
-    fault, or all software devices. If there are none, it is the first MIG instance or the CPU.
+    CUDA shows a process at most one MIG instance, and then no whole GPU. The result is therefore all whole GPUs without
+    a fault, or all software devices. If there are none, it is the first MIG instance or the CPU.
     """
     usable = [device for device in devices if device.fault is None]
     whole = tuple(device for device in usable if device.backend.accelerator and device.mig_parent is None)
@@ -139,7 +139,9 @@ def _find(entry: str, devices: Sequence[Device]) -> Device | str:
 
 
 def _doubt_about_indices(entries: Sequence[str], devices: Sequence[Device], environ: Mapping[str, str]) -> str | None:
-    """Return why CUDA and NVML may disagree on an index in the mask. None if they agree. NVML counts in PCI bus order."""
+    """Return why CUDA and NVML may disagree on an index in the mask. None if they agree. NVML counts in PCI bus
+    order.
+    """
     if not any(_is_index(entry) for entry in entries):
         return None
     if fault := next((device for device in devices if device.fault is not None), None):
