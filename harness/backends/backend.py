@@ -1,4 +1,4 @@
-"""What is special about one kind of device. Each kind is a frozen value in a file of its own; `table` lists them.
+"""The properties of one kind of device. Each kind is a frozen value in a file of its own; `table` lists them.
 
 Facts hold in every process. Functions are called in executors only. They take the torch module that the process has
 imported. None of them initialises a device.
@@ -33,7 +33,7 @@ class Backend:
     Facts:
 
     - `kind` names it; `torch_type` is the type of its `torch.device`.
-    - `label`: what reports call the device, so that nobody takes a result on it for a result on a GPU. Empty for a GPU.
+    - `label`: what reports call the device, so that its results are not mistaken for results on a GPU. Empty for a GPU.
     - `no_gpu`: why it lacks what only a GPU has. Empty for a GPU.
     - `uuid_prefixes`: how the UUIDs of its devices begin.
     - `mask`: the variable that lists the visible devices; `variables`: others that decide which devices exist.
@@ -49,8 +49,8 @@ class Backend:
 
     Functions:
 
-    - `in_use`: whether anything in this process uses the devices, torch or not, as far as no device node tells. A fork
-      of the process could then not use them.
+    - `in_use`: whether anything in this process uses the devices, torch or not, beyond what device nodes show. A fork
+      of such a process could not use them.
     - `is_initialized`: whether torch uses the devices in this process.
     - `device_count`.
     - `synchronize` one device, by index. It raises RuntimeError for a sticky error.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MASK = "CUDA_VISIBLE_DEVICES"
 INJECT = "CUDA_INJECT"
-#: The faults of CUDA's interface, be the runtime behind it real or simulated.
+#: The faults of CUDA's interface, for a real and a simulated runtime.
 FAULTS = "interposer/csrc/faults.def"
 
 #: The path of each device counter in `torch.cuda.memory_stats_as_nested_dict`.
@@ -92,7 +92,7 @@ def count_private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]
 
 
 def torch_uses_cuda(torch: ModuleType) -> bool:
-    """Return whether torch uses CUDA in this process, be it simulated or not. Does not initialise it."""
+    """Return whether torch uses CUDA in this process, simulated or not. Does not initialise it."""
     return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
 

@@ -1,4 +1,4 @@
-"""The CUDA runtime that torch has loaded, by ctypes, and the error that it keeps for whoever asks next."""
+"""The CUDA runtime that torch has loaded, through ctypes, and its last error."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
 
 
 def last_error_reader(runtime: ctypes.CDLL) -> Callable[[], str]:
-    """Return a function that names the error of the calling thread that nobody has taken yet, ``cudaSuccess`` for none.
+    """Return a function that names the pending error of the calling thread, ``cudaSuccess`` for none.
 
-    A call that fails leaves it. Torch raises it after its next launch of a kernel, whoever launches.
+    A failed call sets it. torch raises it after its next kernel launch, no matter which code launches.
     """
     peek, name = runtime.cudaPeekAtLastError, runtime.cudaGetErrorName
     name.restype = ctypes.c_char_p

@@ -1,6 +1,6 @@
 """GPU memory of this process outside torch's allocator: contexts, kernels, memory of libraries.
 
-NVML is asked for this process alone: the free memory of the device also changes with other processes.
+NVML reports the memory of this process; the free memory of the device also changes with other processes.
 """
 
 from __future__ import annotations

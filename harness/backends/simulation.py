@@ -1,6 +1,6 @@
 """Whether the CUDA of this process is the simulated one, and whether faults are injected in front of it.
 
-The process itself tells, whatever its environment says.
+The loaded symbols decide, not the environment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 #: A function that only the simulated runtime exports.
 _OWN = "simcudaIsInitialized"
 
-#: A function that only the interposer exports, which stands in front of a CUDA runtime in runs with injected faults.
+#: A function that only the interposer exports: the library in front of a CUDA runtime in runs with injected faults.
 _FAULTS = "interposerFaultCount"
 
 #: The symbols of this process, also of what is loaded later. Made once: each makes a class, and so a reference cycle.

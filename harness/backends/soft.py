@@ -81,7 +81,7 @@ BACKEND = Backend(
     # The first use of a device starts all threads, and they stay.
     own_threads=lambda torch: int(_module(torch).thread_count()),
     # The allocators of the device take their memory from the host. Libraries keep buffers for each thread that calls
-    # them (MKL 4.6 MiB at the first larger matrix product). Each thread makes its buffers at some time, and
-    # chance decides which of them takes which work.
+    # them (MKL 4.6 MiB at the first larger matrix product). Each thread allocates its buffers at
+    # some time, and chance decides which thread gets which work.
     ignored_meters=("heap_bytes", "mapped_bytes"),
 )
