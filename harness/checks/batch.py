@@ -61,7 +61,9 @@ class KeptMemory:
         self._kept: dict[str, int] = {}
 
     def beyond(self, changes: Mapping[str, int], keeps: Keeps) -> dict[str, int]:
-        """Return what counts of the changes of one of these cases: growth beyond its limits, decreases beyond all kept."""
+        """Return what counts of the changes of one of these cases: growth beyond its limits, decreases beyond all
+        kept.
+        """
         counted = keeps.beyond(changes)
         for name, change in changes.items():
             total = self._kept.get(name, 0) + change - max(0, counted.get(name, 0))
@@ -77,9 +79,9 @@ class BatchGrowth:
     """Adds up the growth of a process, case after case, that raised no suspicion at the time.
 
     The growth of a suspected case does not count. That case runs again at once, and the growth of the second run counts
-    instead. If the second run looks like a leak too, nothing counts: that leak is judged by itself. So nearly
-    everything that is made once is left out, above all by the first case (0.3 MiB of malloc memory with torch). A leak
-    of the first case is not left out.
+    instead. If the second run looks like a leak too, nothing counts: that leak is judged on its own. Nearly everything
+    that is allocated once is therefore left out, above all in the first case (0.3 MiB of malloc memory with torch). A
+    leak of the first case is not left out.
 
     A decrease takes back earlier growth, so a sum never falls below 0. When a large fixture is torn down, it can hide
     older growth.
@@ -97,20 +99,23 @@ class BatchGrowth:
         return self.cases > 1
 
     def add_case(self, case: str, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
-        """Add what changed with a case that has run."""
+        """Add the changes of a case that has run."""
         self.cases += 1
         self._last = case
         if not suspicions:
             self._add_of_case(changes)
 
     def add_rerun(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
-        """Add what changed when the same case ran a second time. `suspicions`: those of the first run."""
+        """Add the changes of the second run of the same case. `suspicions`: those of the first run."""
         confirmed = any(changes.get(name, 0) > meter_of(name).confirm for name in suspicions)
         if not confirmed:
             self._add_of_case(changes)
 
     def by_case(self, meters: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Of these meters, what each case that grew has grown by in all its runs, in the order in which they ran."""
+        """Return the growth of each case that grew, in all its runs, by these meters.
+
+        Cases are in the order in which they ran.
+        """
         asked = list(meters)
         found = {}
         for case, changes in self._by_case.items():
@@ -123,10 +128,10 @@ class BatchGrowth:
     ) -> dict[str, int]:
         """Return the sum by meter; empty for a single case.
 
-        `readable`: the meters of the last reading. A meter of the process that says nothing once a device is in use has
-        counted until then, and is left out.
-        `collected`: what changed when garbage was collected. `torn_down`: what changed then, when the shared fixtures
-        were torn down. A decrease there was set up by some case and is ignored. A growth has not been counted yet.
+        `readable`: the meters of the last reading. A meter of the process that cannot be used once a device is in use
+        has counted until then, and is left out. `collected`: what changed when garbage was collected. `torn_down`: what
+        changed then, when the shared fixtures were torn down. A decrease there was set up by some case and is ignored.
+        A growth has not been counted yet.
         """
         if not self.several:
             return {}
@@ -245,7 +250,7 @@ def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Le
     """Return the meters that go on growing, of the growth in each round."""
     if len(series) < COUNTED_ROUNDS:
         return []
-    found = []
+    leaks = []
     for name in {name for each in series for name in each}:
         levels = list(accumulate((each.get(name, 0) for each in series), initial=0))
         if (slope := sustained_slope(levels, allowed(name))) is None:
@@ -254,8 +259,8 @@ def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Le
         what = f"{trend.format_slope(slope.estimate, unit)} more {inflect_noun(noun_of(name), amount)}"
         low, high = trend.format_slope(slope.low, unit), trend.format_slope(slope.high, unit)
         between = "" if low == high else f" ({low} to {high})"
-        found.append(Leak(name, amount, f"{what} per round over {len(series)} rounds{between}"))
-    return growth.drop_covered_leaks(found)
+        leaks.append(Leak(name, amount, f"{what} per round over {len(series)} rounds{between}"))
+    return growth.drop_covered_leaks(leaks)
 
 
 def _may_leak(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> bool:

@@ -57,7 +57,7 @@ class StateInspector:
 
         `case`: the id of the case that has run.
         With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
-        out what the case keeps by its own account. What a case that `has_raised` has grown by does not count for the
+        out what the case keeps by its own account. The growth of a case that `has_raised` does not count for the
         batch: to show its first errors pytest makes what it keeps (measured: some 80 KB each, and 3 MiB of arenas).
         """
         self.levels = {}
@@ -101,9 +101,9 @@ class StateInspector:
         return new
 
     def grown(self, *, keeps: Keeps | None = None, has_raised: bool = False) -> dict[str, int]:
-        """By meter, what has changed since the last reading, after a case has run again. For the arguments see `end`.
+        """Return the changes since the last reading by meter, after a case has run again. For the arguments see `end`.
 
-        What the second run has changed of the state is put back, and not held against the next case.
+        State that the second run has changed is restored, and does not count against the next case.
         """
         if self._meters is None or self._before is None:
             return {}
@@ -122,9 +122,9 @@ class StateInspector:
             self._collected = self._changes(self._meters, self._before)
 
     def finish(self) -> tuple[list[StateProblem], dict[str, int], dict[str, dict[str, int]]]:
-        """After the last tear-down: the state that has changed, and by meter the growth over all cases together.
+        """Return, after the last tear-down, the state that has changed, and the growth of all cases together by meter.
 
-        And where that is suspicious, by case and meter, what each case has grown by.
+        If that growth is suspicious, also return the growth of each case by case and meter.
         """
         collected = self._before
         batch, self._batch = self._batch, BatchGrowth()

@@ -1,4 +1,4 @@
-"""The mark ``keeps``: how much memory a case may keep in each repetition. Growth beyond that is looked at. Pure."""
+"""The mark ``keeps``: how much memory a case may keep in each repetition. Growth beyond that counts. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SIZE = re.compile(r"(\d{1,9})(KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 #: The arguments of the mark. Each stands for the meters that name it in `harness.checks.meters.table`.
 KEEPS_GROUPS = ("tensors", "host", "pinned", "device", "streams")
-#: What is named by a number, and not by a size.
+#: Arguments that take a number, not a size.
 _COUNTED = ("tensors", "streams")
-#: What is kept without a limit where the mark names nothing.
+#: The groups that a mark without limits allows.
 _UNNAMED = ("tensors", "host")
 
 
@@ -45,7 +45,7 @@ class Keeps:
         return None if entry.keeps in _UNNAMED else 0
 
     def beyond(self, changes: Mapping[str, int]) -> dict[str, int]:
-        """Of what changed in one repetition, by meter, what the case has not said. A decrease stays as it is."""
+        """Return the changes of one repetition that the mark does not allow, by meter. A decrease stays unchanged."""
         counted = {}
         for meter, change in changes.items():
             allowed = self.allowance(meter)

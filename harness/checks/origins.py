@@ -51,7 +51,7 @@ class _Mapping:
 
 
 def record_allocation_history(meters: Iterable[str]) -> None:
-    """From now on, record the stacks of the allocations that these meters count: in Python and NumPy, and on CUDA.
+    """Record from now on the stacks of the allocations that these meters count: in Python and NumPy, and on CUDA.
 
     CUDA has no history before it is initialised: call this again where a case may have initialised it since.
     """
@@ -82,7 +82,7 @@ class GrowthOrigins:
     def of(self, meters: Iterable[str]) -> dict[str, list[str]]:
         """Return some lines of text for each meter that can be explained. Equal lines are counted.
 
-        What two of the meters count is explained under one of them.
+        Objects that two of the meters count are explained under one of them.
         """
         asked = list(meters)
         found = {}

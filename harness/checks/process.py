@@ -10,7 +10,7 @@ import resource
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-# By their own names: a case may have replaced those in the module when it is checked.
+# Imported by name: a case may have replaced the attributes of the modules when it is checked.
 from os import fstat, getcwd, stat
 from resource import getrlimit
 from signal import ITIMER_REAL, getitimer
@@ -29,7 +29,7 @@ LIMITS = {
 #: command line.
 CLEANUP_HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker", "torch_shm_manager")
 #: Helper processes that libraries start once and keep. They are not leftovers of a case. torch keeps an addr2line for
-#: each library of which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp). loky keeps
+#: each library in which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp). loky keeps
 #: the workers of its reusable pool, which joblib and scikit-learn use with each ``n_jobs``.
 KEPT_HELPERS = (
     *CLEANUP_HELPERS,

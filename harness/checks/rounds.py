@@ -1,4 +1,4 @@
-"""Measures the growth with each case when cases run round after round, in a process used for nothing else."""
+"""Measures the growth with each case when cases run in several rounds, in a process used for nothing else."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class GrowthRounds:
             self._before, self._compiled = self._meters.read(), _functions_of_jit()
 
     def before_case(self) -> None:
-        """Before each case."""
+        """Prepare for the next case."""
         if self._history:
             record_allocation_history(self._history)
 
     def after_case(self, *, keeps: Keeps | None) -> dict[str, int]:
-        """After each case: by meter, what has changed since the case before. Empty in a round that does not count.
+        """Return the changes since the case before, by meter. Empty in a round that does not count.
 
-        With `keeps`, what the case keeps by its own account is left out.
+        With `keeps`, growth that the mark allows is left out.
         """
         if self._meters is None or self._before is None:
             return {}
@@ -59,7 +59,7 @@ class GrowthRounds:
         return grown if keeps is None else self._kept.beyond(grown, keeps)
 
     def origins(self) -> Mapping[str, Sequence[str]]:
-        """By meter, where the growth in the counted rounds comes from. The process cannot be used afterwards."""
+        """Return the origins of the growth in the counted rounds, by meter. The process cannot be used afterwards."""
         return {} if self._origins is None else self._origins.of(self._history)
 
 

@@ -78,7 +78,7 @@ def _trace(found: list[object], seen: dict[int, int], position: int) -> list[obj
 
 
 def _is(thing: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
-    """isinstance without access to ``__class__``, which may be code of the case."""
+    """Return isinstance, without access to ``__class__``, which may be code of the case."""
     return issubclass(type(thing), kinds)
 
 

@@ -15,7 +15,7 @@ from harness.core import linux
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _THREADS = "/proc/self/task"
 _DESCRIPTORS = "/proc/self/fd"
-#: Whether the kernel tells the number without a listing, which is slower: of descriptors since Linux 6.2.
+#: Whether the kernel reports the number without a listing, which is slower; for descriptors since Linux 6.2.
 # Without /proc there is no run (`harness.controller.preparation`); only importing this must not fail.
 _THREADS_BY_LINKS = os.path.isdir(_THREADS) and os.stat(_THREADS).st_nlink - 2 == len(os.listdir(_THREADS))
 _DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
@@ -24,10 +24,10 @@ _DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
 _STATM = "/proc/self/statm"
 #: The start of the names of folders in which pytest keeps `tmp_path` for the user.
 _PYTEST_FOLDER = "pytest-of-"
-#: The start of the name of inductor's default folder. A link of that name is the harness's (`compiler_caches`).
+#: The start of the name of inductor's default folder. The harness creates a link of that name (`compiler_caches`).
 INDUCTOR_FOLDER = "torchinductor_"
-#: The start of the names of folders in shared memory of which joblib makes one for each of its parallel calls. It
-#: removes them at the end of the process. What it puts into them counts.
+#: The start of the names of the folders in shared memory that joblib creates, one per parallel call. It
+#: removes them at the end of the process. Files in them count.
 _JOBLIB_FOLDER = "joblib_memmapping_folder_"
 #: The most entries of the folder for temporary files that are counted.
 _MOST_FILES = 10_000
@@ -119,8 +119,8 @@ class FileMeters:
     Shared memory of all processes is in one folder, also that of other workers and other runs. A file there counts if
     it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
     only other processes have it open, or if another living process created it, according to its name (torch's names
-    contain the pid). A file that no process has open, and whose name has no pid, counts too: if it is not ours, that
-    costs the repetitions of one case and no more (`harness.checks.shm_turn`).
+    contain the pid). A file that no process has open, and whose name has no pid, counts too: if another process created
+    it, that only costs the repetitions of one case (`harness.checks.shm_turn`).
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:
@@ -210,7 +210,7 @@ class FileMeters:
             line = linux.ancestor_pids(process)
             if me in line:
                 mine |= paths
-            elif line:  # a process that has ended may have been a child of ours, so its files stay ours
+            elif line:  # a process that has ended may have been a child of this one, so its files count
                 claimed |= paths
         kept = []
         for path, entry in undecided.items():

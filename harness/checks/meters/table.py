@@ -4,7 +4,7 @@ A reading raises suspicions only. Repetitions decide what is a leak (`harness.ch
 looked up afterwards (`harness.checks.origins`).
 
 A correct reading of CUDA memory needs no synchronisation of its own: the allocator counts on the host, at once. Only
-the return of blocks that another stream used waits for the device. So take a reading after the check for sticky errors,
+the return of blocks that another stream used waits for the device. Take a reading after the check for sticky errors,
 which synchronises. Nothing here creates a context, loads torch, or starts anything.
 """
 
@@ -366,7 +366,7 @@ class MeterReading:
 
 
 def meter_growths(before: MeterReading, after: MeterReading) -> dict[str, int]:
-    """By meter, what changed, up or down. Leave out what cannot be compared."""
+    """Return the changes by meter, up or down. Leave out meters that cannot be compared."""
     changes = {}
     earlier = before.values
     for name, value in after.values.items():
@@ -394,12 +394,12 @@ def suspicious_growths(changes: Mapping[str, int], tier: Tier = "fast") -> dict[
 class MeterReader:
     """Takes readings of this process, a disposable one. Make it after the fork.
 
-    Objects frozen before (`gc.freeze`) are not examined: so a reading costs 0.05 ms and not 50. `unreadable` has the
+    Objects frozen before (`gc.freeze`) are not examined, so a reading takes 0.05 ms instead of 50. `unreadable` has the
     reason for each meter that could not be read.
     """
 
     #: With more tracked objects than this, they are frozen, so that the next reading does not examine them again.
-    #: torch._dynamo brings 150,000: each later reading would cost tens of milliseconds, and a collection hundreds.
+    #: torch._dynamo creates 150,000: each later reading would take tens of milliseconds, and a collection hundreds.
     FREEZE_ABOVE = 10_000
 
     def __init__(
@@ -474,9 +474,9 @@ class MeterReader:
     def _freeze(self) -> None:
         """Freeze all tracked objects: the garbage collector does not examine them any more.
 
-        Frozen objects that became garbage would stay for ever, and their number would grow. So they are collected
-        before more are frozen. Such a collection also examines all objects from before the fork, so it is done less
-        and less often.
+        Frozen objects that became garbage would stay for ever, and their number would grow. They are therefore
+        collected before more are frozen. Such a collection also examines all objects from before the fork, so it is
+        done less and less often.
         """
         if self._has_frozen:
             gc.unfreeze()
@@ -505,7 +505,7 @@ def read_device_meters(
         return
     values.update({meter: getattr(objects, counted) for meter, counted in backend.objects.items()})
     try:
-        # To ask torch for what it holds would initialise it.
+        # A query of torch would initialise the device.
         found = counters.read(torch, unreadable, full=full) if initialized else {}
         threads = backend.own_threads(torch)
     except Exception as error:  # noqa: BLE001
@@ -526,7 +526,7 @@ def collect_garbage() -> None:
 
 
 def collect_garbage_once() -> int:
-    """As `collect_garbage`, but not what finalizers have made meanwhile. Return how many objects were garbage."""
+    """Collect once, without the garbage that finalizers create meanwhile. Return the number of garbage objects."""
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)

@@ -1,9 +1,9 @@
 """Counts torch objects that Python can reach, and the memory of tensors.
 
-Tensors are found among the objects that Python's garbage collector tracks. It tracks each tensor that ever had a Python
-object, even if only C++ holds it now. It does not track a tensor that only C++ made and holds, such as one that an
-operator saved for the backward pass. The memory of such a tensor appears in the counters of malloc and of the CUDA
-allocator.
+The module finds tensors among the objects that Python's garbage collector tracks: each tensor that ever had a Python
+object, even if only C++ holds it now. The collector does not track a tensor that only C++ made and holds, such as one
+that an operator saved for the backward pass. The memory of such a tensor appears in the counters of malloc and of the
+CUDA allocator.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def tensors_and_storages(objects: Iterable[object], torch: ModuleType) -> list[A
 
 
 def _counted_classes(torch: ModuleType) -> dict[type, str]:
-    """By class, what its instances and those of its subclasses are counted as."""
+    """Return, by class, the counter for its instances and those of its subclasses."""
     cuda = torch.cuda
     return {
         torch.Tensor: "tensors",

@@ -1,6 +1,6 @@
 """The configuration modules of torch: `torch._dynamo.config`, `torch._inductor.config` and all others of this type.
 
-They are found among the imported modules. A reading has the values that are set and differ from the default. So a
+`read` finds them among the imported modules. A reading has the values that are set and differ from the default, so a
 module that the case was the first to import is compared with its own defaults.
 """
 
@@ -97,7 +97,7 @@ class TorchConfigModules(FlatSection):
         return found
 
     def value(self, values: SectionValues, name: str) -> object:
-        """As in `FlatSection`, but an entry that is not set has its default."""
+        """Return the value as in `FlatSection`, but the default of an entry that is not set."""
         if name in values:
             return values[name]
         entries = dict(self._by_variable.values()) | dict(self._plain)

@@ -1,10 +1,10 @@
 """Framework and process state that a case must not change.
 
 A `StateGuard` reads the state after each case and compares it with the reading before. The other modules of this folder
-read it, each a section. They decide which changes to ignore. This module decides who caused a change: the case or a
+read it, one section each, and decide which changes to ignore. This module decides who caused a change: the case or a
 fixture.
 
-A fixture of a wider scope than a case may change state for several cases. What changed during its set-up belongs to the
+A fixture of a wider scope than a case may change state for several cases. Changes during its set-up belong to the
 fixture. The cases are compared with that state. When the fixture is torn down, the old state must be back.
 """
 
@@ -135,7 +135,7 @@ class StateGuard:
 
     @contextmanager
     def setting_up(self, owner: Hashable, label: str) -> Iterator[None]:
-        """Around the set-up of a fixture of a wider scope than a case: what changes inside belongs to the fixture.
+        """Wrap the set-up of a fixture of a wider scope than a case: changes inside belong to the fixture.
 
         `label` names it in messages. May be nested. Before the first `capture` nothing is recorded.
         """
@@ -152,7 +152,7 @@ class StateGuard:
             self._in_setup.pop()
 
     def finished(self, owner: Hashable) -> None:
-        """After the tear-down of a fixture: what its set-up changed must be restored. If not, it is reported.
+        """Check after the tear-down of a fixture that the changes of its set-up are restored. Otherwise report them.
 
         Costs nothing for a fixture that changed nothing. The next `compare` returns the problems.
         """
@@ -212,7 +212,7 @@ class StateGuard:
         try:
             return section.read()
         except Exception as error:  # noqa: BLE001
-            # This release of torch may differ from those that this code was written for. That is not caused by a case:
+            # This release of torch may differ from those that this code was written for. The case is not the cause:
             # leave the section out and say so, instead of blaming every case.
             self.unreadable[position] = f"{type(section).__name__}: {error!r}"
             return {}
@@ -242,7 +242,7 @@ class StateGuard:
 
 
 class FixtureWatch:
-    """A pytest plugin that tells a `StateGuard` when fixtures of a wider scope than a case are set up and torn down.
+    """A pytest plugin that notifies a `StateGuard` when fixtures of a wider scope than a case are set up and torn down.
 
     It is registered before the fork, since registering costs 1 ms. pytest also runs the set-up functions and methods of
     modules, classes and `unittest` as such fixtures.

@@ -197,7 +197,7 @@ def _floating_point() -> str:
 
 
 def _excepthook_of_torch(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """torch's process groups set an excepthook that names the rank. They do not remove it when they are destroyed."""
+    """torch's process groups set an excepthook that names the rank. Destroying the groups does not remove it."""
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
 
 
@@ -364,7 +364,7 @@ def _is_data_loaders(handler: object) -> bool:
 
 
 class WarningFilters(FlatSection):
-    """The warnings filters. pytest saves and restores them around each phase, unless it is told not to."""
+    """The warnings filters. By default pytest saves and restores them around each phase."""
 
     restored_by_pytest = True
 

@@ -1,7 +1,7 @@
-"""What the kernel keeps for a process beside memory, descriptors and limits, and what of Python follows from it.
+"""Process state in the kernel other than memory, descriptors and limits, and the Python state that follows from it.
 
-docs/process-state.md lists all of it, also what is not looked at. Each reader is one system call or none, as all of
-them are called after every case.
+docs/process-state.md lists all of it, with the state that is not checked. Each reader makes at most one system call,
+because all of them run after every case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAG = 60.0
 
 
 def kernel_settings() -> Sequence[StateRow]:
-    """Return the settings that this kernel, or a sandbox round this process, lets it read."""
+    """Return the settings that this kernel, or a sandbox around this process, lets it read."""
     return [row for row in _rows() if _works(row.read)]
 
 

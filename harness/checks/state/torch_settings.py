@@ -476,7 +476,9 @@ def _implementation(key: str) -> str:
 
 
 def _origin(operator: str, key: str) -> str:
-    """Return the file that defined an operator, or its implementation for a dispatch key; "" if torch does not know it."""
+    """Return the file that defined an operator, or its implementation for a dispatch key; "" if torch does not know
+    it.
+    """
     torch = sys.modules["torch"]
     definitions, dump = (
         find_torch_attribute(torch, "_library.custom_ops.OPDEFS"),
