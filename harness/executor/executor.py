@@ -1,6 +1,6 @@
-"""The executor: a process forked from the zygote. It runs the requested cases and reports facts.
+"""The executor: a process forked from the zygote that runs the requested cases and reports facts.
 
-This code shares its process with a test, and the process may be dying. It makes no verdicts.
+This code shares its process with a test, and the process may be dying. Verdicts are made elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 
-# By their own names: a case may have replaced those in the module when its reports are written, and after its end.
+# Imported by name: a case may have replaced the attributes of the modules when its reports are written, and after its
+# end.
 from os import _exit, environ, fstat, ftruncate, getpid
 from os import write as write_to
 from pathlib import Path
@@ -46,7 +47,7 @@ from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATC
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
 
-#: Seconds after which no further case of one request begins. Meanwhile the supervisor hears nothing.
+#: Seconds after which no further case of one request begins. Meanwhile the supervisor gets no message.
 BURST = 0.05
 _ALL_PHASES = [*range(len(PHASES))]
 _REPORT = pytest.TestReport
@@ -54,7 +55,7 @@ _ABORTS = (KeyboardInterrupt, pytest.exit.Exception)
 
 
 class Executor:
-    """Runs cases on request, until it is asked to exit."""
+    """Runs cases on request, until a request to exit."""
 
     def __init__(
         self,
@@ -81,11 +82,11 @@ class Executor:
         self._temp = environ.get("TMPDIR", "")
         self._state = process.capture_process_state((0, 1, 2, channel.fileno(), *files), self._temp)
         self._limits = self._state.limits
-        #: The descriptors that what is written down goes to. A case may have closed or replaced them.
+        #: The descriptors of messages and facts. A case may have closed or replaced them.
         self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
         self._streams = (sys.stdin, sys.stdout, sys.stderr)
         self._has_subtests = False
-        #: Whether the current case has raised an error, also an expected one.
+        #: Whether the current case has raised an error, expected errors included.
         self._has_raised = False
         #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
@@ -103,7 +104,7 @@ class Executor:
         """Handle requests. Exit at the end of the stream, because the supervisor is gone."""
         try:
             if not self._backend.hardware:
-                self._inspector.begin()  # while nobody waits
+                self._inspector.begin()  # before the first request, when no process waits for it
             while True:
                 while (message := self._channel.pop()) is None:
                     self._channel.receive()
@@ -180,7 +181,7 @@ class Executor:
         self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _run(self, message: Message) -> None:
-        """Run the case of a request, and the further ones as long as each has passed and nothing is to say of it."""
+        """Run the case of a request, and the further ones as long as each has passed with nothing else to report."""
         cases = [message, *message.get("more", ())]
         over = monotonic() + BURST
         for place, case in enumerate(cases, start=1):
@@ -193,7 +194,7 @@ class Executor:
             self._note_begin(cases[place]["case"])
 
     def _note_begin(self, case: str) -> None:
-        """Write down that the next case begins. So the last one has passed, and there is nothing else to say of it."""
+        """Write down that the next case begins. The last one has therefore passed, with nothing else to report."""
         self._flush_output()
         sizes = _size(1), _size(2)
         message = {"op": "begun", "case": case, "t": now(), "out": sizes, "passed": self._page.written}
@@ -215,7 +216,7 @@ class Executor:
         try:
             self._check_process(item, message, problems, done)
         except Exception as error:
-            # A check has failed: the case has left the process unfit for it, or the mistake is ours.
+            # A check has failed: the case has left the process unfit for it, or the harness has a bug.
             self._watchdog.stop()
             problems = problems or self._remaining_problems()
             if not problems:  # the case is not the cause
@@ -355,7 +356,7 @@ class Executor:
         self._send({"op": "repeated", "growths": grown, "origins": found})
 
     def _round(self, message: Message) -> None:
-        """Run cases one after the other without reports, and send the growth of each, if the request `counts` it."""
+        """Run cases one after the other without reports, and send the growth of each if the request has `counts`."""
         self._mute()
         if self._rounds is None:
             self._rounds = GrowthRounds()
@@ -406,7 +407,7 @@ class Executor:
 
     def _expect_own_process(self) -> None:
         while getpid() != self._pid:
-            # A case forked this copy and left it. It waits, so that the check finds it as a child process left running.
+            # A case forked this copy and left it running. Wait, so that the check finds the copy as a leftover child.
             pause()
 
     def _flush_output(self) -> None:
@@ -437,7 +438,7 @@ class Executor:
             setrlimit(number, (allowed, hard))
 
     def _leave(self, message: Message) -> NoReturn:
-        """Tear down all fixtures, then exit under the watchdog, in the way that the request asks for."""
+        """Tear down all fixtures, then exit under the watchdog, as the request says."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
         # After a single case that has torn down all, nothing is left to compare.
@@ -467,7 +468,7 @@ class Executor:
         raise AssertionError("Py_Exit returned")
 
     def _clear(self) -> None:
-        """Do the interpreter's work at its end. Exit callbacks of cases may raise."""
+        """Do the finalisation work of the interpreter. Exit callbacks of cases may raise."""
         try:
             short_exit.clear_new_modules(self._collected)
         except BaseException:  # noqa: BLE001 - the exit status shows it, as in any other process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-# By their own names: a case may have replaced those in the module.
+# Imported by name: a case may have replaced the attributes of the module.
 from os import _exit
 from traceback import format_exception, format_exception_only, walk_tb
 from typing import NoReturn
@@ -29,7 +29,9 @@ def describe_exception(error: BaseException) -> Message:
 
 
 def is_raised_by_other_plugin(error: BaseException) -> bool:
-    """Return whether an exception that came out of a hook call was raised by a hook of a conftest or of another plugin."""
+    """Return whether an exception that came out of a hook call was raised by a hook of a conftest or of another
+    plugin.
+    """
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     return is_other_plugin_traceback([frame.f_globals.get("__name__", "") for frame in frames])
 

@@ -1,4 +1,4 @@
-"""Measures the phases of a case. pytest's own clock is one of those that a case may stop."""
+"""Measures the phases of a case. A case may stop pytest's own clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PhaseClock:
     """A plugin that writes the times of each phase into pytest's report of it. Other plugins may change them there."""
 
     def __init__(self) -> None:
-        #: The phase that runs or ran last, when it began, and how long it took; None while it runs.
+        #: The phase that runs or ran last. Below: its begin, and its duration, None while it runs.
         self.when = PHASES[0]
         self._start = now()
         self._begun = monotonic()
@@ -23,7 +23,7 @@ class PhaseClock:
 
     @property
     def times(self) -> PhaseTimes:
-        """Of the phase that ran last; until now, if it still runs."""
+        """The times of the phase that ran last; until now, if it still runs."""
         duration = monotonic() - self._begun if self._duration is None else self._duration
         return PhaseTimes(duration, self._start, self._start + duration)
 

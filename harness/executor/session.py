@@ -13,9 +13,9 @@ import pytest
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 
-#: The attributes of a session that end it after the test in hand.
+#: The attributes of a session that end it after the current test.
 SESSION_ENDS = ("shouldfail", "shouldstop")
-#: Marks of which the supervisor decides before it asks for the case.
+#: Marks that the supervisor reads before it requests the case.
 _READ_BEFORE = frozenset({"requires", "timeout", "serial", "leaks"})
 
 
@@ -69,11 +69,11 @@ def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
 
 
 def session_requests(session: pytest.Session) -> dict[str, dict[str, str]]:
-    """Return what code of a case, a fixture or a hook has told its session to do: to fail or to stop, with the reason.
+    """Return the requests of a case, a fixture or a hook to its session: to fail or to stop, with the reason.
 
-    It is told to a copy of the session, of which pytest never learns.
+    The executor has a copy of the session, so pytest does not see them.
     """
-    told = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
-    if not told:
+    requests = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
+    if not requests:
         return {}
-    return {"session": {name: value if type(value) is str else f"{name} was set" for name, value in told.items()}}
+    return {"session": {name: value if type(value) is str else f"{name} was set" for name, value in requests.items()}}

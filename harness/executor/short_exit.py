@@ -31,7 +31,7 @@ def clear_new_modules(collected: CollectedSession) -> None:
 def _drop_values(namespace: dict[str, Any]) -> None:
     """Drop the values of a module. Modules, functions and classes stay, because a ``__del__`` may use them."""
     kept = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    # Not isinstance: it asks an object for its class, and what is loaded when it is first used would be loaded now.
+    # Not isinstance, which reads the class of an object and so would load lazily loaded modules.
     left = [key for key, value in namespace.items() if not key.startswith("__") and not issubclass(type(value), kept)]
     for name in left:
         namespace[name] = None

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-#: Torch's logger of the trace. It does not propagate to its parent loggers.
+#: Torch's trace logger, which does not propagate to its parent loggers.
 TRACE_LOGGER = "torch.__trace"
 
 
@@ -15,8 +15,9 @@ class TraceLogMuted:
     """A plugin that removes pytest's log handlers from the trace logger while a case runs.
 
     pytest (seen with 9.2) attaches handlers to all loggers that do not propagate. Torch writes the trace as soon as a
-    handler is attached, whatever the level. That takes a fifth of the time of cases that compile, and puts hundreds of
-    useless lines into the report of each failure. Handlers of torch itself (`TORCH_TRACE`) or of a case stay.
+    handler is attached, whatever the level. The trace takes a fifth of the time of cases that compile, and puts
+    hundreds of useless lines into the report of each failure. Handlers of torch itself (`TORCH_TRACE`) or of a case
+    stay.
     """
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # inside pytest's wrappers, which attach the handlers
