@@ -74,7 +74,7 @@ def main() -> None:
             recorder.write(ended=f"pytest ended with exit status {status}")
     except (RootError, WriteError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
-    # What was collected, or failed, is in the description.
+    # The description has the result of the collection, errors included.
     unfit = f"the cases could not be collected: pytest's exit status was {status}, and {LOG_FOLLOWS}"
     ForkServer(_refuse, listener, unfit=unfit).serve()
 

@@ -42,7 +42,7 @@ class ZygoteError(HarnessError):
 
 
 class NoZygoteError(ZygoteError):
-    """Nobody listens: the zygote is gone, or was never there."""
+    """No process listens: the zygote is gone, or never existed."""
 
 
 class ZygoteUnfitError(ZygoteError):
@@ -54,10 +54,10 @@ class ForkRefusedError(ZygoteError):
 
 
 class ZygoteProcess:
-    """A running zygote that this process started. It ends on `close`, or when this process ends."""
+    """A running zygote that this process started, and that ends on `close` or with this process."""
 
     def __init__(self, spec: ZygoteSpec, *, folder: Path, home: Path, log: Path) -> None:
-        """Start it in `folder` (the working folder of the run). Its output is appended to `log`.
+        """Start the zygote in `folder` (the working folder of the run). Its output is appended to `log`.
 
         `home` is created for its socket; only this user may enter it.
 
@@ -106,7 +106,7 @@ class ZygoteProcess:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver holds it: the run must end all the same
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver holds it; the run must end nevertheless
                 self._process.wait(timeout=10)
         shutil.rmtree(self._home, ignore_errors=True)
 
@@ -120,7 +120,7 @@ def read_log_tail(log: Path) -> str:
 
 
 def early_end_text(log: Path) -> str:
-    """Return what is said of a zygote that died before it was ready, by all who wait for it."""
+    """Return the error text for a zygote that died before it was ready."""
     return f"the zygote is gone, see {log}; it ended before it was ready, and its log ends with:\n{read_log_tail(log)}"
 
 
@@ -168,7 +168,7 @@ class ZygoteClient:
         try:
             with _short(address) as short:
                 connection.connect(short)
-            hello = self._wait(("hello",), limit, heed_stop=True)
+            hello = self._wait(("hello",), limit, watch_stop=True)
             if hello is None:
                 raise ZygoteError(f"the zygote was not ready after {limit:g} s, see {log}")
             if hello["unwritten"]:
@@ -182,7 +182,7 @@ class ZygoteClient:
             connection.setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6))
             )
-            # Whoever started it waits for it at the end of the run: until then the number is that of no other process.
+            # The process that started it reaps it at the end of the run: until then no other process gets the number.
             self._pidfd = os.pidfd_open(int(hello["pid"]))
         except OSError as error:
             connection.close()
@@ -240,9 +240,9 @@ class ZygoteClient:
         return self._unanswered == 0
 
     def give_up(self, order: str) -> ZygoteError:
-        """The zygote has not answered an `order`: kill it; returns the error to raise.
+        """Kill the zygote, which has not answered an `order`. Return the error to raise.
 
-        It is stopped, or hangs, and so cannot end its executors. They are killed with it: an executor that went on
+        The zygote is stopped or hangs, and so cannot end its executors. Both are killed: an executor that continued
         would share its device with the next one.
         """
         with contextlib.suppress(ProcessLookupError):  # it has just ended
@@ -299,11 +299,11 @@ class ZygoteClient:
             raise self._gone() from error
 
     def _wait(
-        self, kinds: Sequence[str], seconds: float, *, executor: str | None = None, heed_stop: bool = False
+        self, kinds: Sequence[str], seconds: float, *, executor: str | None = None, watch_stop: bool = False
     ) -> Message | None:
         """Return the next message of one of these kinds, or None if none comes in time. Other messages are kept.
 
-        With `executor`, only a message about that one. With `heed_stop`, raises StoppedError after a request to stop
+        With `executor`, only a message about that one. With `watch_stop`, raises StoppedError after a request to stop
         the run.
         """
         deadline = clock.monotonic() + seconds
@@ -312,24 +312,24 @@ class ZygoteClient:
                 if message["op"] in kinds and (executor is None or message["executor"] == executor):
                     self._inbox.remove(message)
                     return message
-            if not self._readable(deadline, heed_stop=heed_stop):
+            if not self._readable(deadline, watch_stop=watch_stop):
                 return None
             self.pump()
 
     def _idle(self, seconds: float) -> None:
         """Wait, and read messages of the zygote meanwhile. Raise StoppedError."""
         deadline = clock.monotonic() + seconds
-        while self._readable(deadline, heed_stop=True):
+        while self._readable(deadline, watch_stop=True):
             self.pump()
 
-    def _readable(self, deadline: float, *, heed_stop: bool) -> bool:
+    def _readable(self, deadline: float, *, watch_stop: bool) -> bool:
         """Wait for a message of the zygote. Return False if none came by `deadline`."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
-        if heed_stop:
+        if watch_stop:
             poll.register(self.stop, select.POLLIN)
         while True:
-            if heed_stop:
+            if watch_stop:
                 self.stop.refuse()
             ready = [descriptor for descriptor, _ in poll.poll(max(0.0, deadline - clock.monotonic()) * 1000)]
             if self.channel.fileno() in ready or not ready:

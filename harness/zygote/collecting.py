@@ -29,7 +29,7 @@ from harness.zygote.spec import ZygoteSpec
 
 
 class PreloadError(HarnessError):
-    """A module that shall be imported for all executors cannot be."""
+    """A module to import for all executors cannot be imported."""
 
 
 class CollectorPlugin:
@@ -103,7 +103,7 @@ class CollectorPlugin:
         case_modules = {
             module.__name__ for item in session.items if (module := getattr(item, "module", None)) is not None
         }
-        # A plugin may have deselected here what it keeps in a supervisor: there it finds other items, or another cache.
+        # A plugin may deselect tests here that it keeps in a supervisor, where it sees other items or another cache.
         items = self._items | {item.nodeid: item for item in session.items}
         self._serve(
             CollectedSession(
@@ -142,7 +142,7 @@ def collect_cases(
     Raise RootError if pytest found another root folder or ini file than the run's, PreloadError.
     """
     sys.argv = ["pytest", *spec.args]
-    # pytest's capturing, which is off here, does this before it imports test files; some import what it sets.
+    # pytest's capturing, which is off here, does this before it imports test files, and some depend on it.
     tempfile.gettempdir()
     collector = CollectorPlugin(spec, serve, around, recorder)
     status = pytest.main([*spec.collection_args], plugins=[collector])
@@ -180,7 +180,7 @@ def _import(ini: str, names: Sequence[str]) -> None:
 def _imports(spec: ZygoteSpec) -> Generator[None]:
     """Import modules for all executors in this context. Where executors end early, their finalizers do not run at exit.
 
-    Those of torch's operator libraries take 20 ms in every process, without any use.
+    Those of torch's operator libraries take 20 ms in every process, without benefit.
     """
     known = frozenset(_compat.finalizers())
     yield

@@ -3,8 +3,8 @@
 The zygote adopts the orphans of its executors: every child that the zygote did not fork is an orphan. Nothing here
 blocks: the end of a process is an event of the loop.
 
-Two executors can die at the same time. The session tells whose an orphan is, because each executor starts one. An
-orphan that has started a session of its own is held against the executor whose end is handled first.
+Two executors can die at the same time. The session of an orphan identifies its executor, because each executor starts
+one. An orphan with a session of its own counts against the executor whose end is handled first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.zygote.processes import ProcessOperations
 #: The kill ladder waits longer than this after SIGKILL. Otherwise an orphan that cannot be killed would make its dead
 #: executor look unkillable too.
 KILL_PATIENCE = 5.0
-#: Seconds that a helper has to remove shared memory before it is killed. It takes milliseconds.
+#: Seconds that a helper has to remove shared memory before it is killed. The work takes milliseconds.
 CLEANER_PATIENCE = 2.0
 #: Seconds between two tries to reap a process that has ended but is still held by a debugger.
 REAP_PAUSE = 0.1
@@ -107,8 +107,8 @@ class OrphanKiller:
         state, command = self._processes.describe(pid) or ("X", "")
         if state not in "ZX" and not _has(command, KEPT_HELPERS):
             sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
-        clears_up = _has(command, CLEANUP_HELPERS)
-        if not clears_up:
+        cleans_up = _has(command, CLEANUP_HELPERS)
+        if not cleans_up:
             self._processes.kill(pid)
         if self._processes.reap(pid) is not None:
             return True
@@ -121,7 +121,7 @@ class OrphanKiller:
         orphan = self._known[pid] = _Orphan(pid, pidfd, sweep)
         sweep.dying.add(pid)
         self._loop.watch(pidfd, lambda: self._ended(orphan))
-        if clears_up:
+        if cleans_up:
             self._loop.after(CLEANER_PATIENCE, lambda: self._kill_late(orphan))
         return False
 

@@ -1,11 +1,11 @@
 """The fork server: forks executors for the supervisors of a run, forwards signals, and reports exits.
 
-It never touches CUDA, has one thread, and runs no case. If executors start cold, it has collected nothing: each fork
-becomes a fresh interpreter that collects by itself (`harness.zygote.cold`). Each supervisor of the run connects to its
-socket, and one zygote serves all of them. When a supervisor ends, its executors are killed. When the run's controller
-ends, the zygote ends.
+The server never uses CUDA, has one thread, and runs no case. If executors start cold, it has collected nothing: each
+fork becomes a fresh interpreter that collects the cases itself (`harness.zygote.cold`). Each supervisor of the run
+connects to its socket, and one zygote serves all of them. When a supervisor ends, its executors are killed. When the
+run's controller ends, the zygote ends.
 
-It never blocks on one process or one client: exits, messages and time limits are events.
+No process and no client blocks the server: exits, messages and time limits are events.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from harness.configuration.under import CALL_WRAPPERS
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
 #: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
 COLLECTION_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-#: How a reason ends that the end of the log is a part of.
+#: The end of a reason that the end of the log follows.
 LOG_FOLLOWS = "its log ends with:"
 #: Variables that set how OpenMP threads wait: of the standard, of GNU's library, of LLVM's library.
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -26,12 +26,12 @@ class ZygoteSpec:
 
     `args` are the arguments of the run, `collection_args` those for the collection. pytest must find the root folder
     `rootdir` and the ini file `inifile` (None: none). `parent` is the process id of the starter.
-    `skip_early_exit_handlers`: see `harness.core.linux.exit_before_earlier_handlers`.
-    `many_forks`: one fork for each case, so that it pays to spend time at the start on cheaper forks.
-    `start`: with ``fork``, executors are forks of the zygote, which refuses if it must not be forked. With ``cold``,
-    each executor collects by itself, and the zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``.
-    `under` is the name of the wrapper around each test's call. `variables` are set in its environment.
-    `description`: the file to write that describes the collection to supervisors.
+    `skip_early_exit_handlers`: see `harness.core.linux.exit_before_earlier_handlers`. `many_forks`: one fork for each
+    case, so that it pays to spend time at the start on cheaper forks. `start`: with ``fork``, executors are forks of
+    the zygote, which refuses if it must not be forked. With ``cold``, each executor collects the cases itself, and the
+    zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``. `under` is the name of the wrapper around
+    each test's call. `variables` are set in its environment. `description`: the file to write that describes the
+    collection to supervisors.
     """
 
     args: tuple[str, ...]
@@ -82,7 +82,7 @@ class ZygoteSpec:
 def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
     """Return arguments to append to those of the run, so that its collection writes no report and starts no worker.
 
-    Only options of those plugins that the run has: the user may have switched off any of pytest's own.
+    Only options of loaded plugins are used: the user may have disabled any of pytest's own.
 
     Capturing is off because all executors would share descriptors opened before the fork; executors capture anew.
     The filtered warning: the zygote has imported this package already, so pytest cannot rewrite its asserts.
