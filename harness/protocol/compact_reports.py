@@ -1,9 +1,9 @@
 """The reports that xdist's workers send to the controller: a case that has passed is one text in one message.
 
 execnet packs and unpacks each value by itself, in Python, and wakes two threads for each message. A report has some
-thirty values. A case has three reports, and two more messages are about its begin and its end. So a worker sends the
-three reports of a case that has passed with the last of them, and the controller makes five calls of it again. All
-of it goes through pytest's own hooks for that.
+thirty values. A case has three reports, and two more messages are about its begin and its end. A worker therefore sends
+the three reports of a case that has passed with the last of them, and the controller makes five calls from it again.
+Both use pytest's own hooks for serialisation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness import _compat
 from harness.protocol.phase_page import PHASES
 from harness.protocol.reports import is_plain_pass
 
-# Created once: json.dumps and json.loads create or look up theirs at each call.
+# Created once: json.dumps and json.loads create or look up a codec at each call.
 _as_text = json.JSONEncoder(separators=(",", ":")).encode
 _from_text = json.JSONDecoder().decode
 #: The key of compact reports.
@@ -35,14 +35,14 @@ class ReportBundler:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        #: The hooks of all plugins but the one that sends. None if they cannot be called alike for all cases.
+        #: The hooks of all plugins except the sender. None if they differ from case to case.
         self._hooks: Sequence[Callable[..., object]] | None = None
         self._is_known = False
         #: The reports of the case in hand, while the last of them is sent.
         self._sent: Sequence[pytest.TestReport] = ()
 
     def log(self, item: pytest.Item, shown: Sequence[pytest.TestReport]) -> bool:
-        """Report a case if it has passed and nothing else is to be said of it. Otherwise returns False."""
+        """Report a case if it has passed with nothing else to report, and return True. Otherwise return False."""
         if [report.when for report in shown] != [*PHASES] or not all(map(_is_compact, shown)):
             return False
         if not self._is_known:
@@ -65,7 +65,7 @@ class ReportBundler:
         return self._sent if self._sent and self._sent[-1] is report else ()
 
     def _of_others(self) -> Sequence[Callable[..., object]] | None:
-        """Return the hooks. That of a conftest may only be called for cases of its folder."""
+        """Return the hooks. A hook of a conftest may only be called for cases of its folder."""
         sender = _compat.xdist_sender(self._config)
         plugins = [each.plugin for name in _HOOKS for each in getattr(self._config.hook, name).get_hookimpls()]
         of_folders = any(str(getattr(plugin, "__file__", "")).endswith("conftest.py") for plugin in plugins)
@@ -111,7 +111,10 @@ class ExpandReportsPlugin:
 def compact_report(
     report: pytest.CollectReport | pytest.TestReport, whole: Sequence[pytest.TestReport] = ()
 ) -> dict[str, str] | None:
-    """Return a plain pass as one text, or the `whole` case of which it is the last report. None for other reports."""
+    """Return a plain pass as one text, or the `whole` case if it is the last report of that case.
+
+    None for other reports.
+    """
     if not isinstance(report, pytest.TestReport) or not _is_compact(report):
         return None
     phases = [_phase(each) for each in whole or (report,)]

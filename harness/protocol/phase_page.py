@@ -1,8 +1,8 @@
 """A page of memory that an executor shares with its supervisor: which phases of the running case have passed.
 
-Most phases pass, and nothing else is to be said of them. Writing that to this page takes no system call, and like the
-file of facts the page survives a crash of the executor. All other reports are facts. The page also has a word of the
-supervisor: that no further case may begin.
+Most phases pass with nothing else to report. Writing that to this page takes no system call, and like the
+file of facts the page survives a crash of the executor. All other reports are facts. The supervisor can also
+write to the page that no further case may begin.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PassedPhase(NamedTuple):
 
 
 class PhasePage:
-    """The page, of which an executor and its supervisor each map the same file."""
+    """The page: an executor and its supervisor each map the same file."""
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is not needed afterwards. Raise OSError."""
@@ -72,7 +72,7 @@ class PhasePage:
         return descriptor
 
     def begin(self, number: int) -> None:
-        """What is written from now on is of the executor's case with this number, from 1 on."""
+        """Assign later writes to the executor's case with this number, counted from 1."""
         self._number = number
         self.written = []
 
@@ -105,7 +105,7 @@ class PhasePage:
         return self._memory[_HOLD] != 0
 
     def hold(self) -> None:
-        """Tell the executor that it must begin no further case of its request."""
+        """Stop the executor from beginning a further case of its request."""
         self._memory[_HOLD] = 1
 
     @property
@@ -114,11 +114,11 @@ class PhasePage:
         return _HEAD.unpack_from(self._memory) == (0,)
 
     def clear(self) -> None:
-        """Forget what is written, for another executor."""
+        """Clear the page, for another executor."""
         self._memory[:] = bytes(_SIZE)
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the page."""
         self._shared.close()
 
 

@@ -35,11 +35,11 @@ class PhaseTimes(NamedTuple):
 def pack_report(
     config: pytest.Config, report: Report, location: object = None, *, when: str = "", times: PhaseTimes | None = None
 ) -> Message:
-    """Return a report as a message that `unpack_reports` takes. Of a plain pass only unknown facts are sent.
+    """Return a report as a message that `unpack_reports` takes.
 
-    `location` is that of the case, which the receiver knows. `when` and `times` are what the sender knows of the phase:
-    they are sent instead of values that no report can have, which a hook of a plugin may have put there.
-    Raise whatever a hook raises.
+    A plain pass carries only facts that the receiver lacks. `location` is that of the case, which the receiver knows.
+    `when` and `times` are what the sender knows of the phase: they are sent instead of values that no report can have,
+    which a hook of a plugin may have put there. Raise whatever a hook raises.
     """
     phase_now = report.when if type(report.when) is str and report.when in PHASES else when or "call"
     taken = phase_times_of(report, times)._asdict()
@@ -53,12 +53,12 @@ def pack_report(
             message["properties"] = _pairs(report.user_properties)
         return message
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
-    # Each attribute by itself: one that is too large takes no room from those that a report needs.
+    # Convert each attribute separately, so that a large one does not use up the limits of the others.
     data = {str(name): to_plain_json(value) for name, value in (data or {}).items()}
     data |= {"when": phase_now, "outcome": outcome_of_phase(report), **taken}
     data |= {"sections": _sections(report.sections), "user_properties": _pairs(report.user_properties)}
     if not _is_readable(config, data):
-        # A plugin has put something into it that pytest cannot read again. What it says is kept as a text.
+        # A plugin has added a value that pytest cannot deserialise. Keep the representation as text.
         data["longrepr"] = None if report.longrepr is None else safe_str(report.longrepr)
     return {"op": "report", "data": data}
 
@@ -97,7 +97,7 @@ def _sections(entries: object) -> list[list[str]]:
 
 
 def _is_readable(config: pytest.Config, data: dict[str, Any]) -> bool:
-    """Return whether pytest makes a report of the data: tried, because what it needs is its own affair."""
+    """Return whether pytest can make a report from the data. Only an attempt shows that."""
     try:
         copy = decode_message(encode_message({"op": "report", "data": data}), "this process")["data"]
         report = config.hook.pytest_report_from_serializable(config=config, data=copy)

@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError
 
 Message = dict[str, Any]
 
-# Created once: json.dumps and json.loads create or look up theirs at each call, and these run for every case.
+# Created once: json.dumps and json.loads create or look up a codec at each call, and these run for every case.
 _encode = json.JSONEncoder(separators=(",", ":"), default=repr).encode
 _decode = json.JSONDecoder().decode
 

@@ -1,6 +1,6 @@
-"""What the controller tells an xdist worker at its start, and what the worker sends with its end.
+"""What the controller sends to an xdist worker at its start, and what the worker sends at its end.
 
-xdist carries both as dictionaries: ``workerinput`` and ``workeroutput``.
+xdist transports both as dictionaries: ``workerinput`` and ``workeroutput``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
 
 
 def send_write_failure(config: pytest.Config, what: str) -> None:
-    """Add what this worker cannot write."""
+    """Report a file that this worker cannot write."""
     config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
 
 
