@@ -1,7 +1,7 @@
 """What a zygote has collected, as plain values: the description from which supervisors build their nodes.
 
-It is a file of JSON lines: the result of the whole collection, then marks, order and warnings, then a line for each
-test module with the tree below it.
+The description is a file of JSON lines: the result of the whole collection, then marks, order and warnings, then a line
+for each test module with the tree below it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from harness.collection import plain
 from harness.core.errors import HarnessError, convert_to_write_error
 
-#: The name of the file, beside the zygote's socket.
+#: The name of the file, next to the zygote's socket.
 DESCRIPTION_FILE = "collection.jsonl"
-#: The file that names the test file being collected, for the case that it ends the zygote.
+#: The file that names the test file being collected, in case its import ends the zygote.
 _CURRENT = "collecting"
-#: Marks whose arguments only matter in the process that runs the test. A warning filter could import its category.
+#: Marks whose arguments only matter in the process that runs the test. A warnings filter could import its category.
 _ARGUMENTS_ELSEWHERE = frozenset({"filterwarnings", "parametrize", "usefixtures"})
 
 PlainDict = dict[str, Any]
@@ -114,7 +114,7 @@ def read_collection_hash(path: Path) -> str:
 
 
 def note_collecting_file(path: Path, name: str) -> None:
-    """Write down, beside the description at `path`, which test file is collected now. Raise WriteError."""
+    """Write the name of the test file that is collected now next to the description at `path`. Raise WriteError."""
     current = path.with_name(_CURRENT)
     with convert_to_write_error(repr(str(current))):
         current.write_text(name, encoding="utf-8", errors="backslashreplace")
@@ -130,7 +130,7 @@ def last_collecting_file(path: Path) -> str:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Generator[None]:
-    """Within it, an error of the file at `path` is a DescriptionError."""
+    """Turn an error of the file at `path` in the block into a DescriptionError."""
     try:
         yield
     except OSError as error:
@@ -167,7 +167,7 @@ _FIELDS = ("marks", "keywords", "extra", "attributes", "location", "report")
 
 
 def _node_to(node: NodeRecord) -> PlainDict:
-    """As JSON, without empty fields: most fields of most items are empty."""
+    """Return the node as JSON, without empty fields: most fields of most items are empty."""
     line: PlainDict = {"name": node.name}
     line |= {name: value for name in _FIELDS if (value := getattr(node, name))}
     if node.children is not None:

@@ -1,6 +1,6 @@
 """The plugin of a supervisor whose cases the run's zygote has collected: it imports no test file.
 
-pytest's own collection goes on as ever: arguments, ``-k``, ``--lf``, conftests. Only a test module is replaced by a
+pytest's own collection stays unchanged: arguments, ``-k``, ``--lf``, conftests. Only a test module is replaced by a
 stand-in, whose tests come from the zygote's description.
 """
 
@@ -20,7 +20,7 @@ from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import reports
 from harness.scheduling.stop_request import StoppedError
 
-#: What identifies a warning: category, text, file and line.
+#: The identity of a warning: category, text, file and line.
 _Key = tuple[str, str, str, int]
 
 
@@ -30,7 +30,7 @@ class DescribedCollection:
     def __init__(
         self, config: pytest.Config, wait: Callable[[], CollectionDescription], tell: Callable[[str], None]
     ) -> None:
-        """`wait` returns the zygote's description once there is one. It raises DescriptionError, StoppedError.
+        """`wait` returns the zygote's description once there is one. `wait` raises DescriptionError and StoppedError.
 
         `tell` shows the user why this process collects for itself, if only the zygote could find that out.
         """
@@ -84,12 +84,12 @@ class DescribedCollection:
             for each in [each for each in found if _key(each.warning) not in self._shown]:
                 values = {"warning_message": each.warning, "when": each.when, "nodeid": "", "location": None}
                 self._config.hook.pytest_warning_recorded.call_historic(kwargs=values)
-            self._description = self._marks = None  # pytest has the nodes, and needs no more
+            self._description = self._marks = None  # pytest has the nodes, and does not need the description any more
         return result
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         if when == "collect" and self._description is not None:
-            # Packed, a warning has the category and the text that the zygote's has.
+            # Pack the warning, so that category and text compare with those of the zygote.
             self._shown.add(_key(reports.unpack_warning(reports.pack_warning(warning_message, when)).warning))
 
     @pytest.hookimpl(tryfirst=True)

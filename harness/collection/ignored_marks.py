@@ -26,8 +26,8 @@ class IgnoredMarksPlugin:
         self._marks: Mapping[str, int] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        scope, ours = CaseScope.of(session.config), _ours(session.config)
-        found = [_marks(item, ours) for item in session.items if not scope.has(item.path)]
+        scope, own = CaseScope.of(session.config), _own_marks(session.config)
+        found = [_marks(item, own) for item in session.items if not scope.has(item.path)]
         self._tests = sum(map(bool, found))
         self._marks = Counter(name for names in found for name in names)
         if hasattr(session.config, "workeroutput"):
@@ -35,7 +35,7 @@ class IgnoredMarksPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """The counts of any worker will do: all xdist workers collect the same tests."""
+        """Take the counts of any worker: all xdist workers collect the same tests."""
         self._tests, self._marks = getattr(node, "workeroutput", {}).get(_OUTPUT, (self._tests, self._marks))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -52,7 +52,7 @@ def ignored_marks_warning(tests: int, marks: Mapping[str, int]) -> str:
     )
 
 
-def _ours(config: pytest.Config) -> frozenset[str]:
+def _own_marks(config: pytest.Config) -> frozenset[str]:
     """Return the marks that only the harness has declared."""
     others = {
         line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers") if line not in MARKERS
@@ -60,10 +60,10 @@ def _ours(config: pytest.Config) -> frozenset[str]:
     return frozenset(_MARKS) - others
 
 
-def _marks(item: pytest.Item, ours: frozenset[str]) -> set[str]:
-    """Return the marks in `ours` that a test has.
+def _marks(item: pytest.Item, own: frozenset[str]) -> set[str]:
+    """Return the harness's marks that a test has, among `own`.
 
-    A ``requires`` with positional arguments is not ours: ours has keywords.
+    A ``requires`` with positional arguments belongs to another plugin: the harness's mark has keywords only.
     """
-    marks = (mark for mark in item.iter_markers() if mark.name in ours)
+    marks = (mark for mark in item.iter_markers() if mark.name in own)
     return {mark.name for mark in marks if mark.name != "requires" or (mark.kwargs and not mark.args)}

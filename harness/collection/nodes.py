@@ -110,7 +110,7 @@ def _children(
 ) -> Iterator[pytest.Item | pytest.Collector]:
     for child in record.children or ():
         kind = DescribedItem if child.children is None else DescribedClass
-        # Given, since pytest would not take the parameters in the name for such, and compares ids in parts.
+        # Pass the id: pytest would not recognise the parameters in the name, and compares ids in parts.
         nodeid = f"{parent.nodeid}::{child.name}"
         yield kind.from_parent(parent, name=child.name, nodeid=nodeid, record=child, marks=marks)
 

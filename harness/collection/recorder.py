@@ -17,10 +17,10 @@ from harness.protocol import reports
 
 
 class CollectionRecorder:
-    """A plugin of the zygote's pytest session. It keeps the nodes, and describes them once all plugins have seen them.
+    """A plugin of the zygote's pytest session.
 
-    Only test modules are recorded, of which supervisors have stand-ins. Doctests and other files are collected by each
-    process.
+    The plugin keeps the nodes, and describes them once all plugins have seen them. Only test modules are recorded,
+    because supervisors have stand-ins for these. Doctests and other files are collected by each process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -142,7 +142,7 @@ class CollectionRecorder:
 def restore_deselected(order: Sequence[str], collected: Sequence[str]) -> list[str]:
     """Return the `order` with all that was `collected`: what it lacks stands behind what was collected before it.
 
-    So a plugin that deselects tests, here and in a supervisor, finds the same list in both.
+    A plugin that deselects tests, here and in a supervisor, therefore finds the same list in both.
     """
     kept = frozenset(order)
     behind: dict[str | None, list[str]] = {}
@@ -173,7 +173,7 @@ def set_locations(items: Iterable[pytest.Item]) -> None:
 
 
 class _Marks:
-    """The different marks of a collection. All tests of a parametrised function share theirs."""
+    """The different marks of a collection. All tests of a parametrised function share the same marks."""
 
     def __init__(self) -> None:
         self.records: list[MarkRecord] = []

@@ -30,7 +30,7 @@ class CaseScope:
 
     @classmethod
     def of(cls, config: pytest.Config) -> CaseScope:
-        """Return the scope of a session. It is computed once."""
+        """Return the scope of a session, computed once."""
         if _SCOPE not in config.stash:
             config.stash[_SCOPE] = cls(config)
         return config.stash[_SCOPE]
