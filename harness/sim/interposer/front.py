@@ -1,4 +1,4 @@
-"""What puts faults in front of the CUDA runtime of a process: its environment, from its start on."""
+"""The environment that puts faults in front of the CUDA runtime of a process, from its start on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class InterposerError(HarnessError):
 def interposer_environment(
     injections: Sequence[str], before: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """`before` with what injects these faults into every process that has it; `before` itself without injections.
+    """Return `before` with what injects these faults into every process that has it; `before` itself without
+    injections.
 
     `before`: what the environment of these processes must have in addition to `environ`. Raise BuildError.
     """
@@ -36,9 +37,9 @@ def interposer_environment(
 def interposer_preload(
     injections: Sequence[str], before: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """`before` with the library in front of all others, if there are injections. It injects nothing as yet.
+    """Return `before` with the library in front of all others, if there are injections.
 
-    The library is built now if it is not in the cache. Raise BuildError.
+    The library injects nothing yet. The library is built now if it is not in the cache. Raise BuildError.
     """
     if not injections:
         return dict(before)

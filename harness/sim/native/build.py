@@ -1,4 +1,4 @@
-"""Builds C++ libraries with CMake at their first use, and caches them. What is built is a value, the `BuildRecipe`.
+"""Builds C++ libraries with CMake at their first use, and caches them. A `BuildRecipe` describes what is built.
 
 The name of a library's folder in the cache is a key of all that decides what the library is: the sources, the CMake
 files, and the toolchain. No path is part of it, so clones and virtual environments share the builds.
@@ -94,7 +94,9 @@ def build_libraries(
 
 
 def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
-    """Return the folder of the cached libraries. Raise BuildError if no variable names one and there is no home folder."""
+    """Return the folder of the cached libraries. Raise BuildError if no variable names one and there is no home
+    folder.
+    """
     if own := environ.get("HARNESS_CACHE_DIR"):
         return Path(own).absolute() / recipe.folder
     shared = environ.get("XDG_CACHE_HOME", "")
@@ -173,7 +175,7 @@ def _build(
 def _in_use(tree: Path, waiting: Callable[[], object]) -> Iterator[int]:
     """Hold the lock of a build tree, whose file descriptor the block gets.
 
-    The compilers inherit it. So when a process that builds is killed, the next one does not write to the tree before
+    The compilers inherit it. When a process that builds is killed, the next one does not write to the tree before
     the compilers of the first have ended.
     """
     tree.mkdir(exist_ok=True)
@@ -193,7 +195,7 @@ def _in_use(tree: Path, waiting: Callable[[], object]) -> Iterator[int]:
 
 
 def _copy(sources: Mapping[str, bytes], folder: Path) -> None:
-    """Make the folder have these files only. Those that are the same stay, so ninja sees which have changed."""
+    """Make the folder have these files only. Unchanged files stay, so that ninja sees which have changed."""
     for file in [file for file in folder.rglob("*") if file.is_file()]:
         if file.relative_to(folder).as_posix() not in sources:
             file.unlink()

@@ -1,6 +1,7 @@
 """What a software device offers to the rest of the harness: its build for a run, and its use in a process.
 
-Each kind has a module with the functions of `DeviceProvider`; `Backend.provider` names it. Rooms above need no other.
+Each kind has a module with the functions of `DeviceProvider`; `Backend.provider` names it. Packages above need no
+other.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ class DeviceProvider(Protocol):
     """The functions of the module of one kind."""
 
     def provide(self) -> ProvidedDevice:
-        """Build it unless that was done before. Raise HarnessError."""
+        """Build the libraries unless the cache has them. Raise HarnessError."""
 
     def enter(self, library: str) -> None:
         """Make this executor, forked or fresh, ready for cases. Any exception means that it cannot be used."""
 
     def enter_inline(self, library: str) -> None:
-        """The same for a pytest process that runs cases itself. Called before each case. Raise HarnessError."""
+        """Do the same in a pytest process that runs cases itself. Called before each case. Raise HarnessError."""
 
     def prepare(self, variables: Mapping[str, str]) -> None:
-        """Make up in this process, which was started without them, for the variables. Raise HarnessError."""
+        """Make up for the variables in this process, which was started without them. Raise HarnessError."""
 
 
 def provider_of(backend: Backend) -> DeviceProvider:

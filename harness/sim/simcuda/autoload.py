@@ -1,15 +1,15 @@
 """Loads the operators of the simulated CUDA into a process that imports torch.
 
-torch calls `load` at the end of its import: it is an entry point of the group ``torch.backends``. So the operators are
-in every process of a run on simulated devices, those that cases start included. In every other process it does nothing,
-and imports nothing.
+torch calls `load` at the end of its import: it is an entry point of the group ``torch.backends``. The operators are
+therefore in every process of a run on simulated devices, those that cases start included. In every other process it
+does nothing, and imports nothing.
 """
 
 from __future__ import annotations
 
 import os
 
-#: The library of the operators. It is set in processes of a run on simulated devices only.
+#: The library of the operators. Set in processes of a run on simulated devices only.
 VARIABLE = "SIMCUDA_OPERATORS"
 
 _loaded: str | None = None

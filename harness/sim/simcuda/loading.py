@@ -28,7 +28,9 @@ class SimcudaLoadError(HarnessError):
 
 
 def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the environment of a process on simulated devices must have at its start, in addition to `environ`."""
+    """Return what the environment of a process on simulated devices must have at its start, in addition to
+    `environ`.
+    """
     own = ":".join(str(library) for library in built.runtime)
     outer = environ.get(PRELOAD, "")
     return {
@@ -51,7 +53,7 @@ def check_simcuda_loaded(operators: str) -> None:
 
 
 def load_into_this_process(wanted: Mapping[str, str]) -> None:
-    """What `simcuda_environment` would have done if they had been set at the start of this process.
+    """Load what `simcuda_environment` would have loaded at the start of this process.
 
     Set them for its children. Raise LoadError if torch was imported before, or if a library cannot be loaded.
     """

@@ -48,7 +48,9 @@ def simulated_devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
 
 
 def simulated_inventory(environ: Mapping[str, str]) -> Inventory:
-    """Return the devices that a run may use. Raise MachineError for an invalid variable, and if no device is visible."""
+    """Return the devices that a run may use. Raise MachineError for an invalid variable, and if no device is
+    visible.
+    """
     selection = apply_visible_mask(simulated_devices(environ), environ)
     if not selection.visible:
         why = "; ".join(selection.notes)

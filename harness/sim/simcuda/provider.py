@@ -10,14 +10,14 @@ from harness.sim.simcuda import build, loading
 
 
 def provide() -> ProvidedDevice:
-    """Build it unless that was done before. Raise BuildError."""
+    """Build the libraries unless the cache has them. Raise BuildError."""
     built = build.build_simcuda()
     facts = {**build.describe_build(), "library": str(built.folder)}
     return ProvidedDevice(str(built.operators), facts, loading.simcuda_environment(built, os.environ))
 
 
 def enter(library: str) -> None:
-    """Check that this executor has it: it was loaded at the start of the process. Raise LoadError."""
+    """Check that this executor has the simulated CUDA, which is loaded at the start of the process. Raise LoadError."""
     loading.check_simcuda_loaded(library)
 
 

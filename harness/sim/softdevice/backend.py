@@ -158,7 +158,7 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """Return the name of the device. It does not look like the name of a GPU."""
+    """Return the name of the device. The name cannot be mistaken for that of a GPU."""
     return get_device_properties(device).name
 
 
@@ -425,5 +425,8 @@ def times_struck(name: str) -> int:
 
 
 def thread_count() -> int:
-    """Return number of threads that the devices started in this process. They live until it ends, so they are no leak."""
+    """Return the number of threads that the devices started in this process.
+
+    The threads live as long as the process, so they are no leak.
+    """
     return _native.thread_count()

@@ -11,7 +11,7 @@ from harness.sim.softdevice import build
 
 
 def provide() -> ProvidedDevice:
-    """Build it unless that was done before. Raise BuildError."""
+    """Build the library unless the cache has it. Raise BuildError."""
     library = str(build.build_softdevice())
     return ProvidedDevice(library, {**build.describe_build(), "library": library})
 
@@ -32,4 +32,4 @@ def enter_inline(library: str) -> None:
 
 
 def prepare(variables: Mapping[str, str]) -> None:
-    """Nothing to do: it needs no variables."""
+    """Do nothing: the software device needs no variables."""

@@ -1,6 +1,6 @@
 """Inductor's generator of C++ code for the CPU, as the one for simulated devices.
 
-What it generates is what Inductor generates for the CPU: loops over addresses. `kernels` compiles and launches them.
+The generated code is that for the CPU: loops over addresses. `kernels` compiles and launches them.
 All else that Inductor does for CUDA stays: partitions, streams, guards, CUDA graphs, and the operators that it calls.
 """
 
@@ -64,12 +64,12 @@ class SimcudaScheduling(cpp.CppScheduling):
 
 
 def _no_triton() -> NoReturn:
-    # What Triton raises where it finds no driver. Inductor asks for Triton's version and target to name its caches.
+    # The error that Triton raises without a driver. Inductor reads Triton's version and target to name its caches.
     raise RuntimeError("0 active drivers: simulated devices run no kernels of Triton")
 
 
 def register_scheduling() -> None:
-    """Have Inductor use it for CUDA."""
+    """Register the generator with Inductor for CUDA."""
     torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
     common.register_backend_for_device(
         "cuda",
