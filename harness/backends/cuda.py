@@ -41,7 +41,7 @@ class CudaCounters:
         self._driver: DriverMemory | None = None
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
-        """See `DeviceCounters`. `full` adds the private pools."""
+        """Return the counters; see `DeviceCounters`. `full` adds the private pools."""
         if self._driver is None:
             from harness.backends.nvml_memory import (
                 DriverMemory,  # 10 ms for pynvml: only a process that uses CUDA pays
@@ -72,11 +72,11 @@ def _read_counters(
     unreadable: MutableMapping[str, str],
 ) -> None:
     for name, path in paths.items():
-        found: Any = stats
+        counter: Any = stats
         for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if isinstance(found, int):
-            values[name] = found
+            counter = counter.get(key) if isinstance(counter, Mapping) else None
+        if isinstance(counter, int):
+            values[name] = counter
         else:
             unreadable[name] = f"this torch has no counter {'.'.join(path)}"
 

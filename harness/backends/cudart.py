@@ -13,8 +13,8 @@ NO_ERROR = "cudaSuccess"
 def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
     """Return the runtime that torch calls. None where torch has it linked in, or has none.
 
-    By the process's own scope if it is there, as for torch itself: then a library that was put in front of the runtime
-    is asked too. Load nothing.
+    The symbols of the process's global scope come first, as for torch itself, so that a library in front of the
+    runtime is called too. Load nothing.
     """
     process = ctypes.CDLL(None)
     if hasattr(process, "cudaPeekAtLastError"):
@@ -31,7 +31,7 @@ def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
 def last_error_reader(runtime: ctypes.CDLL) -> Callable[[], str]:
     """Return a function that names the pending error of the calling thread, ``cudaSuccess`` for none.
 
-    A failed call sets it. torch raises it after its next kernel launch, no matter which code launches.
+    A failed call sets the error. torch raises it after its next kernel launch, no matter which code launches.
     """
     peek, name = runtime.cudaPeekAtLastError, runtime.cudaGetErrorName
     name.restype = ctypes.c_char_p

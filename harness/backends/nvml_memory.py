@@ -61,12 +61,12 @@ class DriverMemory:
         for index, handle in self._handles.items():
             name = f"cuda_driver[{index}]"
             try:
-                found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             except pynvml.NVMLError as error:
                 unreadable[name] = f"nvml cannot list the processes of the device: {single_line(str(error))}"
                 continue
             used = memory_of_process(
-                _own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in found]
+                _own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in processes]
             )
             if isinstance(used, str):
                 unreadable[name] = used

@@ -27,7 +27,9 @@ class SoftCounters:
     """Reads the counters of the software devices' allocators."""
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:  # noqa: ARG002
-        """See `DeviceCounters`. A device that is not initialised has no counters yet; they are read as 0."""
+        """Return the counters; see `DeviceCounters`. A device that is not initialised has no counters yet: they are
+        0.
+        """
         values: dict[str, int] = {}
         for index in range(_module(torch).device_count()):
             statistics = torch.accelerator.memory_stats(index)
@@ -37,7 +39,7 @@ class SoftCounters:
 
 
 def _module(torch: ModuleType) -> Any:
-    """``torch.soft``; None where it was not loaded."""
+    """Return ``torch.soft``; None if it is not loaded."""
     return getattr(torch, "soft", None)
 
 

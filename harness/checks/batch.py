@@ -117,11 +117,11 @@ class BatchGrowth:
         Cases are in the order in which they ran.
         """
         asked = list(meters)
-        found = {}
+        growth_by_case = {}
         for case, changes in self._by_case.items():
             if grown := {name: changes[name] for name in asked if changes.get(name, 0) > 0}:
-                found[case] = grown
-        return found
+                growth_by_case[case] = grown
+        return growth_by_case
 
     def total(
         self, collected: Mapping[str, int], torn_down: Mapping[str, int], *, readable: Container[str]
@@ -152,12 +152,12 @@ class BatchGrowth:
 
 def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, int]:
     """Return the growth of a batch of so many cases that is worth running them again."""
-    found = {}
+    suspicious = {}
     for name, amount in grown.items():
         allowed = allowed_in_batch(name, cases)
         if allowed is not None and amount > allowed:
-            found[name] = amount
-    return found
+            suspicious[name] = amount
+    return suspicious
 
 
 def rank_by_growth(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -208,11 +208,11 @@ def leaks_of_case(rounds: CountedRounds, position: int, among: Sequence[int]) ->
     Leave out growth that the cases in `among` free again. `among`: the positions of all cases that ran, including this
     one. Empty with fewer than `COUNTED_ROUNDS` rounds.
     """
-    found = _leaks([each[position] for each in rounds], _slack)
-    if not found or len(among) == 1:
-        return found
+    leaks = _leaks([growths[position] for growths in rounds], _slack)
+    if not leaks or len(among) == 1:
+        return leaks
     stays = {leak.meter for leak in _leaks(_sums(rounds, among), _slack)}
-    return [leak for leak in found if leak.meter in stays]
+    return [leak for leak in leaks if leak.meter in stays]
 
 
 def may_leak_together(rounds: CountedRounds, among: Sequence[int]) -> bool:
@@ -222,7 +222,7 @@ def may_leak_together(rounds: CountedRounds, among: Sequence[int]) -> bool:
 
 def may_case_leak(rounds: CountedRounds, position: int) -> bool:
     """Return whether further rounds could still show that the case at `position` leaks."""
-    return _may_leak([each[position] for each in rounds], _slack)
+    return _may_leak([growths[position] for growths in rounds], _slack)
 
 
 def leak_excess(leak: Leak) -> float:
@@ -235,13 +235,13 @@ def _slack(name: str) -> int:
 
 
 def _sums(rounds: CountedRounds, among: Sequence[int]) -> list[dict[str, int]]:
-    return [_sum([each[position] for position in among]) for each in rounds]
+    return [_sum([growths[position] for position in among]) for growths in rounds]
 
 
 def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for each in changes:
-        for name, change in each.items():
+    for growths in changes:
+        for name, change in growths.items():
             total[name] = total.get(name, 0) + change
     return total
 
@@ -251,8 +251,8 @@ def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Le
     if len(series) < COUNTED_ROUNDS:
         return []
     leaks = []
-    for name in {name for each in series for name in each}:
-        levels = list(accumulate((each.get(name, 0) for each in series), initial=0))
+    for name in {name for growths in series for name in growths}:
+        levels = list(accumulate((growths.get(name, 0) for growths in series), initial=0))
         if (slope := sustained_slope(levels, allowed(name))) is None:
             continue
         unit, amount = meter_of(name).unit, max(1, round(slope.estimate))

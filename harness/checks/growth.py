@@ -118,12 +118,12 @@ def classify_meters(
     `repeated`: the result of `growths` for each repetition. Raise GrowthError, as `classify_growth` does.
     """
     names = sorted({name for growths in repeated for name in growths}, key=_position)
-    found = {}
+    verdicts = {}
     for name in names:
         series = [growths.get(name, 0) for growths in repeated]
         unit, noun = meter_of(name).unit, noun_of(name)
-        found[name] = classify_growth(series, warmup=warmup, threshold=allowed(name), unit=unit, noun=noun)
-    return found
+        verdicts[name] = classify_growth(series, warmup=warmup, threshold=allowed(name), unit=unit, noun=noun)
+    return verdicts
 
 
 def confirmed_leaks(
@@ -152,13 +152,13 @@ def may_still_leak(
 ) -> bool:
     """Return whether further repetitions could still show a leak: some meter has grown in each that counts so far."""
     counted = repeated[warmup:]
-    return not counted or any(all(each.get(name, 0) > allowed(name) for each in counted) for name in counted[0])
+    return not counted or any(all(growths.get(name, 0) > allowed(name) for growths in counted) for name in counted[0])
 
 
 def drop_covered_leaks(leaks: Iterable[Leak]) -> list[Leak]:
     """Return the leaks in the order of the table, without those that another meter sees more directly."""
-    found = {leak.meter: leak for leak in sorted(leaks, key=lambda leak: _position(leak.meter))}
-    return [leak for leak in found.values() if not _is_covered(leak, found)]
+    by_meter = {leak.meter: leak for leak in sorted(leaks, key=lambda leak: _position(leak.meter))}
+    return [leak for leak in by_meter.values() if not _is_covered(leak, by_meter)]
 
 
 def _in_original_run(first: Mapping[str, int], name: str) -> str:
@@ -172,5 +172,5 @@ def _position(name: str) -> tuple[int, str]:
 def _is_covered(leak: Leak, leaks: Mapping[str, Leak]) -> bool:
     base, bracket, index = leak.meter.partition("[")
     direct = [name + bracket + index for name in meter_of(base).covered_by]
-    known = sum(leaks[name].amount for name in direct if name in leaks)
-    return known > 0 and leak.amount <= 2 * known + _ROUNDING
+    covered = sum(leaks[name].amount for name in direct if name in leaks)
+    return covered > 0 and leak.amount <= 2 * covered + _ROUNDING

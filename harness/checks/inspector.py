@@ -93,11 +93,13 @@ class StateInspector:
         """Return what could not be read, and why. Each is reported once."""
         if not self._guard.unreadable and (self._meters is None or not self._meters.unreadable):
             return []
-        found = {f"state {position}": why for position, why in self._guard.unreadable.items()}
+        reasons = {f"state {position}": why for position, why in self._guard.unreadable.items()}
         if self._meters is not None:
-            found |= {f"meter {name}": why for name, why in self._meters.unreadable.items()}
-        new = [f"the leak check cannot read {what}: {why}" for what, why in found.items() if what not in self._reported]
-        self._reported |= set(found)
+            reasons |= {f"meter {name}": why for name, why in self._meters.unreadable.items()}
+        new = [
+            f"the leak check cannot read {what}: {why}" for what, why in reasons.items() if what not in self._reported
+        ]
+        self._reported |= set(reasons)
         return new
 
     def grown(self, *, keeps: Keeps | None = None, has_raised: bool = False) -> dict[str, int]:

@@ -70,15 +70,15 @@ def parse_keeps_mark(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: st
 def _amount(name: str, value: object, where: str) -> int:
     wrong = f"{where}: keeps({name}={value!r}): expected"
     if name not in KEEPS_GROUPS:
-        raise HarnessError(f"{wrong} one of {', '.join(f'{each}=…' for each in KEEPS_GROUPS)}")
+        raise HarnessError(f"{wrong} one of {', '.join(f'{group}=…' for group in KEEPS_GROUPS)}")
     if name in _COUNTED:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise HarnessError(f"{wrong} a number of {name}, at least 1")
         return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or int(found[1]) < 1:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or int(match[1]) < 1:
         raise HarnessError(f"{wrong} a size with a unit, such as '64KiB', '2MiB' or '1GiB'")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _shown(name: str, most: int) -> str:

@@ -85,11 +85,11 @@ class GrowthOrigins:
         Objects that two of the meters count are explained under one of them.
         """
         asked = list(meters)
-        found = {}
+        lines_by_meter = {}
         for name in asked:
             if _SAME.get(name) not in asked and (lines := self._of(name.partition("[")[0])):
-                found[name] = _summed(lines)
-        return found
+                lines_by_meter[name] = _summed(lines)
+        return lines_by_meter
 
     def _of(self, meter: str) -> list[str]:
         match meter:
@@ -113,8 +113,8 @@ class GrowthOrigins:
 
     def _new_tensors(self) -> list[str]:
         """Return each with what holds it. A search takes some 10 ms per step, so only shown tensors get one."""
-        known = self._tensors
-        new = [tensor for tensor in _tensors() if (ref := known.get(id(tensor))) is None or ref() is not tensor]
+        earlier = self._tensors
+        new = [tensor for tensor in _tensors() if (ref := earlier.get(id(tensor))) is None or ref() is not tensor]
         gc.unfreeze()
         lines = []
         for position in range(len(new)):  # the search would find an iterator, or a slice of the list, as a holder
@@ -175,10 +175,10 @@ def new_cuda_blocks(before: Mapping[str, Any], after: Mapping[str, Any], librari
     Both come from `torch.cuda.memory._snapshot`, `after` with history on. A block without a stack is described by the
     pool and stream of its segment. Files under `libraries` are left out, as in `caller_frames`.
     """
-    known = {(device, block["address"], block["size"]) for device, block, _ in _in_use(before)}
+    blocks_before = {(device, block["address"], block["size"]) for device, block, _ in _in_use(before)}
     stacks = []
     for device, block, segment in _in_use(after):
-        if (device, block["address"], block["size"]) in known:
+        if (device, block["address"], block["size"]) in blocks_before:
             continue
         frames = [(frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ()]
         pool = tuple(segment.get("segment_pool_id", (0, 0)))
@@ -254,13 +254,13 @@ def _tasks() -> list[tuple[int, str]]:
 
 
 def _descriptors() -> list[tuple[int, str]]:
-    found = []
+    descriptors = []
     for number in os.listdir("/proc/self/fd"):
         try:
-            found.append((int(number), single_line(os.readlink(f"/proc/self/fd/{number}"))))
+            descriptors.append((int(number), single_line(os.readlink(f"/proc/self/fd/{number}"))))
         except FileNotFoundError:
             continue  # the descriptor that listed the folder
-    return sorted(found)
+    return sorted(descriptors)
 
 
 def _mappings() -> list[_Mapping]:

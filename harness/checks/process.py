@@ -193,13 +193,13 @@ def leaked_children(
     `describe` returns state letter and command line of a process. `own` is the command line of this process, which its
     forks have too. A zombie (state Z) holds only its pid, and is no problem.
     """
-    known = set(before)
+    known_pids = set(before)
     problems = []
-    for pid in sorted(set(now) - known):
-        found = describe(pid)
-        if found is None or found[0] in "ZX" or any(helper in found[1] for helper in KEPT_HELPERS):
+    for pid in sorted(set(now) - known_pids):
+        description = describe(pid)
+        if description is None or description[0] in "ZX" or any(helper in description[1] for helper in KEPT_HELPERS):
             continue
-        what = f"{pid}, {FORK_OF_CASE}" if found[1] == own else f"{pid} {found[1][:200]!r}"
+        what = f"{pid}, {FORK_OF_CASE}" if description[1] == own else f"{pid} {description[1][:200]!r}"
         problems.append(StateProblem(Outcome.LEAKED, f"left a child process running: {what}"))
     return problems
 

@@ -48,8 +48,8 @@ def sustained_slope(values: Sequence[int], step: float) -> Slope | None:
     """
     if len(values) < 3:
         return None
-    found = theil_sen_slope(values)
+    slope = theil_sen_slope(values)
     third = len(values) // 3
     low, middle, high = (median(values[start : start + third]) for start in (0, third, len(values) - third))
-    rises = min(middle - low, high - middle) >= found.estimate * third / 2
-    return found if found.low > step and rises else None
+    rises = min(middle - low, high - middle) >= slope.estimate * third / 2
+    return slope if slope.low > step and rises else None

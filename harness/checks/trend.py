@@ -150,13 +150,13 @@ def trend_series(samples: Iterable[LevelSample]) -> list[MeterSeries]:
     for sample in samples:
         for name, value in sample.values.items():
             values.setdefault((sample.executor, name), []).append(value)
-    found = []
+    all_series = []
     for (executor, name), levels in values.items():
         if (entry := trend_rule_of(name)) is not None:
             meter, rule = entry
             trend = classify_trend(levels, step=rule.step, unit=meter.unit)
-            found.append(MeterSeries(name, executor, tuple(levels), trend, meter, rule))
-    return sorted(found, key=_rank)
+            all_series.append(MeterSeries(name, executor, tuple(levels), trend, meter, rule))
+    return sorted(all_series, key=_rank)
 
 
 def _rank(each: MeterSeries) -> tuple[int, float, int, int, str]:

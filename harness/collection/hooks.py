@@ -50,17 +50,17 @@ class DescribedCollection:
         if real_items.plugins_that_need_items(manager, self._config.rootpath):
             return
         try:
-            found = self._wait()
+            description = self._wait()
         except DescriptionError as error:
             self._failure = str(error)
             return
         except StoppedError as error:
             session.shouldstop = str(error)
             pytest.exit(str(error), returncode=EXIT_NOTHING_RAN)
-        if found.local:
-            self._tell(real_items.collects_itself_text(found.local))
+        if description.local:
+            self._tell(real_items.collects_itself_text(description.local))
             return
-        self._description, self._marks = found, nodes.DescribedMarks(found)
+        self._description, self._marks = description, nodes.DescribedMarks(description)
         # Stand-ins live as long as the process. Garbage collection would walk them again and again and find nothing.
         self._paused = gc.isenabled()
         gc.disable()
@@ -80,9 +80,9 @@ class DescribedCollection:
         finally:
             self._keep_nodes()
         if self._description is not None:
-            found = [reports.unpack_warning(message) for message in self._description.warnings]
-            for each in [each for each in found if _key(each.warning) not in self._shown]:
-                values = {"warning_message": each.warning, "when": each.when, "nodeid": "", "location": None}
+            recorded = [reports.unpack_warning(message) for message in self._description.warnings]
+            for warning in [warning for warning in recorded if _key(warning.warning) not in self._shown]:
+                values = {"warning_message": warning.warning, "when": warning.when, "nodeid": "", "location": None}
                 self._config.hook.pytest_warning_recorded.call_historic(kwargs=values)
             self._description = self._marks = None  # pytest has the nodes, and does not need the description any more
         return result

@@ -27,9 +27,9 @@ class IgnoredMarksPlugin:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         scope, own = CaseScope.of(session.config), _own_marks(session.config)
-        found = [_marks(item, own) for item in session.items if not scope.has(item.path)]
-        self._tests = sum(map(bool, found))
-        self._marks = Counter(name for names in found for name in names)
+        marks_by_test = [_marks(item, own) for item in session.items if not scope.has(item.path)]
+        self._tests = sum(map(bool, marks_by_test))
+        self._marks = Counter(name for names in marks_by_test for name in names)
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[_OUTPUT] = self._tests, dict(self._marks)
 

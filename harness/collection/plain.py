@@ -37,11 +37,11 @@ def _encode(value: object, depth: int) -> object:
         return int.__index__(value)
     if depth < _DEEPEST:
         if type(value) is list:
-            return [_encode(each, depth + 1) for each in value]
+            return [_encode(entry, depth + 1) for entry in value]
         if type(value) is tuple:
-            return {"tuple": [_encode(each, depth + 1) for each in value]}
+            return {"tuple": [_encode(entry, depth + 1) for entry in value]}
         if type(value) is dict and all(isinstance(key, str) for key in value):
-            return {"dict": {str.__str__(key): _encode(each, depth + 1) for key, each in value.items()}}
+            return {"dict": {str.__str__(key): _encode(entry, depth + 1) for key, entry in value.items()}}
     return {"repr": _SHORT.repr(value)}
 
 
@@ -51,11 +51,11 @@ def decode_plain(value: object) -> object:
     """
     match value:
         case list():
-            return [decode_plain(each) for each in value]
+            return [decode_plain(entry) for entry in value]
         case {"tuple": list(entries)}:
-            return tuple(decode_plain(each) for each in entries)
+            return tuple(decode_plain(entry) for entry in entries)
         case {"dict": dict(entries)}:
-            return {key: decode_plain(each) for key, each in entries.items()}
+            return {key: decode_plain(entry) for key, entry in entries.items()}
         case {"repr": str(text)}:
             return OpaqueValue(text)
         case _:

@@ -33,13 +33,13 @@ _KNOWN = frozenset(
 
 def plugins_that_need_items(manager: pytest.PytestPluginManager, root: Path) -> list[str]:
     """Return one reason for each plugin that needs real items. Paths are relative to `root`."""
-    found: dict[str, list[str]] = {}
+    hooks_by_plugin: dict[str, list[str]] = {}
     for hook in ITEM_HOOKS:
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin
             if _module(plugin).partition(".")[0] not in _KNOWN:
-                found.setdefault(_shown(plugin, root), []).append(hook)
-    return [needs_items_reason(name, hooks) for name, hooks in sorted(found.items())]
+                hooks_by_plugin.setdefault(_shown(plugin, root), []).append(hook)
+    return [needs_items_reason(name, hooks) for name, hooks in sorted(hooks_by_plugin.items())]
 
 
 def needs_items_reason(plugin: str, hooks: Sequence[str]) -> str:

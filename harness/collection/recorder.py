@@ -95,7 +95,7 @@ class CollectionRecorder:
         collected = {path: module for path, module in self._modules.items() if module.nodeid in self._collected}
         modules = {path: self._node(module, marks) for path, module in collected.items()}
         odd = [f"the id of {self._odd_id!r} does not follow from its name"] if self._odd_id else []
-        found = CollectionDescription(
+        collected_description = CollectionDescription(
             hash=digest(order),
             order=tuple(order),
             modules=modules,
@@ -104,7 +104,7 @@ class CollectionRecorder:
             local=(*real_items.plugins_that_need_items(config.pluginmanager, config.rootpath), *self._local, *odd),
             ended=ended,
         )
-        description.write_description(self._path, found)
+        description.write_description(self._path, collected_description)
         self.unwritten = False
 
     def _child(self, parent: pytest.Collector, node: pytest.Item | pytest.Collector, marks: _Marks) -> NodeRecord:

@@ -43,11 +43,11 @@ def rewrite_short_flags(arguments: Sequence[str], own: Iterable[str]) -> tuple[l
 
     A value becomes part of the word, so that pytest does not take it for a path.
     """
-    known = frozenset(own)
+    own_flags = frozenset(own)
     result: list[str] = []
     changes: list[RewrittenFlag] = []
     for flag, words in _split(arguments):
-        made = _long(flag, words) if flag in known else words
+        made = _long(flag, words) if flag in own_flags else words
         if made != words:
             changes.append(RewrittenFlag(flag, words, made))
         result += made
@@ -126,9 +126,9 @@ def ambiguous_flags(arguments: Sequence[str], flags: Iterable[str], folder: Path
 
     They have no value among the `arguments`, or one that is a path, where that conftest may be.
     """
-    known = frozenset(flags)
-    bare = {words[0] for flag, words in _split(arguments) if flag in known & FLAGS_WITH_VALUE and words == (flag,)}
-    return frozenset(bare | {change.flag for change in values_that_are_paths(arguments, known, folder)})
+    candidates = frozenset(flags)
+    bare = {words[0] for flag, words in _split(arguments) if flag in candidates & FLAGS_WITH_VALUE and words == (flag,)}
+    return frozenset(bare | {change.flag for change in values_that_are_paths(arguments, candidates, folder)})
 
 
 def unambiguous_arguments(arguments: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:

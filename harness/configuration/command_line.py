@@ -67,19 +67,19 @@ class CommandLine:
 
     def _understand(self) -> None:
         """Store the values of the harness's options, and the other arguments, where plugins look for them."""
-        known = self._config.known_args_namespace
-        found = self._parser.parse_known_args(self._words, copy.copy(self._config.option))
+        namespace = self._config.known_args_namespace
+        parsed = self._parser.parse_known_args(self._words, copy.copy(self._config.option))
         for name in ("file_or_dir", *(option.dest for option in OPTIONS.values())):
-            setattr(known, name, getattr(found, name))
+            setattr(namespace, name, getattr(parsed, name))
 
     def _root_arguments(self) -> tuple[str, ...] | None:
         """Return the arguments with which pytest finds the right root folder; None if it has."""
-        known = self._config.known_args_namespace
+        namespace = self._config.known_args_namespace
         typed = tuple(str(word) for word in self._config.invocation_params.args)
         words = arguments.expand_argument_files(arguments.arguments_with_addopts(typed, os.environ), self._here)
         shorts = arguments.short_flags_in(words)
         taken = arguments.declared_flags(self._parser, shorts, words) if shorts else frozenset()
-        wanted = () if known.rootdir else self._resumed_root()
+        wanted = () if namespace.rootdir else self._resumed_root()
         own = (shorts - taken) | set(arguments.LONG_FORMS.values())
         values = [change.words[1] for change in arguments.values_that_are_paths(words, own, self._here)]
         # Every later process reads the variable, and the run directory exists by then.
@@ -93,16 +93,16 @@ class CommandLine:
 
     def _misled(self, values: Iterable[str]) -> bool:
         """Return whether pytest finds another root folder or ini file with the `values` as arguments than without."""
-        known = self._config.known_args_namespace
-        right = _compat.root_of(known, known.file_or_dir, self._here)
-        return right != _compat.root_of(known, [*known.file_or_dir, *values], self._here)
+        namespace = self._config.known_args_namespace
+        right = _compat.root_of(namespace, namespace.file_or_dir, self._here)
+        return right != _compat.root_of(namespace, [*namespace.file_or_dir, *values], self._here)
 
     def _resumed_root(self) -> tuple[str, ...]:
         """Return the option that names the root folder of the run to resume; none if it is that of this session."""
-        known = self._config.known_args_namespace
+        namespace = self._config.known_args_namespace
         try:
             resumed = options.resolve_option(
-                "resume", known.harness_resume, os.environ, self._config.getini(OPTIONS["resume"].dest)
+                "resume", namespace.harness_resume, os.environ, self._config.getini(OPTIONS["resume"].dest)
             )
         except OptionError:
             return ()  # reported later
@@ -125,8 +125,8 @@ def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
     if _TAKEN not in config.stash:
         parser = config.stash.get(_PARSER, None)
         typed = [str(word) for word in config.invocation_params.args]
-        found = frozenset() if parser is None else arguments.declared_flags(parser, arguments.LONG_FORMS, typed)
-        config.stash[_TAKEN] = found
+        flags = frozenset() if parser is None else arguments.declared_flags(parser, arguments.LONG_FORMS, typed)
+        config.stash[_TAKEN] = flags
     return config.stash[_TAKEN]
 
 

@@ -121,12 +121,12 @@ class RunContext:
         the line names. Raise WriteError.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
-        options = [self._flag(each) for each in options]
+        options = [self._flag(option) for option in options]
         if len(cases) <= MOST_NAMED_CASES:
             return self._command(cases, environment, options)
         with convert_to_write_error(str(listed)):
             listed.parent.mkdir(parents=True, exist_ok=True)
-            text = "".join(f"{self._argument(*each)}\n" for each in cases)
+            text = "".join(f"{self._argument(*option)}\n" for option in cases)
             listed.write_text(text, encoding="utf-8", errors="surrogateescape")
         return self._command(cases, environment, options, [f"@{self._from_here(listed)}"])
 
@@ -141,14 +141,14 @@ class RunContext:
         options: Sequence[str],
         arguments: Sequence[str] = (),
     ) -> str:
-        """`arguments`: what names the cases; by default each is named."""
+        """Return a shell line of pytest. `arguments` name the cases; by default each case is named."""
         words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
         words.append("pytest")
-        words += map(shlex.quote, arguments or [self._argument(*each) for each in cases])
+        words += map(shlex.quote, arguments or [self._argument(*injection) for injection in cases])
         path, _, _ = cases[0][0].partition("::")
         words += [*self._root_options(cases[0][1], path), *map(shlex.quote, self.carried), *options]
         words += [] if self.device == "auto" else [self._flag(f"--device={self.device}")]
-        words += [self._flag(f"--inject={shlex.quote(each)}") for each in self.inject]
+        words += [self._flag(f"--inject={shlex.quote(injection)}") for injection in self.inject]
         words += [self._flag(f"--start={self.start}")] if self.start == "cold" else []
         words += [self._flag(f"--under={self.under}")] if self.under else []
         words += [self._flag(f"--seed={self.seed}"), "-n0"]

@@ -70,7 +70,7 @@ def _duration(text: str) -> float:
 
 
 def parse_leak_search(text: str) -> str | float:
-    """``auto``, or seconds: 0 for ``off``."""
+    """Return ``auto``, or seconds: 0 for ``off``. Raise ValueError."""
     if text in (AUTO, "off"):
         return AUTO if text == AUTO else 0.0
     try:

@@ -103,14 +103,14 @@ def has_children() -> bool:
 
 def child_pids() -> list[int]:
     """Return the process ids of this process's running or unreaped children, of all threads."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{task}/children") as file:
-                found += [int(pid) for pid in file.read().split()]
+                pids += [int(pid) for pid in file.read().split()]
         except FileNotFoundError:
             continue  # the thread ended meanwhile
-    return found
+    return pids
 
 
 def describe_process(pid: int) -> tuple[str, str] | None:

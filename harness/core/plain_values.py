@@ -91,19 +91,19 @@ class _Conversion:
             self._holders.remove(id(value))
 
     def _entries(self, entries: Iterable[object]) -> list[Any]:
-        found = []
+        converted = []
         for entry in entries:
             if self._left <= 0:
-                found.append(_CUT)
+                converted.append(_CUT)
                 break
-            found.append(self.of(entry))
-        return found
+            converted.append(self.of(entry))
+        return converted
 
     def _items(self, items: Iterable[tuple[object, object]]) -> dict[str, Any]:
-        found = {}
+        converted = {}
         for key, entry in items:
             if self._left <= 0:
-                found[_CUT] = _CUT
+                converted[_CUT] = _CUT
                 break
-            found[str.__str__(key) if issubclass(type(key), str) else safe_repr(key)] = self.of(entry)
-        return found
+            converted[str.__str__(key) if issubclass(type(key), str) else safe_repr(key)] = self.of(entry)
+        return converted

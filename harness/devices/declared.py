@@ -36,8 +36,8 @@ def parse_device_memory(name: str, text: str | None, default: int) -> int:
     """
     if text is None:
         return default
-    found = re.fullmatch(r"[ \t]*(\d{1,19})[ \t]*(KiB|MiB|GiB)?[ \t]*", text, re.ASCII)
-    size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
+    match = re.fullmatch(r"[ \t]*(\d{1,19})[ \t]*(KiB|MiB|GiB)?[ \t]*", text, re.ASCII)
+    size = int(match[1]) * _UNITS[match[2] or ""] if match else 0
     if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
         raise MachineError(
             f"{name}={text!r}: expected a number of bytes, at least {_LEAST_MEMORY >> 20} MiB, "

@@ -71,7 +71,7 @@ def detect_devices(subject: DetectionSubject) -> Detected:
 
 
 def detect_accelerator(subject: DetectionSubject) -> Detected:
-    """torch serves one kind of accelerator: that of its build, or a loaded backend, as for software devices."""
+    """Detect whether torch serves the device: it serves the kind of its build, or that of a loaded backend."""
     if subject.device.backend.software:
         return Detected(True)
     if subject.is_cpu:
@@ -213,8 +213,8 @@ def detect_cuda_driver(subject: DetectionSubject) -> Detected:
 
 
 def _from_nvml(version: str | None, inventory: Inventory) -> Detected:
-    found = None if version is None else software.parse_release(version)
-    return Detected(found, "" if found else inventory.nvml_error or _NOT_REPORTED)
+    release = None if version is None else software.parse_release(version)
+    return Detected(release, "" if release else inventory.nvml_error or _NOT_REPORTED)
 
 
 def detect_cuda(_: DetectionSubject) -> Detected:

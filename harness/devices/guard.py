@@ -90,11 +90,13 @@ def threads_lost_in_fork() -> list[str]:
 def other_threads() -> list[ProcessThread]:
     """Return all threads of this process except the main thread, Python's first. See `threads_lost_in_fork`."""
     main = threading.main_thread()
-    known = {thread.native_id: thread for thread in threading.enumerate() if thread is not main}
-    found = [ProcessThread(tid, thread.name, python=True) for tid, thread in known.items() if tid is not None]
+    python_threads = {thread.native_id: thread for thread in threading.enumerate() if thread is not main}
+    threads = [
+        ProcessThread(tid, thread.name, python=True) for tid, thread in python_threads.items() if tid is not None
+    ]
     deadline = time.monotonic() + _SETTLING
     for tid in sorted(int(entry) for entry in os.listdir(_TASKS)):
-        if tid == os.getpid() or tid in known:
+        if tid == os.getpid() or tid in python_threads:
             continue
         try:
             name = (_TASKS / str(tid) / "comm").read_text(errors="replace").rstrip("\n")
@@ -102,8 +104,8 @@ def other_threads() -> list[ProcessThread]:
             continue  # ended in the meantime
         library = _library_of(tid, deadline)
         if library is not None or (_TASKS / str(tid)).exists():
-            found.append(ProcessThread(tid, name, python=False, library=library))
-    return found
+            threads.append(ProcessThread(tid, name, python=False, library=library))
+    return threads
 
 
 @dataclass(frozen=True, slots=True)

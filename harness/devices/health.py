@@ -238,16 +238,16 @@ def _reductions(torch: Any, device: torch.device, pattern: bytes, there: torch.T
 
 
 def _product(torch: Any, source: random.Random, device: torch.device, dtype: torch.dtype) -> None:
-    """A product of matrices of small integers, checked with Freivalds' method: C v = A (B v) in Python's integers.
+    """Check a product of matrices of small integers with Freivalds' method: C v = A (B v) in Python's integers.
 
     A single wrong element is always found; other errors are missed with a probability of one in 2**30.
     """
     left, right = (array("b", source.randbytes(_EDGE * _EDGE).translate(_ELEMENTS)) for _ in range(2))
     here = [torch.frombuffer(each, dtype=torch.int8).view(_EDGE, _EDGE).to(dtype) for each in (left, right)]
-    found = here[0].to(device) @ here[1].to(device)
+    product = here[0].to(device) @ here[1].to(device)
     vector = [source.randint(1, 1 << 30) for _ in range(_EDGE)]
     wanted = _times(left, _times(right, vector))
-    for number, (row, expected) in enumerate(zip(found.tolist(), wanted, strict=True)):
+    for number, (row, expected) in enumerate(zip(product.tolist(), wanted, strict=True)):
         if not all(map(float.is_integer, row)):
             element = next(element for element in row if not element.is_integer())
             raise HealthError(f"row {number} has the element {element!r}, expected a whole number")

@@ -129,9 +129,9 @@ def _growth(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent
 def _xids(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
     if before.xids is None or after.xids is None:
         return
-    known = dict(before.xids)
+    counts_before = dict(before.xids)
     for number, count in after.xids:
-        new = count - known.get(number, 0)
+        new = count - counts_before.get(number, 0)
         if new > 0:
             words, severity = xid_meaning(number)
             yield HealthEvent("xid", f"xid {number} ({words})" + (f", {new} times" if new > 1 else ""), severity)
@@ -412,9 +412,11 @@ class HealthWatch:
 
     def _users(self, watched: _Watched) -> frozenset[int]:
         ask = _Queries(self._set_query)
-        found = ask("processes", pynvml.nvmlDeviceGetComputeRunningProcesses, watched.handle) or ()
+        processes = ask("processes", pynvml.nvmlDeviceGetComputeRunningProcesses, watched.handle) or ()
         here = (watched.instance, _ANY_INSTANCE)
-        return frozenset(each.pid for each in found if watched.instance is None or each.gpuInstanceId in here)
+        return frozenset(
+            process.pid for process in processes if watched.instance is None or process.gpuInstanceId in here
+        )
 
     def _find(self, device: Device) -> None:
         """Get the handle of the device's GPU, and register for its Xids."""

@@ -84,17 +84,17 @@ class Prober:
             "device": self._device.uuid,
         }
         name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-        found = None
+        answers = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / f"{name}.lock", timeout=self._limit_of(question) + 2 * _KILL_LIMIT):
-                found = _load(folder / f"{name}.json", key, question)
-                if found is None:
-                    found = self._run(question)
-                    _store(folder / f"{name}.json", {"key": key, "answer": _as_json(found)})
+                answers = _load(folder / f"{name}.json", key, question)
+                if answers is None:
+                    answers = self._run(question)
+                    _store(folder / f"{name}.json", {"key": key, "answer": _as_json(answers)})
         except (OSError, NotImplementedError):  # the folder cannot be written or locked; it only saves time
-            return self._run(question) if found is None else found
-        return found
+            return self._run(question) if answers is None else answers
+        return answers
 
     def _limit_of(self, question: Question) -> float:
         return _LIMITS[question] if self._limit is None else self._limit
@@ -133,8 +133,8 @@ def parse_probe_run(question: Question, run: ProbeRun) -> Answers:
         answer = json.loads(run.output)
     except (ValueError, RecursionError):
         answer = None
-    found = parse_answer(answer, question)
-    return _none(question, f"the probe's answer cannot be read: {run.output[:100]!r}") if found is None else found
+    answers = parse_answer(answer, question)
+    return _none(question, f"the probe's answer cannot be read: {run.output[:100]!r}") if answers is None else answers
 
 
 def parse_answer(answer: Any, question: Question) -> Answers | None:
@@ -143,10 +143,10 @@ def parse_answer(answer: Any, question: Question) -> Answers | None:
         return None
     findings: dict[str, Detected] = {}
     for name in question.capabilities:
-        found = _finding(answer[name])
-        if found is None:
+        finding = _finding(answer[name])
+        if finding is None:
             return None
-        findings[name] = found
+        findings[name] = finding
     return findings
 
 

@@ -141,14 +141,14 @@ def _wheel(name: str) -> Detected:
     if not isinstance(runtime.value, tuple):
         return runtime
     major = runtime.value[0]
-    found = distribution_version(f"{name}-cu{major}")
-    if found.value is None and name == "nvidia-cublas":
+    detected = distribution_version(f"{name}-cu{major}")
+    if detected.value is None and name == "nvidia-cublas":
         plain = distribution_version(name)
         if isinstance(plain.value, tuple) and plain.value[0] == major:
             return plain
-    if found.value is None:
-        return Detected(None, f"{found.detail}; a version bundled with torch is unknown until it is loaded")
-    return found
+    if detected.value is None:
+        return Detected(None, f"{detected.detail}; a version bundled with torch is unknown until it is loaded")
+    return detected
 
 
 def find_cuda_toolkit() -> Detected:

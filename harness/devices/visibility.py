@@ -49,15 +49,15 @@ def apply_visible_mask(devices: Sequence[Device], environ: Mapping[str, str]) ->
     visible: list[Device] = []
     remarks = []
     for entry in entries:
-        found = _find(entry, devices)
-        if isinstance(found, str):
-            remarks.append(f"entry {entry!r} {found}; this entry and all later entries are ignored")
+        device = _find(entry, devices)
+        if isinstance(device, str):
+            remarks.append(f"entry {entry!r} {device}; this entry and all later entries are ignored")
             break
-        if found in visible:
-            remarks.append(f"entry {entry!r} names {found.uuid} a second time, which hides every GPU")
+        if device in visible:
+            remarks.append(f"entry {entry!r} names {device.uuid} a second time, which hides every GPU")
             visible.clear()
             break
-        visible.append(found)
+        visible.append(device)
     if doubt := _doubt_about_indices(entries, devices, environ):
         remarks.append(doubt)
     return _selection(visible, devices, mask, remarks)

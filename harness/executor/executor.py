@@ -266,11 +266,11 @@ class Executor:
 
     def _known_instead(self, case: str) -> str:
         """Return text about what this process collected, with an example similar to the missing `case`."""
-        known = list(self._collected.items)
+        cases = list(self._collected.items)
         name = case.rpartition("::")[2]
-        example = next((other for other in known if other.rpartition("::")[2] == name), known[0] if known else None)
+        example = next((other for other in cases if other.rpartition("::")[2] == name), cases[0] if cases else None)
         such = "" if example is None else f", for example {example!r}"
-        return f"{format_count(len(known), 'case')}{such}, in the root folder {self._collected.session.config.rootpath}"
+        return f"{format_count(len(cases), 'case')}{such}, in the root folder {self._collected.session.config.rootpath}"
 
     def _remaining_problems(self) -> list[StateProblem]:
         """Return the problems that may have made a check fail. If there are none, the error is the harness's own."""
@@ -352,8 +352,8 @@ class Executor:
             before = after
             if not message["history"] and not may_still_leak(grown, warmup=message["warmup"]):
                 break
-        found = origins.of(message["history"]) if origins is not None else {}
-        self._send({"op": "repeated", "growths": grown, "origins": found})
+        origin_lines = origins.of(message["history"]) if origins is not None else {}
+        self._send({"op": "repeated", "growths": grown, "origins": origin_lines})
 
     def _round(self, message: Message) -> None:
         """Run cases one after the other without reports, and send the growth of each if the request has `counts`."""

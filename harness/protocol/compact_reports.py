@@ -67,7 +67,11 @@ class ReportBundler:
     def _of_others(self) -> Sequence[Callable[..., object]] | None:
         """Return the hooks. A hook of a conftest may only be called for cases of its folder."""
         sender = _compat.xdist_sender(self._config)
-        plugins = [each.plugin for name in _HOOKS for each in getattr(self._config.hook, name).get_hookimpls()]
+        plugins = [
+            implementation.plugin
+            for name in _HOOKS
+            for implementation in getattr(self._config.hook, name).get_hookimpls()
+        ]
         of_folders = any(str(getattr(plugin, "__file__", "")).endswith("conftest.py") for plugin in plugins)
         if sender is None or of_folders:
             return None
@@ -100,9 +104,9 @@ class ExpandReportsPlugin:
         node = report.node
         hook = node.config.hook
         hook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
-        for each in before:
-            each.node = node  # type: ignore[attr-defined]
-            hook.pytest_runtest_logreport(report=each)
+        for earlier in before:
+            earlier.node = node  # type: ignore[attr-defined]
+            hook.pytest_runtest_logreport(report=earlier)
         result = yield
         hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
         return result
@@ -117,7 +121,7 @@ def compact_report(
     """
     if not isinstance(report, pytest.TestReport) or not _is_compact(report):
         return None
-    phases = [_phase(each) for each in whole or (report,)]
+    phases = [_phase(phase_report) for phase_report in whole or (report,)]
     return {_KEY: _as_text((report.nodeid, report.location, report.keywords, bool(whole), phases))}
 
 

@@ -138,13 +138,13 @@ def merge_phases_and_facts(phases: Sequence[PassedPhase], facts: Sequence[Messag
 
     Raise ProtocolError.
     """
-    found: list[Message] = []
+    messages: list[Message] = []
     taken = 0
     for fact in facts:
         after = fact.get("after", 0)
         if not isinstance(after, int) or not taken <= after <= len(phases):
             raise ProtocolError(f"an executor sent a report after {after!r} of {len(phases)} phases")
-        found += [phase.message for phase in phases[taken:after]]
-        found.append(fact)
+        messages += [phase.message for phase in phases[taken:after]]
+        messages.append(fact)
         taken = after
-    return found + [phase.message for phase in phases[taken:]]
+    return messages + [phase.message for phase in phases[taken:]]

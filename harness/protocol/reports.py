@@ -84,10 +84,10 @@ def outcome_of_phase(report: Report) -> str:
 
 def _pairs(entries: object) -> list[list[Any]]:
     """Return pairs of a name and a value, of what should be such pairs."""
-    found = to_plain_json(entries)
-    if not isinstance(found, list):
-        return [] if not found else [["", found]]
-    pairs = [entry if isinstance(entry, list) and len(entry) == 2 else ["", entry] for entry in found]
+    plain_entries = to_plain_json(entries)
+    if not isinstance(plain_entries, list):
+        return [] if not plain_entries else [["", plain_entries]]
+    pairs = [entry if isinstance(entry, list) and len(entry) == 2 else ["", entry] for entry in plain_entries]
     return [[name if isinstance(name, str) else safe_str(name), value] for name, value in pairs]
 
 
@@ -142,8 +142,8 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
 
 def is_default_pass(report: Report, location: object) -> bool:
     """Return whether a report says of a phase of the case at `location` only that it has passed, and when."""
-    known = report.location is location and type(report.when) is str and report.when in PHASES
-    return known and is_plain_pass(report) and not report.sections and not report.user_properties
+    is_known_phase = report.location is location and type(report.when) is str and report.when in PHASES
+    return is_known_phase and is_plain_pass(report) and not report.sections and not report.user_properties
 
 
 def is_plain_pass(report: Report) -> bool:

@@ -182,8 +182,8 @@ def _imports(spec: ZygoteSpec) -> Generator[None]:
 
     Those of torch's operator libraries take 20 ms in every process, without benefit.
     """
-    known = frozenset(_compat.finalizers())
+    finalizers_before = frozenset(_compat.finalizers())
     yield
     if spec.skip_early_exit_handlers:
-        for finalizer in frozenset(_compat.finalizers()) - known:
+        for finalizer in frozenset(_compat.finalizers()) - finalizers_before:
             finalizer.atexit = False

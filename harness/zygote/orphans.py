@@ -99,8 +99,8 @@ class OrphanKiller:
                     ended = self._kill(pid, sweep) or ended
 
     def _is_new_orphan(self, pid: int) -> bool:
-        known = pid in self._ours or pid in self._known
-        return not known and self._processes.session(pid) not in self._ours
+        is_known = pid in self._ours or pid in self._known
+        return not is_known and self._processes.session(pid) not in self._ours
 
     def _kill(self, pid: int, sweep: OrphanSweep) -> bool:
         """Kill one orphan. Return whether it has ended already."""

@@ -262,7 +262,7 @@ class ForkServer:
         self._send(client, message)
 
     def _become_executor(self, order: _Order) -> NoReturn:
-        """In the child: drop every descriptor of the zygote, then become the executor."""
+        """Close every descriptor of the zygote in the child, then become the executor."""
         try:
             self.close()
             self._listener.close()

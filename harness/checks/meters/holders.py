@@ -37,18 +37,18 @@ def describe_holders(thing: object, ignore: Sequence[object] = ()) -> str:
 
 
 def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object]:
-    """The objects from `thing` to the nearest one with a name, or to the farthest one if none has a name."""
-    found: list[object] = [thing]
-    seen = {id(thing): 0}  # by object id, the position in `found` of the object that it holds
-    skip |= {id(found), id(seen), id(modules), id(skip)}
+    """Return the objects from `thing` to the nearest one with a name, or to the farthest one if none has a name."""
+    chain_objects: list[object] = [thing]
+    seen = {id(thing): 0}  # by object id, the position in `chain_objects` of the object that it holds
+    skip |= {id(chain_objects), id(seen), id(modules), id(skip)}
     level = [0]
     reached = 0
     for _ in range(_MAX_STEPS):
-        batch = [found[position] for position in level]
+        batch = [chain_objects[position] for position in level]
         skip.add(id(batch))
         referrers = gc.get_referrers(*batch)
         skip.add(id(referrers))
-        positions = {id(found[position]): position for position in level}
+        positions = {id(chain_objects[position]): position for position in level}
         level = []
         for holder in referrers:
             if id(holder) in skip or id(holder) in seen or len(level) >= _MAX_HOLDERS:
@@ -57,15 +57,15 @@ def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object
             if child is None:
                 continue  # it does not hold the object any more
             seen[id(holder)] = child
-            found.append(holder)
-            level.append(len(found) - 1)
+            chain_objects.append(holder)
+            level.append(len(chain_objects) - 1)
             if id(holder) in modules or _is(holder, _ENDS) or holder is gc.garbage:
-                return _trace(found, seen, len(found) - 1)
+                return _trace(chain_objects, seen, len(chain_objects) - 1)
         del referrers, batch
         if not level:
             break
         reached = level[0]
-    return _trace(found, seen, reached)
+    return _trace(chain_objects, seen, reached)
 
 
 def _trace(found: list[object], seen: dict[int, int], position: int) -> list[object]:

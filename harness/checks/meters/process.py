@@ -151,15 +151,15 @@ class FileMeters:
     def temporary_files(self) -> Iterator[os.DirEntry[str]]:
         """Yield the entries of the temporary folder at any depth, except pytest's folder and inductor's link."""
         folders = [self._temp]
-        found = 0
-        while folders and found < _MOST_FILES:
+        count = 0
+        while folders and count < _MOST_FILES:
             folder = folders.pop()
             for entry in _entries(folder):
                 if folder == self._temp and entry.name.startswith(_PYTEST_FOLDER):
                     continue
                 if folder == self._temp and entry.name.startswith(INDUCTOR_FOLDER) and entry.is_symlink():
                     continue
-                found += 1
+                count += 1
                 yield entry
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))

@@ -383,12 +383,12 @@ def suspicious_growths(changes: Mapping[str, int], tier: Tier = "fast") -> dict[
 
     In the full tier the threshold is the one for confirming a leak.
     """
-    found = {}
+    suspicious = {}
     for name, growth in changes.items():
         meter = meter_of(name)
         if meter.suspect is not None and growth > (meter.suspect if tier == "fast" else meter.confirm):
-            found[name] = growth
-    return found
+            suspicious[name] = growth
+    return suspicious
 
 
 class MeterReader:
@@ -428,9 +428,9 @@ class MeterReader:
             for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage; mostly one collection explains all
                 if not suspicious_growths(meter_growths(self._last, reading)):
                     break
-                found = collect_garbage_once()
+                garbage = collect_garbage_once()
                 reading = self._take()
-                if not found:
+                if not garbage:
                     break
         self._last = reading
         return reading

@@ -65,16 +65,16 @@ def count_torch_objects(objects: Sequence[object], torch: ModuleType | None) -> 
 
 def tensors_and_storages(objects: Iterable[object], torch: ModuleType) -> list[Any]:
     """Return the tensors among `objects`, and the storages that belong to none of them."""
-    found: list[Any] = []
+    tensors: list[Any] = []
     storages: list[Any] = []
     for thing in objects:
         if torch.Tensor in type(thing).__mro__:
-            found.append(thing)
+            tensors.append(thing)
         elif torch.UntypedStorage in type(thing).__mro__:
             storages.append(thing)
     with torch._C.DisableTorchFunctionSubclass():
-        known = {storage._cdata for tensor in found if (storage := _storage(tensor)) is not None}
-    return found + [storage for storage in storages if storage._cdata not in known]
+        storages_of_tensors = {storage._cdata for tensor in tensors if (storage := _storage(tensor)) is not None}
+    return tensors + [storage for storage in storages if storage._cdata not in storages_of_tensors]
 
 
 def _counted_classes(torch: ModuleType) -> dict[type, str]:

@@ -89,12 +89,12 @@ class TorchConfigModules(FlatSection):
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
         if are_readings_equal(before, after):
             return []
-        found = []
+        changes = []
         for name in {**before, **after}:
             old, new = self.value(before, name), self.value(after, name)
             if not are_values_equal(old, new):
-                found.append(StateChange(name, old, new))
-        return found
+                changes.append(StateChange(name, old, new))
+        return changes
 
     def value(self, values: SectionValues, name: str) -> object:
         """Return the value as in `FlatSection`, but the default of an entry that is not set."""

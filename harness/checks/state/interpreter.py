@@ -152,7 +152,9 @@ def asyncio_settings() -> Sequence[StateRow] | None:
 
 
 def _umask() -> str:
-    """In octal. Linux returns it only when it is set. The temporary one is strict: another thread may make a file."""
+    """Return the umask in octal. Linux returns it only when it is set. The temporary one is strict: another thread may
+    create a file.
+    """
     mask = os.umask(0o077)
     os.umask(mask)
     return oct(mask)
@@ -197,12 +199,12 @@ def _floating_point() -> str:
 
 
 def _excepthook_of_torch(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """torch's process groups set an excepthook that names the rank. Destroying the groups does not remove it."""
+    """Ignore the excepthook that torch's process groups set to name the rank, and that outlives them."""
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
 
 
 def _callback_of_hypothesis(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """Hypothesis measures the time of collections from its first test on, for good."""
+    """Ignore the callback with which Hypothesis measures collections from its first test on."""
     if not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     kept = tuple(entry for entry in new if not _module_of(entry).startswith("hypothesis."))
@@ -215,12 +217,12 @@ def _module_of(thing: object) -> str:
 
 
 def _raised_by_compiler(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """torch's compiler raises the limit to 2000 at its first run, and does not restore it."""
+    """Ignore the limit of 2000 that torch's compiler sets at its first run and does not restore."""
     return new == 2000 and isinstance(old, int) and old < 2000 and "torch._inductor.compile_fx" in sys.modules
 
 
 def _added_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
-    """pytest prepends the folder of a package again whenever the package is set up. Libraries add their own folders."""
+    """Ignore folders that pytest prepends again when it sets up a package, and folders that libraries add."""
     if isinstance(old, tuple) and isinstance(new, tuple) and len(new) > len(old):
         front, rest = new[: len(new) - len(old)], new[len(new) - len(old) :]
         if rest == old and all(entry in old for entry in front):
@@ -229,7 +231,7 @@ def _added_by_imports(old: object, new: object, imported: frozenset[str]) -> boo
 
 
 def _vendored_folder(old: object, new: object, imported: frozenset[str]) -> bool:
-    """A library may add its own folder when it is imported: a folder below an existing one."""
+    """Ignore the folder that a library adds when it is imported: a folder below an existing one."""
     if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     added = [entry for entry in new if entry not in old]
@@ -239,20 +241,20 @@ def _vendored_folder(old: object, new: object, imported: frozenset[str]) -> bool
 
 
 def _finder_of_import(old: object, new: object, imported: frozenset[str]) -> bool:
-    """A library may add a module finder when it is imported."""
+    """Ignore module finders that a library adds when it is imported."""
     if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     return tuple(entry for entry in new if entry in old) == old
 
 
 def _first_use_of_tempfile(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """`tempfile` chooses its folder at its first use."""
+    """Ignore the folder that `tempfile` chooses at its first use."""
     named = [os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
     return old is None and new in [*map(os.path.abspath, named), "/tmp", "/var/tmp", "/usr/tmp"]
 
 
 def _default_start_method(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """`multiprocessing` sets its default start method at its first use."""
+    """Ignore the default start method, which `multiprocessing` sets at its first use."""
     return old is None and new == multiprocessing.get_all_start_methods()[0]
 
 
@@ -297,13 +299,13 @@ class Environment(FlatSection):
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
         if before is after:
             return []
-        found = []
+        changes = []
         for name in sorted({**before, **after}):
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and _is_set_by_library(name, new)):
                 continue
-            found.append(StateChange(name, old, new))
-        return found
+            changes.append(StateChange(name, old, new))
+        return changes
 
     def restore(self, change: StateChange) -> None:
         name = change.name.removeprefix(_VARIABLE)
@@ -359,7 +361,7 @@ class SignalHandlers(FlatSection):
 
 
 def _is_data_loaders(handler: object) -> bool:
-    """torch's data loader sets its own handler for SIGCHLD with its first worker, and keeps it."""
+    """Return whether torch's data loader has set the handler: for SIGCHLD with its first worker, for good."""
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
 
 
@@ -418,12 +420,12 @@ class LogHandlers(FlatSection):
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
         if are_readings_equal(before, after):
             return []
-        found = []
+        changes = []
         for name in {**before, **after}:
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             if old != new and not (old is ABSENT and not before and _is_last_resort(self._handlers[name])):
-                found.append(StateChange(name, old, new))
-        return found
+                changes.append(StateChange(name, old, new))
+        return changes
 
     def restore(self, change: StateChange) -> None:
         handler = self._handlers[change.name]

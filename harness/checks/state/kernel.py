@@ -103,10 +103,10 @@ def _wakeup_reader() -> Callable[[], object]:
     wakeup = signal.set_wakeup_fd
 
     def read() -> int:
-        found = wakeup(-1)
-        if found != -1:
-            wakeup(found, warn_on_full_buffer=False)
-        return found
+        descriptor = wakeup(-1)
+        if descriptor != -1:
+            wakeup(descriptor, warn_on_full_buffer=False)
+        return descriptor
 
     return read
 

@@ -184,17 +184,17 @@ class NamespacesSection(FlatSection):
             return
         for path in _CLASSES:
             name = f"torch.{path}"
-            found: object = torch
+            owner: object = torch
             for step in path.split("."):
-                found = getattr(found, step, None)
-            if name not in self._owners and isinstance(found, type):
+                owner = getattr(owner, step, None)
+            if name not in self._owners and isinstance(owner, type):
                 # The dictionary behind the read-only view: it has a version.
-                behind = [thing for thing in gc.get_referents(found.__dict__) if isinstance(thing, dict)]
-                self._owners[name] = found
+                behind = [thing for thing in gc.get_referents(owner.__dict__) if isinstance(thing, dict)]
+                self._owners[name] = owner
                 self._copies[name] = _Copy(behind[0])
 
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
-        found = []
+        changes = []
         for owner, names in after.items():
             was = before.get(owner)
             if not isinstance(was, dict) or not isinstance(names, dict) or was is names:
@@ -207,13 +207,13 @@ class NamespacesSection(FlatSection):
                     and f"{owner}.{name}" not in _DERIVED
                     and not _wrapped_by_library(owner, old, new)
                 ):
-                    found.append(StateChange(f"{owner}.{name}", old, new))
-            found += [
+                    changes.append(StateChange(f"{owner}.{name}", old, new))
+            changes += [
                 StateChange(f"{owner}.{name}", ABSENT, new)
                 for name, new in names.items()
                 if name not in was and self._hides(owner, name)
             ]
-        return found
+        return changes
 
     def _hides(self, owner: str, name: str) -> bool:
         """Return whether a new name hides another one: a built-in of all modules, or an inherited name of a class."""

@@ -131,7 +131,7 @@ class SettingsSection(FlatSection):
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
         if are_readings_equal(before, after):
             return []
-        found = []
+        changes = []
         rows = self._rows or {}
         for name, new in after.items():
             row = rows[name]
@@ -145,8 +145,8 @@ class SettingsSection(FlatSection):
                 or (row.ignore is not None and row.ignore(old, new, imported))
             ):
                 continue
-            found.append(StateChange(name, old, new))
-        return [change for change in found if not rows[change.name].derived] or found
+            changes.append(StateChange(name, old, new))
+        return [change for change in changes if not rows[change.name].derived] or changes
 
     def restore(self, change: StateChange) -> None:
         row = (self._rows or {}).get(change.name)

@@ -189,10 +189,10 @@ _OTHERS = (
 
 def find_torch_attribute(torch: Any, path: str) -> Any:
     """Return the object at the dotted `path` below torch, or `ABSENT`. Import nothing."""
-    found = torch
+    attribute = torch
     for step in path.split("."):
-        found = getattr(found, step, ABSENT)
-    return found
+        attribute = getattr(attribute, step, ABSENT)
+    return attribute
 
 
 def missing_torch_names() -> frozenset[str]:
@@ -275,7 +275,7 @@ def _refined(torch: Any, row: StateRow) -> StateRow:
 
 
 def _cudnn_goes_first(torch: Any, old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """On some GPUs torch puts cuDNN first, once in a process, when it chooses a backend for the first time."""
+    """Ignore that torch puts cuDNN first on some GPUs, once per process, when it first chooses a backend."""
     cudnn = int(torch._C._SDPBackend.CUDNN_ATTENTION)
     return (
         torch.cuda.is_initialized()
@@ -372,7 +372,7 @@ def _log_state(torch: Any) -> object:
 
 
 def _types_of_imports(old: object, new: object, imported: frozenset[str]) -> bool:
-    """A library may allow its own types in torch.load when it is imported."""
+    """Ignore types that a library allows in torch.load when it is imported."""
     if not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     packages = {module.partition(".")[0] for module in imported}
@@ -413,7 +413,7 @@ def _imported_something(old: object, new: object, imported: frozenset[str]) -> b
 
 
 def numpy_settings() -> Sequence[StateRow] | None:
-    """NumPy's handling of floating-point errors, and its print options."""
+    """Return NumPy's handling of floating-point errors, and its print options."""
     numpy = sys.modules.get("numpy")
     if numpy is None or getattr(numpy, "set_printoptions", None) is None:
         return None
@@ -448,7 +448,7 @@ class OperatorRegistrations(FlatSection):
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
         if before is after or "torch.library" in imported:
             return []
-        found = [StateChange(name, before[name], ABSENT) for name in sorted(before.keys() - after.keys())]
+        changes = [StateChange(name, before[name], ABSENT) for name in sorted(before.keys() - after.keys())]
         added = after.keys() - before.keys()
         for name in sorted(added):
             if name.startswith(_OPERATOR):
@@ -458,8 +458,8 @@ class OperatorRegistrations(FlatSection):
                 if f"{_OPERATOR}{operator}" in added:
                     continue  # one line per operator is enough
             if not _is_of_a_library(_origin(operator, key), imported):
-                found.append(StateChange(name, ABSENT, after[name]))
-        return found
+                changes.append(StateChange(name, ABSENT, after[name]))
+        return changes
 
     def restore(self, change: StateChange) -> None:
         pass

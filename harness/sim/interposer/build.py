@@ -28,7 +28,7 @@ _NOUN = "the interposer"
 
 
 def build_interposer(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the library for the CUDA that torch is built for, built now if it is not in the cache.
+    """Return the library for the CUDA that torch is built for, built if it is not in the cache.
 
     See `harness.sim.native.build.build_libraries`. Raise BuildError.
     """

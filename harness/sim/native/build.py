@@ -52,7 +52,7 @@ class BuildRecipe:
 def build_libraries(
     recipe: BuildRecipe, progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """The folder with the recipe's libraries, built now if they are not in the cache.
+    """Return the folder with the recipe's libraries. Build them if they are not in the cache.
 
     If several processes call this at once, one builds and the others wait. `progress` gets lines about the progress; by
     default they go to stderr. Raise BuildError, with the first error lines of the compiler, if any.
@@ -120,17 +120,17 @@ def _key(recipe: BuildRecipe, sources: Mapping[str, bytes]) -> str:
 
 def read_sources(recipe: BuildRecipe) -> dict[str, bytes]:
     """Return the contents of all sources by their name below the root, in order. Raise BuildError if one is missing."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         for name in (_LISTS, *recipe.sources):
             path = recipe.root / name
             files = [path] if path.suffix else _files(path)
             if not files:
                 raise BuildError(f"no C++ sources of {recipe.noun} in {str(path)!r}: reinstall the harness")
-            found |= {file.relative_to(recipe.root).as_posix(): file.read_bytes() for file in files}
+            contents |= {file.relative_to(recipe.root).as_posix(): file.read_bytes() for file in files}
     except OSError as error:
         raise BuildError(f"cannot read {error.filename!r}, a source of {recipe.noun} ({error.strerror})") from None
-    return dict(sorted(found.items()))
+    return dict(sorted(contents.items()))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -170,11 +170,11 @@ class _Run:
 
 def format_ninja_step(text: str) -> str:
     """Return what a step of ninja does, by its description or by its output, such as "compiling core/queue.cpp"."""
-    if found := _OBJECT.search(text):
-        source = posixpath.normpath(posixpath.join(found[1] or "", found[2].replace("__/", "../")))
+    if match := _OBJECT.search(text):
+        source = posixpath.normpath(posixpath.join(match[1] or "", match[2].replace("__/", "../")))
         return f"compiling {_TOGETHER.sub(_MANY, source)}"
-    found = _LINKED.match(text)
-    return f"linking {posixpath.basename(found[1])}" if found else text
+    match = _LINKED.match(text)
+    return f"linking {posixpath.basename(match[1])}" if match else text
 
 
 def find_program(name: str, noun: str, environ: Mapping[str, str]) -> str:

@@ -48,17 +48,17 @@ def parse_fault_list(text: str) -> dict[str, str]:
 
     Raise ValueError for an invalid line or a duplicate.
     """
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("//"):
             continue
         entry = _ENTRY.fullmatch(line.strip())
-        if entry is None or entry[1] in found:
+        if entry is None or entry[1] in faults:
             raise ValueError(
                 f'line {number} of the list of faults is {line!r}: expected FAULT(name, "text") with a new name'
             )
-        found[entry[1]] = entry[2]
-    return found
+        faults[entry[1]] = entry[2]
+    return faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class Injection:
 
 def parse_injection(text: str, kind: DeviceKind | None = None) -> Injection:
     """Parse one injection into this kind of device, or into any. Raise InjectionError."""
-    found = _INJECTION.fullmatch(text.strip())
-    if found is None:
+    match = _INJECTION.fullmatch(text.strip())
+    if match is None:
         raise InjectionError(f"a fault as {_FORM}, not {text!r}")
-    name = found["name"]
-    known = {each for each_kind in ([kind] if kind else injectable_kinds()) for each in fault_catalogue(each_kind)}
-    if name not in known:
-        near = difflib.get_close_matches(name, sorted(known), n=1)
+    name = match["name"]
+    names = {fault for each_kind in ([kind] if kind else injectable_kinds()) for fault in fault_catalogue(each_kind)}
+    if name not in names:
+        near = difflib.get_close_matches(name, sorted(names), n=1)
         listing = f"'harness faults list{f' --device {kind}' if kind else ''}' lists all faults"
         advice = f"did you mean {near[0]!r}?" if near else listing
         raise InjectionError(f"the name of a fault{f' of {kind}' if kind else ''}, not {name!r}; {advice}")
-    return Injection(name, _probability(name, found["probability"]), _seed(name, found["seed"]))
+    return Injection(name, _probability(name, match["probability"]), _seed(name, match["seed"]))
 
 
 def parse_injections(text: str) -> tuple[Injection, ...]:

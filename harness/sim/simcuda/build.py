@@ -39,7 +39,7 @@ class SimcudaLibraries:
 
 
 def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> SimcudaLibraries:
-    """The libraries for this interpreter and its torch, built now if they are not in the cache.
+    """Return the libraries for this interpreter and its torch. Build them if they are not in the cache.
 
     See `harness.sim.native.build.build_libraries`. Raise BuildError, also for a folder that cannot be preloaded from.
     """

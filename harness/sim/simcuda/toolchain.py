@@ -48,18 +48,18 @@ def cuda_major() -> int:
 
     Raise BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
     """
-    found = software.torch_cuda_version()
-    if not isinstance(found.value, tuple):
+    detected = software.torch_cuda_version()
+    if not isinstance(detected.value, tuple):
         raise BuildError(
-            f"{NOUN} needs a CUDA build of torch, and {found.detail}: install one into an environment of its own, for "
-            "example with `pip install 'torch===2.13.0'` (PyPI's builds for Linux are CUDA builds; `===` keeps pip "
+            f"{NOUN} needs a CUDA build of torch, and {detected.detail}: install one into an environment of its own, "
+            "for example with `pip install 'torch===2.13.0'` (PyPI's builds for Linux are CUDA builds; `===` keeps pip "
             "from a `2.13.0+cpu` of another index); neither a GPU nor a driver is needed"
         )
-    known = _HEADERS["cupti.h"]
-    if found.value[0] not in known:
-        versions = " and ".join(map(str, known))
-        raise BuildError(f"torch is built for CUDA {found.value[0]}; {NOUN} exists for CUDA {versions}")
-    return found.value[0]
+    headers = _HEADERS["cupti.h"]
+    if detected.value[0] not in headers:
+        versions = " and ".join(map(str, headers))
+        raise BuildError(f"torch is built for CUDA {detected.value[0]}; {NOUN} exists for CUDA {versions}")
+    return detected.value[0]
 
 
 def find_simcuda_toolchains(
@@ -70,13 +70,13 @@ def find_simcuda_toolchains(
     Raise BuildError if something is missing.
     """
     major = cuda_major()
-    found = header_folders(major, sys.path if search is None else search)
-    folders = {f"CUDA_INCLUDE_{number}": folder for number, folder in enumerate(found)}
+    header_paths = header_folders(major, sys.path if search is None else search)
+    folders = {f"CUDA_INCLUDE_{number}": folder for number, folder in enumerate(header_paths)}
 
     def with_cuda(tools: Toolchain) -> Toolchain:
         return replace(
             tools,
-            identity=(*tools.identity, _identity(found)),
+            identity=(*tools.identity, _identity(header_paths)),
             variables={**tools.variables, "CUDA_MAJOR": str(major)},
             folders={**tools.folders, **folders},
         )
@@ -90,7 +90,7 @@ def find_simcuda_toolchains(
 
 def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
     """Return the folders with the headers of that CUDA. Raise BuildError with the name of the wheel that is missing."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for header, wheels in _HEADERS.items():
         folder, wheel = wheels[major]
         places = [Path(entry) / folder for entry in search if (Path(entry) / folder / header).is_file()]
@@ -98,8 +98,8 @@ def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
             raise BuildError(
                 f"{NOUN} needs the header {header!r} of CUDA {major}, and no package has it: install {wheel}"
             )
-        found.append(places[0])
-    return tuple(dict.fromkeys(found))
+        folders.append(places[0])
+    return tuple(dict.fromkeys(folders))
 
 
 def _identity(folders: Sequence[Path]) -> str:

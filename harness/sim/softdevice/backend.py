@@ -177,12 +177,12 @@ def synchronize(device: DeviceLike = None) -> None:
 
 def failure(device: DeviceLike = None) -> str | None:
     """Return the sticky error of the device, or None. Does not use the device."""
-    found = _native.failure(_index(device))
-    return None if found is None else found[1]
+    sticky = _native.failure(_index(device))
+    return None if sticky is None else sticky[1]
 
 
 def loading_code() -> str:
-    """Python code that loads the devices into a new process with the environment of this one."""
+    """Return Python code that loads the devices into a new process with the environment of this one."""
     return f"from harness.sim.softdevice.loading import load\nload({str(loaded_library())!r})\n"
 
 

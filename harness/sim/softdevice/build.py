@@ -27,7 +27,7 @@ _NOUN = "the software device"
 
 
 def build_softdevice(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """The library for this interpreter and its torch, built now if it is not in the cache.
+    """Return the library for this interpreter and its torch. Build it if it is not in the cache.
 
     See `harness.sim.native.build.build_libraries`. Raise BuildError.
     """

@@ -40,10 +40,10 @@ def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tu
 def _visible(mask: str, every: list[Device]) -> tuple[Device, ...]:
     if not mask.strip():
         return ()
-    known = {name: device for device in every for name in (device.uuid, str(device.index))}
+    devices_by_name = {name: device for device in every for name in (device.uuid, str(device.index))}
     visible: list[Device] = []
     for entry in (part.strip() for part in mask.split(",")):
-        device = known.get(str(int(entry)) if re.fullmatch(r"\d{1,9}", entry, re.ASCII) else entry)
+        device = devices_by_name.get(str(int(entry)) if re.fullmatch(r"\d{1,9}", entry, re.ASCII) else entry)
         if device is None:
             last = len(every) - 1
             known_names = f"0 to {last}, or SOFT-0 to SOFT-{last}"
