@@ -85,12 +85,14 @@ def head(nodes: int, count: int) -> None:
     """One run; prints what it took."""
     from harness.tools.cluster.engine import Host
     from harness.tools.cluster.head import Head
-    from harness.tools.cluster.wanted import Wanted
+    from harness.tools.cluster.wanted import ClusterRequest
 
     own = (sys.executable, str(Path(__file__).resolve()))
     hosts = [Host(f"n{at}", (*own, "--node", f"n{at}", "--cases", str(count))) for at in range(nodes)]
     with tempfile.TemporaryDirectory() as folder:
-        wanted = Wanted((), ("harness",), "/", Path(folder), "r", silence=300.0, start_limit=300.0, second_looks=0)
+        wanted = ClusterRequest(
+            (), ("harness",), "/", Path(folder), "r", silence=300.0, start_limit=300.0, second_looks=0
+        )
         run = Head(wanted, hosts, lambda _: None)
         begun = time.monotonic()
         run.run()

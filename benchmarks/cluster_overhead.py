@@ -56,7 +56,7 @@ def cluster(folder: Path, cases: int, nodes: int) -> tuple[float, float, float]:
         status = subprocess.run(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
     if status:
         raise SystemExit(f"the cluster run ended with {status}:\n{(folder / 'run.out').read_text()[-4000:]}")
-    events = journal.read_run(folder / "run" / journal.FILE_NAME).events
+    events = journal.read_run_journal(folder / "run" / journal.FILE_NAME).events
     run = next(event.t for event in events if isinstance(event, RunStarted))
     first = min(event.t for event in events if isinstance(event, Start))
     last = max(event.t for event in events if isinstance(event, Finish))

@@ -56,7 +56,7 @@ def run(command: Sequence[str], run_dir: Path, *, has_all: bool = True) -> Run:
     path = run_dir / journal.FILE_NAME
     if not path.exists():
         raise SystemExit(f"{command[0]} left no journal:\n{run_dir.with_suffix('.out').read_text()[-4000:]}")
-    contents = journal.read_run(path)
+    contents = journal.read_run_journal(path)
     places = Counter(
         (event.host, ", ".join(event.devices) or "none")
         for event in contents.events

@@ -136,7 +136,7 @@ def run_lines(host: Host, run: int, cases: Sequence[str], *, old_tree: bool = Fa
     facts = {"argv": ["pytest", "suites/"], "seed": run, "isolation": "batch", "host": host.name, "pid": 4242}
     facts |= {"run_id": f"{run:02}-{host.name}", "fail_on_flaky": False, "rootdir": "/opt/conformance"}
     yield {"event": "run", "t": begun, "schema": SCHEMA, "devices": host.uuids, **facts, "identity": identity}
-    listed = {"count": len(ids), "hash": journal.digest(ids), "ids": ids}
+    listed = {"count": len(ids), "hash": journal.digest_of_ids(ids), "ids": ids}
     for worker in range(4):
         more = listed if not worker else {**listed, "ids": []}
         yield {"event": "collected", "t": begun + 1, "worker": f"gw{worker}", **more}
@@ -193,7 +193,7 @@ def write(folder: Path, machines: int, runs: int, cases: int) -> None:
         (run_dir / journal.FILE_NAME).write_text("\n".join(lines) + "\n")
         devices = [{"uuid": each, "kind": "cuda", "name": host.device, "index": n} for n, each in enumerate(host.uuids)]
         known = {"schema": environment.SCHEMA, "host": host.name, "driver": host.driver, "devices": devices}
-        environment.write(run_dir, {**known, "versions": {"torch": host.torch}})
+        environment.write_environment(run_dir, {**known, "versions": {"torch": host.torch}})
 
 
 class Peak:

@@ -45,7 +45,14 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
         "rootdir": "/",
     }
     yield {"event": "run", "t": begin, "schema": SCHEMA, "devices": _DEVICES, **facts}
-    yield {"event": "collected", "t": begin, "worker": "gw0", "count": cases, "hash": journal.digest(ids), "ids": ids}
+    yield {
+        "event": "collected",
+        "t": begin,
+        "worker": "gw0",
+        "count": cases,
+        "hash": journal.digest_of_ids(ids),
+        "ids": ids,
+    }
     clocks = [begin] * 4
     for case in ids:
         place = clocks.index(min(clocks))
@@ -68,10 +75,10 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
 
 def write_once(run_dir: Path) -> dict[str, float]:
     """Write the page in this process, which has done nothing before; returns the figures."""
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
-    path = report.write(run_dir, contents)
+    path = report.write_html_report(run_dir, contents)
     seconds = time.perf_counter() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
@@ -117,7 +124,7 @@ def draw(path: Path, repeats: int) -> dict[str, float]:
 def junit_once(run_dir: Path) -> dict[str, float]:
     """Write junit.xml as `harness report junit` does, from the journal, in this process."""
     begun = time.perf_counter()
-    written = junit.write(run_dir)
+    written = junit.write_junit(run_dir)
     return {"bytes": written.size, **_spent(begun)}
 
 
@@ -159,7 +166,7 @@ def html_figures(cases: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]
                 run_dir = Path(folder) / f"{number}-{red}"
                 run_dir.mkdir()
                 _write_journal(run_dir, events(number, red))
-                environment.write(run_dir, {"schema": environment.SCHEMA})
+                environment.write_environment(run_dir, {"schema": environment.SCHEMA})
                 found = _medians(["--write", str(run_dir)], repeats) | draw(run_dir / report.FILE_NAME, repeats)
                 yield {"cases": number, "red": red, **found}
                 shutil.rmtree(run_dir)

@@ -96,7 +96,7 @@ def recorded(run_dir: Path, shipped: Sequence[Path], total: float, cases: int) -
     names = {case: f"{case.partition('::')[0].removesuffix('.py').replace('/', '_')}" for case in kept}
     slow = None
     if shipped:
-        measured = slow_files.measured([History.of_runs([each]).seconds for each in shipped])
+        measured = slow_files.measured_slow_files([History.of_runs([each]).seconds for each in shipped])
         of_case = {f"{_SUITE}/test_{names[case]}.py": case.partition("::")[0] for case in kept}
         files = {name: measured.files[file] * scale for name, file in of_case.items() if file in measured.files}
         slow = SlowFiles(other=measured.other * scale, files=files)
@@ -133,7 +133,7 @@ def project(folder: Path, cases: Cases, marks: Sequence[tuple[int, bool]]) -> No
     (folder / "seconds.json").write_text(json.dumps(list(cases.seconds)))
     (folder / "marks.json").write_text(json.dumps(list(marks)))
     if cases.slow is not None:
-        (folder / "configs" / slow_files.FILE_NAME).write_text(slow_files.text(cases.slow))
+        (folder / "configs" / slow_files.FILE_NAME).write_text(slow_files.slow_files_text(cases.slow))
     numbers: dict[str, list[int]] = {}
     for number, file in enumerate(cases.files):
         numbers.setdefault(file, []).append(number)
@@ -145,7 +145,7 @@ def span(folder: Path, name: str, workers: int, *options: str, env: Mapping[str,
     """Run all cases; seconds from the first start of a case to the last end."""
     command = [sys.executable, "-m", "pytest", f"-n{workers}", "-q", "--leak-check=off", f"--results-dir={name}"]
     run([*command, "--no-health", *options], folder, output=folder / f"{name}.out", environment={**os.environ, **env})
-    events = journal.read_run(folder / name / journal.FILE_NAME).events
+    events = journal.read_run_journal(folder / name / journal.FILE_NAME).events
     begun = [event.t for event in events if isinstance(event, Start)]
     ended = [event.t for event in events if isinstance(event, Finish)]
     return max(ended) - min(begun)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from harness import fixtures
-from harness.backends import cuda
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
@@ -45,7 +44,7 @@ def pytest_load_initial_conftests(
 
         try:
             wanted = provider.provider_of(backend).provide().variables
-            if backend.faults_variable == cuda.INJECT:
+            if backend.interposed:
                 wanted = front.interposer_preload(
                     options.get_option(options.EarlyConfig(early_config), "inject"), wanted
                 )
@@ -68,7 +67,7 @@ def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
         backend = BACKENDS.get(options.get_option(config, "device"))
         inline = options.get_option(config, "isolation") == "none" or options.isolation_off_flag(config)
     except pytest.UsageError:
-        return None  # an invalid option is reported once it is known whether the session is ours
+        return None  # an invalid option is reported once it is known whether the session has cases
     return backend if backend is not None and backend.from_start and inline and not _runs_nothing(config) else None
 
 
@@ -88,8 +87,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    ours = bool(CaseScope.of(config).any or config.getini("harness_suites"))
-    if ours:  # an installed harness that is not active adds nothing to a session
+    concerned = bool(CaseScope.of(config).any or config.getini("harness_suites"))
+    if concerned:  # an installed harness that is not active adds nothing to a session
         fixtures.provide(config, foreign=CaseScope.of(config).all)
     if _in_zygote(config):
         return
@@ -99,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
         return
-    if ours and not CaseScope.of(config).all:
+    if concerned and not CaseScope.of(config).all:
         config.pluginmanager.register(IgnoredMarksPlugin(), "harness-ignored-marks")
     if not CaseScope.of(config).any:
         return
@@ -157,7 +156,7 @@ def _configure_controller(config: pytest.Config) -> None:
     late = functools.partial(hooks.show_late, config)
     leased = run.leases.take("main")
     worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail)
-    worker_hooks.register(config, worker, run.signals.heeded)
+    worker_hooks.register(config, worker, run.signals.handled)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

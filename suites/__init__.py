@@ -1,1 +1,1 @@
-"""The conformance cases, one folder a suite."""
+"""The conformance cases, one folder per suite."""

@@ -1,8 +1,8 @@
-"""The names of torch, undocumented, that cases about compiled backward passes depend on. Nothing else reaches for one.
+"""The undocumented torch names used for compiled backward passes. No other module looks one up.
 
-Compiled autograd's documented switch is `torch._dynamo.config.compiled_autograd`, which acts through `torch.compile`
-alone. To capture one backward pass and look at what was captured, a context manager is needed that has been renamed
-once; how often it captured is told by a counter only. A release that lacks a name makes the case *skipped*, with the
+Compiled autograd's documented switch, `torch._dynamo.config.compiled_autograd`, only acts through `torch.compile`.
+Capturing a single backward pass for inspection needs a context manager that has been renamed once; the number of
+captures is only available from a counter. A case that needs a name that the torch release lacks is skipped, with the
 name in the reason.
 """
 
@@ -20,7 +20,7 @@ import torch._dynamo
 
 from suites.reaching import reach
 
-#: What runs a captured backward pass, and what makes it of the graph.
+#: What runs a captured backward pass, and the function that creates it from the graph.
 Compiled: TypeAlias = Callable[..., Any]
 Compiler: TypeAlias = Callable[[torch.fx.GraphModule], Compiled]
 
@@ -28,19 +28,18 @@ _OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
     (r"The \.grad attribute of a Tensor that is not a leaf", UserWarning),
     (r"`torch\.jit\.", Warning),
     (r"The CUDA Graph is empty", UserWarning),
-    (r"TensorFloat32 tensor cores", UserWarning),  # inductor's advice on every GPU that has them
+    (r"TensorFloat32 tensor cores", UserWarning),  # inductor's advice on every GPU that supports it
     (r"<class 'torch\.autograd\.function\.Function'> should not", DeprecationWarning),
 )
 
 
 @contextmanager
 def compiler_unheard() -> Iterator[None]:
-    """A block without warnings that torch gives only itself.
+    """A block without the warnings that torch's compiler causes itself.
 
-    Of gradients that it reads while it traces, which it only hides from being shown; of old functions in modules that
-    inductor imports when it first compiles; of a function that it instantiates to stand for one that breaks the graph;
-    of the graph without nodes by which the trees of CUDA graphs keep their pool, which it only hides as well. A filter
-    that makes errors of warnings, as that of this project does, would make them failures of the compiler.
+    They are about gradients that it reads while tracing, old functions in modules that inductor imports, a function
+    that it instantiates in place of one that breaks the graph, and the empty graph with which CUDA graph trees keep
+    their pool. A filter that turns warnings into errors, as this project's does, would make them compiler failures.
     """
     with warnings.catch_warnings():
         for message, category in _OF_THE_COMPILER:
@@ -49,10 +48,10 @@ def compiler_unheard() -> Iterator[None]:
 
 
 def reset_compiler() -> None:
-    """Make the compiler forget all that it has seen.
+    """Reset the compiler's state.
 
-    Where there is CUDA, this imports inductor (for the trees of CUDA graphs, which it resets too), and with it the
-    modules whose warnings `compiler_unheard` leaves out.
+    With CUDA, this imports inductor (for the CUDA graph trees, which it resets too), and with it the modules whose
+    warnings `compiler_unheard` ignores.
     """
     with compiler_unheard():
         torch.compiler.reset()
@@ -60,16 +59,16 @@ def reset_compiler() -> None:
 
 @contextmanager
 def enable(compile_graph: Compiler, *, any_size: bool = True) -> Iterator[None]:
-    """A context in which each new backward pass is captured as a graph, and run as what `compile_graph` makes of it.
+    """A context in which each new backward pass is captured as a graph, and run as compiled by `compile_graph`.
 
-    It is captured for any size; without `any_size` for its own, and for any when another size has come.
+    The capture is for any size; without `any_size`, it is for its own size first, and dynamic once another size occurs.
     """
     with compiler_unheard(), reach("torch._dynamo.compiled_autograd._enable")(compile_graph, dynamic=any_size):
         yield
 
 
 def disable() -> AbstractContextManager[None]:
-    """A context in which backward passes are not captured, whatever is around it."""
+    """A context in which backward passes are not captured, even within `enable`."""
     context: AbstractContextManager[None] = reach("torch._dynamo.compiled_autograd._disable")()
     return context
 
@@ -88,26 +87,26 @@ def config(**settings: Any) -> AbstractContextManager[None]:
 
 def inductor_config(settings: dict[str, Any]) -> AbstractContextManager[None]:
     """A context in which `torch._inductor.config` has these settings."""
-    import torch._inductor.config as inductor  # a second, which most cases do without
+    import torch._inductor.config as inductor  # takes a second, and most cases do not need it
 
     context: AbstractContextManager[None] = inductor.patch(settings)
     return context
 
 
 def counter(group: str, name: str) -> int:
-    """What one of the compiler's counters stands at: passes captured, graphs that CUDA graphs skipped, …"""
+    """The value of one of the compiler's counters, such as captured passes or graphs skipped by CUDA graphs."""
     found: int = reach("torch._dynamo.utils.counters")[group][name]
     return found
 
 
 def back_end(name: str) -> Callable[..., Any]:
-    """The function that stands behind a back end of `torch.compile`: graph and examples in, something to call out."""
+    """The function of a `torch.compile` backend, from graph and example inputs to a callable."""
     found: Callable[..., Any] = reach("torch._dynamo.lookup_backend")(name)
     return found
 
 
 def steal(graph: torch.fx.GraphModule, names: list[str]) -> None:
-    """Tell the compiler that the graph may empty these of its arguments, lists, so that what they hold can go early."""
+    """Declare that the graph may empty these list arguments, so that their contents can be freed early."""
     reach("torch._dynamo.utils.set_locals_to_steal")(graph, names)
 
 
@@ -117,12 +116,12 @@ def is_accumulation(node: torch.fx.Node) -> bool:
 
 
 def queue_callback(callback: Callable[[], None]) -> None:
-    """Have the engine call this when the backward pass that runs now has ended."""
+    """Queue a callback for the end of the current backward pass."""
     reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)
 
 
 class Watch:
-    """Whether the memory of a tensor is still there; holds neither the tensor nor its memory."""
+    """Whether a tensor's memory still exists. Keeps neither the tensor nor its memory alive."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         import torch.multiprocessing.reductions as reductions
@@ -135,7 +134,7 @@ class Watch:
 
 
 def higher_order(name: str) -> Callable[..., Any]:
-    """An operator that takes functions, and that torch has no public name for."""
+    """A higher-order operator without a public name in torch."""
     importlib.import_module("torch._higher_order_ops")
     found: Callable[..., Any] = reach(f"torch._higher_order_ops.{name}")
     return found
@@ -143,10 +142,10 @@ def higher_order(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def log_switched_on(artifact: str) -> Iterator[logging.Logger]:
-    """A block in which an artifact of compiled autograd is logged; gives its logger.
+    """A block in which an artifact of compiled autograd is logged; yields its logger.
 
-    torch changes levels, handlers and propagation of many loggers when a log is switched on, and again when it is
-    switched off, which leaves them otherwise than they were: so they are put back here.
+    torch changes levels, handlers and propagation of many loggers when it switches a log on and off, and does not
+    restore them, so they are restored here.
     """
     switch = reach("torch._logging.set_logs")
     state = reach("torch._logging._internal.log_state")

@@ -1,9 +1,9 @@
-"""Backward passes captured by compiled autograd, run beside those of the engine, and counted.
+"""Backward passes captured by compiled autograd, compared with the engine's and counted.
 
-A *capture* is a backward pass that was traced, because none like it had been seen; a *compile* is a graph that the back
-end was given while captured passes ran, one a capture and dynamic shape unless something breaks the graph.
+A *capture* is the trace of a backward pass for which no equivalent one was cached; a *compile* is a graph passed to the
+backend while captured passes ran, one per capture and dynamic shape unless something breaks the graph.
 
-Whoever comes here gets a compiler that has seen nothing, and leaves one behind that has seen nothing.
+Every user of this module starts with a reset compiler and leaves a reset compiler behind.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ import torch
 
 from . import _torch_private_compiled as private
 
-#: Why cases that come here are marked with `keeps`: seen with torch 2.11 to 2.13, after each reset and collection.
-KEEPS = "each capture keeps its graph and some fake tensors for good, as each graph compiled for any size does"
-#: How much at most: twice to three times what was seen in a repetition (213 tensors; 1.7 MiB of malloc memory, 8 MiB of
-#: address space, 49,000 blocks of Python's allocator; 4.5 KiB of a device, by what a capture is traced with and by
-#: checks for NaN). Threads, descriptors and all else does not grow.
+#: The reason for the `keeps` marker of cases that use this module: seen with torch 2.11 to 2.13, after each reset and
+#: collection.
+KEEPS = "each capture keeps its graph and some fake tensors permanently, as does each graph compiled for dynamic sizes"
+#: Upper bounds: two to three times the maximum seen per repetition (213 tensors; 1.7 MiB of malloc memory, 8 MiB of
+#: address space, 49,000 blocks of Python's allocator; 4.5 KiB of a device, by the inputs of captures and by NaN
+#: checks). Threads, descriptors and everything else do not grow.
 KEPT = {"tensors": 600, "host": "20MiB", "device": "16KiB"}
 
-#: The row of suites that PyTorch runs again under compiled autograd, besides those of autograd itself.
+#: The inventory row of the suites that PyTorch also runs under compiled autograd, other than those of autograd itself.
 WRAPPED_SUITES = (
     "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
     "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
 )
 
-#: What both runs of a comparison begin with.
+#: The seed of both runs of a comparison.
 SEED = 4711
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many backward passes were captured, and how many graphs the back end compiled of them."""
+    """The number of captured backward passes, and of graphs that the backend compiled for them."""
 
     captures: int
     compiles: int
@@ -44,11 +45,11 @@ class Counts:
 
 @dataclass
 class Recording:
-    """What happens in a `compiled_backward` block, while it happens and afterwards."""
+    """The record of a `compiled_backward` block, during it and afterwards."""
 
-    #: The captured passes, in order, before anything compiled them.
+    #: The captured passes, in order, before compilation.
     graphs: list[torch.fx.GraphModule] = field(default_factory=list)
-    #: What the back end was given, in order: whole passes, or pieces of them where a graph was broken.
+    #: The graphs passed to the backend, in order: whole passes, or parts of them after graph breaks.
     pieces: list[torch.fx.GraphModule] = field(default_factory=list)
 
     @property
@@ -66,7 +67,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Within:
-    """How far a compiled result may be from the eager one, and why it is not the same."""
+    """The tolerance of a compiled result relative to the eager one, and the reason for it."""
 
     relative: float
     absolute: float
@@ -78,16 +79,16 @@ EXACTLY = Within(0.0, 0.0, "the same operations run in the same order")
 
 @dataclass
 class _Given:
-    """A function given to torch, which keeps it for good: `compiled_autograd/test_contexts.py` has a case for that.
+    """A function passed to torch, which keeps it permanently: `compiled_autograd/test_contexts.py` has a case for that.
 
-    `function` is taken back in the end. Otherwise torch would keep graphs, and tensors on the device that they were
-    traced with, and a leak of the case itself would not be seen among them.
+    `function` is removed at the end. Otherwise torch would keep graphs, and the device tensors they were traced with,
+    which would hide a leak of the case itself.
     """
 
     function: Callable[..., Any] | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        assert self.function is not None, "torch called back after a reset of the compiler"
+        assert self.function is not None, "torch called the function after a reset of the compiler"
         return self.function(*args, **kwargs)
 
 
@@ -127,9 +128,9 @@ def compiled_backward(
 
 @contextmanager
 def compiling_backward() -> Iterator[Callable[[], int]]:
-    """What is given to `torch.compile` in the block has its backward passes captured too: the documented switch.
+    """Capture also the backward passes of functions compiled by `torch.compile` in the block, by the documented switch.
 
-    Yields what tells how many were captured so far. The compiler is reset before and after.
+    Yields a function that returns the number of captures so far. The compiler is reset before and after.
     """
     private.reset_compiler()
     before = captured()
@@ -141,7 +142,7 @@ def compiling_backward() -> Iterator[Callable[[], int]]:
 
 
 def captured() -> int:
-    """How many backward passes this process has captured. Others may reset it: take differences."""
+    """The number of captures in this process. Other code may reset it, so use differences."""
     return private.counter("compiled_autograd", "captures")
 
 
@@ -153,11 +154,11 @@ def compare(
     fullgraph: bool = True,
     within: Within = EXACTLY,
 ) -> Counts:
-    """Run `work` with the engine and with compiled autograd, from the same seed; what it yields must agree.
+    """Run `work` with the engine and with compiled autograd, from the same seed; the yielded values must agree.
 
-    `work` makes all that it works on, and yields tensors and plain values: copied when yielded, so that what is changed
-    in place later is compared as it was. Returns what was captured and compiled in the second run, which must be
-    something. Raises AssertionError, with the place, where the two differ.
+    `work` creates all of its inputs, and yields tensors and plain values, which are copied when yielded, so that later
+    in-place changes do not matter. Returns the counts of the second run, which must capture something. Raises
+    AssertionError with the position if the values differ.
     """
     with private.compiler_unheard():
         expected = run(work)
@@ -169,15 +170,15 @@ def compare(
 
 
 def run(work: Callable[[], Iterable[object]]) -> list[object]:
-    """What `work` yields, copied, from the seed that a comparison begins with; there must be something."""
+    """Copies of the values that `work` yields from the comparison's seed; there must be at least one."""
     torch.manual_seed(SEED)
     values = [copied(value) for value in work()]
-    assert values, "nothing was yielded, so nothing would be compared"
+    assert values, "nothing was yielded, so there is nothing to compare"
     return values
 
 
 def copied(value: object) -> object:
-    """The value as it is now: tensors without their history, and what lists and tuples hold, are copied."""
+    """A copy of the value: tensors without their graph, and the contents of lists and tuples."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, list | tuple):
@@ -186,7 +187,7 @@ def copied(value: object) -> object:
 
 
 def assert_same(expected: Sequence[object], actual: Sequence[object], within: Within = EXACTLY) -> None:
-    """That two lists of what was yielded agree: tensors in type, device, layout, shape and values, others by `==`."""
+    """Check that yielded values agree: tensors in dtype, device, layout, shape and values, others by `==`."""
     assert len(actual) == len(expected), (
         f"{len(actual)} values were yielded under compiled autograd, not {len(expected)}"
     )

@@ -1,4 +1,4 @@
-"""The first profile of a process, which decides what later ones can record."""
+"""The first profile of a process, which determines what later profiles can record."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 @functools.cache
 def take_first_profile() -> None:
-    """Once in a process, before any other profile: one of the device too, where torch has CUDA.
+    """Take one profile before all others in a process, including the device if torch has CUDA.
 
-    If the first profile of a process has the host alone, no later one has anything of the device: since torch 2.13 that
-    profile tells Kineto once and for all to do without (https://github.com/pytorch/pytorch/pull/186036).
+    If the first profile of a process is for the CPU only, later ones record no device events: since torch 2.13 it makes
+    Kineto ignore the device permanently (https://github.com/pytorch/pytorch/pull/186036).
     """
-    import torch  # here, since conftests import this file, and supervisors must not import torch
+    import torch  # imported here, because conftests import this file, and supervisors must not import torch
     from torch.profiler import ProfilerActivity, profile
 
     if torch.cuda.is_available():
@@ -25,5 +25,5 @@ def take_first_profile() -> None:
 
 @pytest.fixture(autouse=True)
 def _first_profile() -> None:
-    """Cases may run in any order, in one process."""
+    """Take the first profile before each case, because cases may run in any order in one process."""
     take_first_profile()

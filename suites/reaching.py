@@ -1,7 +1,7 @@
-"""Names of torch that nothing promises, by their dotted paths; what suites make of them is in `_torch_private*.py`.
+"""Look-ups of torch's private names by their dotted paths; the suites use them in `_torch_private*.py`.
 
-A release, or a build, that lacks a name makes the case *skipped*, with the name in the reason, not failed: a contract
-is what torch does, not where it keeps it.
+A case that needs a name that the torch release or build lacks is skipped, with the name in the reason: the behavior of
+torch is under test, not where it keeps its names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 
 def reach(path: str) -> Any:
-    """The object at an absolute path, such as `torch.cuda._memory_viz.trace_plot`; modules on the way are imported.
+    """The object at an absolute path, such as `torch.cuda._memory_viz.trace_plot`; imports modules on the way.
 
-    Skips the case, with the path in the reason, if torch has no such name, or its module needs another package.
+    Skips the case, with the path in the reason, if torch has no such name or its module needs another package.
     """
     found: Any = torch
     reached, *steps = path.split(".")
@@ -26,7 +26,7 @@ def reach(path: str) -> Any:
         if not hasattr(found, step):
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # what torch's own modules use is torch's affair
+                    warnings.simplefilter("ignore")  # warnings about torch's own imports are not under test
                     importlib.import_module(reached)
             except ImportError as error:
                 if error.name and not error.name.startswith("torch"):
@@ -37,7 +37,7 @@ def reach(path: str) -> Any:
 
 
 def below(value: object, path: str) -> Any:
-    """The attribute at a dotted path below an object of torch's; skips the case if there is none."""
+    """The attribute at a dotted path below an object of torch; skips the case if it does not exist."""
     found: Any = value
     for step in path.split("."):
         try:

@@ -25,7 +25,7 @@ from harness.journal.finding_kinds import KINDS
 from harness.journal.ledger import Ledger
 from harness.reporting import terminal
 from harness.tools.cluster import run as cluster_run
-from harness.tools.cluster.record import RunRecord, SessionLines
+from harness.tools.cluster.record import ClusterRecord, SessionLines
 from harness.tools.evidence import manifest, record, verify
 from tests.reporting import build
 
@@ -49,7 +49,7 @@ def lines(shard: str = "", *, green: bool = False) -> list[build.Line]:
     """A run with every verdict and every kind of finding; if `green`, one in which all cases have passed."""
     on: dict[str, Any] = {"devices": [GPU]}
     ids = list(CASES.values())
-    selection: dict[str, Any] = {"selection": journal.digest(sorted(ids)), "selected": ids} if shard else {}
+    selection: dict[str, Any] = {"selection": journal.digest_of_ids(sorted(ids)), "selected": ids} if shard else {}
     head = [
         build.run(devices=[GPU], shard=shard, run_id="green" if green else "red"),
         build.collected(*ids, **selection),
@@ -154,17 +154,17 @@ def summary_and_annotations(red: Path, _: Path, out: Path) -> str:
 def evidence(red: Path, _: Path, __: Path) -> str:
     """The manifest of an archive, and what verifying it prints."""
     files = {name: (red / name).read_bytes() for name in (journal.FILE_NAME, "environment.json")}
-    known = record.read(files, red)
-    made = manifest.make(manifest.summary(known, complete=True), {}, {})
-    verified = "\n".join(verify.lines(known, made))
+    known = record.read_record(files, red)
+    made = manifest.make_manifest(manifest.summary_of(known, complete=True), {}, {})
+    verified = "\n".join(verify.verification_lines(known, made))
     assert f"{len(KINDS)} findings" in verified
-    return manifest.to_bytes(made).decode() + verified
+    return manifest.manifest_bytes(made).decode() + verified
 
 
 def cluster(red: Path, _: Path, out: Path) -> str:
     """What the head writes down of a node's lines, and what it prints at the end."""
-    contents = journal.read_run(red / journal.FILE_NAME)
-    made = RunRecord(out)
+    contents = journal.read_run_journal(red / journal.FILE_NAME)
+    made = ClusterRecord(out)
     session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)), lines()[0])
     made.begin(session, run_id="c", argv=[], devices=[GPU])
     raw = [json.loads(line) for line in (red / journal.FILE_NAME).read_text().splitlines()]
@@ -174,15 +174,17 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     assert made.findings == len(KINDS)
     made.close()
     said: list[str] = []
-    assert cluster_run.report(out, interrupted=False, seconds=1.0, say=said.append) == EXIT_RED
-    kept = [event for event in journal.read_run(out / journal.FILE_NAME).events if isinstance(event, Finding)]
+    assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, say=said.append) == EXIT_RED
+    kept = [event for event in journal.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
     assert [each.reproduce for each in kept][: len(KINDS)] == [f"pytest the-{kind}" for kind in KINDS]
     return "\n".join(said)
 
 
 def summary(red: Path, _: Path, __: Path) -> str:
     """What a run prints at its end."""
-    found = terminal.summary(Ledger.from_journal(journal.read_run(red / journal.FILE_NAME)), red, blocks=False)
+    found = terminal.terminal_summary(
+        Ledger.from_journal(journal.read_run_journal(red / journal.FILE_NAME)), red, blocks=False
+    )
     assert found[0].endswith(f"; {len(KINDS)} findings")
     return "\n".join(found)
 
@@ -223,6 +225,7 @@ OTHERS = {
     "durations": "durations of cases",
     "faults list": "no run",
     "faults run": "the red cases of its own runs: a fault that no case notices is not caught by a finding",
+    "import": "results of other tools",
     "kit": "no run",
     "matrix plan": "no run",
     "mutate list": "no run",
@@ -268,7 +271,7 @@ def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[str]:
 
 # ---- the kinds ----
 
-_MAKERS = {"add_finding", "_add_finding", "_finding", "finding", "ConfigProblem", "Fault"}
+_MAKERS = {"add_finding", "_add_finding", "_finding", "finding", "ConfigProblem", "WaiverFault"}
 
 
 def kinds_in(path: Path) -> Iterator[str]:

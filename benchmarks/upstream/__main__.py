@@ -201,7 +201,7 @@ def _cases(file: File, results: Path) -> Iterator[table.Case]:
 
 def _torch(run: Path) -> Version:
     """The torch of a run, from its environment file."""
-    versions = (environment.read(run) or {}).get("versions")
+    versions = (environment.read_environment(run) or {}).get("versions")
     found = versions.get("torch") if isinstance(versions, dict) else None
     try:
         return Version(str(found))

@@ -33,6 +33,9 @@ class Backend:
     Facts:
 
     - `kind` names it; `torch_type` is the type of its `torch.device`.
+    - `inventory`: the function that lists the devices of this kind, as ``module:function``. It takes the environment,
+      returns an `Inventory`, and raises HarnessError if a run with ``--device=kind`` cannot have such a device.
+    - `noun`: what a sentence calls the devices. `device_name`: the name of each device of this kind, if they share one.
     - `label`: what reports call the device, so that its results are not mistaken for results on a GPU. Empty for a GPU.
     - `no_gpu`: why it lacks what only a GPU has. Empty for a GPU.
     - `uuid_prefixes`: how the UUIDs of its devices begin.
@@ -44,7 +47,8 @@ class Backend:
     - `provider`: of a software device, the module that builds and loads it (`harness.sim.native.provider`).
     - `from_start`: it must be in a process from its start on, or from before an import of torch.
     - `faults`: the list of the faults that can be injected, relative to the folder of the package; empty if there are
-      none. `faults_variable` has the injections of a process, separated by semicolons.
+      none. `faults_variable` has the injections of a process, separated by semicolons. `interposed`: the interposer
+      injects them, a library that must be in a process from its start.
     - `implied`: the conditions that hold on a machine of this kind, beside those that it declares.
 
     Functions:
@@ -70,6 +74,8 @@ class Backend:
 
     kind: DeviceKind
     torch_type: str
+    inventory: str
+    noun: str
     label: str
     no_gpu: str
     uuid_prefixes: tuple[str, ...]
@@ -82,6 +88,8 @@ class Backend:
     from_start: bool = False
     faults: str = ""
     faults_variable: str = ""
+    interposed: bool = False
+    device_name: str = ""
     implied: Mapping[str, Any] = field(default_factory=dict)
     in_use: Callable[[], bool] = lambda: False
     is_initialized: Callable[[ModuleType], bool] = lambda _: False

@@ -7,6 +7,8 @@ from harness.backends.backend import Backend
 BACKEND = Backend(
     kind="cpu",
     torch_type="cpu",
+    inventory="harness.devices.inventory:cpu_inventory",
+    noun="the CPU",
     label="CPU",
     no_gpu="the device is the cpu",
     uuid_prefixes=("cpu",),

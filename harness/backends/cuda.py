@@ -104,6 +104,8 @@ def is_initialized(torch: ModuleType) -> bool:
 BACKEND = Backend(
     kind="cuda",
     torch_type="cuda",
+    inventory="harness.devices.inventory:gpu_inventory",
+    noun="GPUs",
     label="",
     no_gpu="",
     uuid_prefixes=("GPU-", "MIG-", "nvml:"),
@@ -112,6 +114,7 @@ BACKEND = Backend(
     hardware=True,
     faults=FAULTS,
     faults_variable=INJECT,
+    interposed=True,
     implied={"silicon": True},
     is_initialized=is_initialized,
     device_count=lambda torch: int(torch.cuda.device_count()),

@@ -31,6 +31,9 @@ def _in_use() -> bool:
 BACKEND = Backend(
     kind="simcuda",
     torch_type=cuda.BACKEND.torch_type,
+    inventory="harness.sim.simcuda.machine:buildable_inventory",
+    noun="the simulated CUDA",
+    device_name=NAME,
     label="simulated CUDA (no GPU)",
     no_gpu="",
     uuid_prefixes=("GPU-51ed0000-0000-4000-8000-",),
@@ -41,6 +44,7 @@ BACKEND = Backend(
     from_start=True,
     faults=cuda.FAULTS,
     faults_variable=cuda.INJECT,
+    interposed=True,
     implied={"accelerator": True, "silicon": False},
     in_use=_in_use,
     is_initialized=is_initialized,

@@ -62,6 +62,8 @@ def _faults_struck(torch: ModuleType) -> Mapping[str, int]:
 BACKEND = Backend(
     kind="soft",
     torch_type="soft",
+    inventory="harness.sim.softdevice.machine:inventory",
+    noun="the software device",
     label="soft (software device)",
     no_gpu="the device is a software device",
     uuid_prefixes=("SOFT-",),

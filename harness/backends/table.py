@@ -11,6 +11,8 @@ from harness.backends.backend import Backend, DeviceKind
 BACKENDS: Mapping[DeviceKind, Backend] = {
     each.kind: each for each in (cuda.BACKEND, simcuda.BACKEND, soft.BACKEND, cpu.BACKEND)
 }
+#: The device into which faults are injected if none is named: every machine has it.
+FAULTY_BY_DEFAULT = soft.BACKEND
 #: All environment variables that decide, together with the machine, which devices a process has.
 DEVICE_VARIABLES = tuple(
     dict.fromkeys(name for each in BACKENDS.values() for name in (each.mask, *each.variables) if name is not None)

@@ -26,7 +26,7 @@ class CatalogError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogEntry:
     """One case. `line` counts from 1 and is None if pytest does not know it. `timeout` is in seconds.
 
     `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
@@ -48,7 +48,7 @@ class Entry:
         return tuple(str(row) for row in self.covers if str(row).endswith("::*"))
 
 
-def catalog(paths: Sequence[str]) -> list[Entry]:
+def collect_catalog(paths: Sequence[str]) -> list[CatalogEntry]:
     """Every case under `paths` (folders, files or node ids), in collection order, including deselected cases.
 
     Imports the cases' modules into this process. If the collection fails, pytest's output goes to stderr.
@@ -71,26 +71,26 @@ def catalog(paths: Sequence[str]) -> list[Entry]:
     return collector.entries
 
 
-def as_json(entries: Sequence[Entry]) -> str:
+def catalog_json(entries: Sequence[CatalogEntry]) -> str:
     """The entries as a JSON array of objects. A mark's argument that JSON cannot hold is written as its repr."""
     values = [{**asdict(entry), "partial": entry.partial} for entry in entries]
     return json.dumps(values, indent=2, default=repr)
 
 
-def covered_in_part(entries: Sequence[Entry]) -> Mapping[str, int]:
+def covered_in_part(entries: Sequence[CatalogEntry]) -> Mapping[str, int]:
     """By row that names a whole upstream suite, the number of cases that cover a part of it."""
     return Counter(row for entry in entries for row in dict.fromkeys(entry.partial))
 
 
 class _Collector:
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[CatalogEntry] = []
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         file, line, _ = item.location
         timeout = item.get_closest_marker("timeout")
         self.entries.append(
-            Entry(
+            CatalogEntry(
                 id=escape_invalid_xml(item.nodeid),
                 suite=escape_invalid_xml(suite_of(item.nodeid)),
                 file=escape_invalid_xml(str(file)),

@@ -20,7 +20,7 @@ class CatalogFileError(HarnessError):
 _KIND = FileKind("catalogue", f"give the output of {_WRITTEN!r}", CatalogFileError, 256 << 20)
 
 
-class Listed(BaseModel):
+class CatalogFileEntry(BaseModel):
     """One case, as far as it is read again."""
 
     model_config = ConfigDict(frozen=True)
@@ -29,11 +29,11 @@ class Listed(BaseModel):
     requires: tuple[dict[str, Any], ...]
 
 
-def read(path: Path) -> list[Listed]:
+def read_catalog(path: Path) -> list[CatalogFileEntry]:
     """The cases of a catalogue, in its order. Raises CatalogFileError."""
     data = _KIND.read(path)
     try:
-        return TypeAdapter(list[Listed]).validate_json(data)
+        return TypeAdapter(list[CatalogFileEntry]).validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.catalog.catalog import Entry
+from harness.catalog.catalog import CatalogEntry
 from harness.core.text import format_count
 
 _MOST_REQUIREMENTS = 4
@@ -23,9 +23,9 @@ reasons (in quotes) that cases give.
 """
 
 
-def page(entries: Sequence[Entry], root: Path) -> str:
+def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
     """The page of these cases. `root`: the folder that their files are relative to."""
-    by_suite: dict[str, dict[str, list[Entry]]] = {}
+    by_suite: dict[str, dict[str, list[CatalogEntry]]] = {}
     for entry in entries:
         by_suite.setdefault(entry.suite, {}).setdefault(entry.file, []).append(entry)
     lines = [_HEADER, f"{format_count(len(entries), 'case')} in {format_count(len(by_suite), 'suite')}.", ""]
@@ -96,15 +96,15 @@ def _first_paragraph(docstring: str | None) -> str:
     return " ".join((docstring or "").partition("\n\n")[0].split())
 
 
-def _requirements(cases: Sequence[Entry]) -> str:
+def _requirements(cases: Sequence[CatalogEntry]) -> str:
     """What cases of a file require, the commonest first."""
-    marks = [dict.fromkeys(tuple(mark.items()) for mark in _plain(case)) for case in cases]
+    marks = [dict.fromkeys(tuple(mark.items()) for mark in _marks_as_text(case)) for case in cases]
     found = Counter(f"{name}={value}" for each in marks for mark in each for name, value in mark)
     named = [f"`{text}`" for text, _ in found.most_common(_MOST_REQUIREMENTS)]
     return ", ".join(named) + (", …" if len(found) > _MOST_REQUIREMENTS else "")
 
 
-def _plain(case: Entry) -> list[dict[str, str]]:
+def _marks_as_text(case: CatalogEntry) -> list[dict[str, str]]:
     return [{name: str(value) for name, value in mark.items()} for mark in case.requires]
 
 

@@ -1,4 +1,4 @@
-"""The console on which commands print."""
+"""The console that commands print to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _UNLIMITED = 100_000  # columns
 
 
 def make_console() -> Console:
-    """A console that prints texts as they are. In a file or a pipe, each row of a table is one line of any length.
+    """Return a console that prints text unchanged.
 
-    ``$COLUMNS`` sets another width.
+    In a file or a pipe, each table row is one line of any length. ``$COLUMNS`` sets another width, in columns.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""``harness diff``: what changed between runs."""
+"""``harness diff``: compare runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from harness.core.outcome import EXIT_RED
 
 
 class DiffError(HarnessError):
-    """The directories cannot be compared with each other."""
+    """The directories cannot be compared."""
 
 
 class Form(StrEnum):
-    """How a comparison is printed."""
+    """The output format of a comparison."""
 
     TEXT = "text"
     JSON = "json"
@@ -28,25 +28,26 @@ class Form(StrEnum):
 def diff(
     run_dirs: Annotated[
         list[Path],
-        typer.Argument(metavar="BASELINE... NEW", help="Run directories, the oldest first. The last is the new run."),
+        typer.Argument(metavar="BASELINE... NEW", help="Run directories, oldest first. The last one is the new run."),
     ],
     form: Annotated[Form, typer.Option("--format", help="text, json, or markdown (for a job summary).")] = Form.TEXT,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="New flakes, newly gated, missing and slower cases are regressions, too."),
+        typer.Option("--strict", help="Count new flakes, newly gated, missing and slower cases as regressions too."),
     ] = False,
 ) -> None:
-    """Compare a run with one or more earlier ones: regressions, new findings and flakes, gated, missing, slower cases.
+    """Compare a run with one or more earlier runs: regressions, new findings and flakes, gated, missing and slower
+    cases.
 
-    Differences of machine and software come first. With several runs in the baseline, a case that was red in some of
-    them is told with the number of runs: "red in 0 of 30 runs, now failed". A case is slower only if its durations over
-    many repetitions say so (--repeat, or many runs).
+    The output begins with differences of machine and software. If the baseline has several runs, a case that was red in
+    some of them is reported with counts: "red in 0 of 30 runs, now failed". A case counts as slower only if many
+    repetitions show it (--repeat, or many runs).
 
-    Findings are compared as cases are: two are the same if their kind is, and their text but for the numbers in it, or
-    one of their cases. A run that is red for no case and no finding is told, too.
+    Two findings are the same if they have the same kind and either the same text, apart from numbers, or a case in
+    common. The command also reports a run that is red without a red case or a finding.
 
-    Exit status: 0 without a regression, 1 with one, with a case that has no verdict now, or with a finding that not
-    every run of the baseline has, 4 if a directory is not that of a run or too few are given.
+    Exit status: 0 no regression; 1 a regression, a case that has no verdict now, or a finding that some run of the
+    baseline lacks; 4 a directory has no run, or fewer than two directories are given.
     """
     from harness.journal import record
     from harness.tools.diff import comparison
@@ -56,12 +57,12 @@ def diff(
         raise DiffError(f"{str(run_dirs[0])!r} alone cannot be compared: give a baseline and a new run, or more runs")
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
         raise DiffError("a run cannot be compared with itself: give each directory once")
-    *baseline, new = (record.read(path) for path in run_dirs)
-    found = comparison.compare(baseline, new)
+    *baseline, new = (record.read_run_record(path) for path in run_dirs)
+    found = comparison.compare_runs(baseline, new)
     write = {
-        Form.TEXT: comparison_text.text,
-        Form.JSON: comparison_text.as_json,
-        Form.MARKDOWN: comparison_text.markdown,
+        Form.TEXT: comparison_text.comparison_text,
+        Form.JSON: comparison_text.comparison_json,
+        Form.MARKDOWN: comparison_text.comparison_markdown,
     }
     sys.stdout.write(write[form](found))
     if found.is_worse(strict=strict):

@@ -1,4 +1,4 @@
-"""``harness durations``: the file from which runs without history know the slow test files."""
+"""``harness durations``: write the file that lists slow test files for runs without history."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import typer
 def durations(
     run_dirs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_DIR...", help="Run directories of whole runs. Two or more in different orders."),
+        typer.Argument(
+            metavar="RUN_DIR...", help="Run directories of complete runs: two or more, in different orders."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: print it.")
     ] = None,
 ) -> None:
-    """Write how long the cases of slow test files take, from the journals of runs: configs/durations.yaml.
+    """Write the durations of slow test files, from the journals of runs, as configs/durations.yaml.
 
-    A run begins with the longest cases. It knows them from results/history.json, which runs keep. Where that says
-    nothing, this file does. Make it again when the suites have changed much.
+    A run starts the longest cases first. Durations come from results/history.json, which runs maintain, and from this
+    file for cases without history. Regenerate the file after large changes of the suites.
 
     Exit status 4: a RUN_DIR has no journal of a run, or no case ran in any of them.
     """
@@ -33,8 +35,8 @@ def durations(
     runs = [History.of_runs([path]).seconds for path in run_dirs]
     if not any(runs):
         raise HarnessError(f"no case ran in {', '.join(repr(str(path)) for path in run_dirs)}")
-    found = slow_files.measured(runs)
-    text = slow_files.text(found)
+    found = slow_files.measured_slow_files(runs)
+    text = slow_files.slow_files_text(found)
     if out is None:
         sys.stdout.write(text)
         return

@@ -1,4 +1,4 @@
-"""``harness package`` and ``harness verify``: a run as evidence that others can verify."""
+"""``harness package`` and ``harness verify``: pack a run as evidence, and verify such an archive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from harness.core.outcome import EXIT_RED
 from harness.core.text import escape_invalid_xml, format_count
 
-#: How many reasons are printed. An enemy could otherwise fill a terminal or a log.
+#: The number of reasons that are printed. A hostile archive could otherwise fill a terminal or a log.
 _MOST = 1000
 
 
@@ -22,20 +22,20 @@ def package(
         Path | None,
         typer.Option(
             metavar="KEY",
-            help="Sign with this OpenSSH key, into FILE.sig. A public key is looked up in the agent.",
+            help="Sign with this OpenSSH key, into FILE.sig. For a public key, the agent must hold the private key.",
         ),
     ] = None,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Pack a run that is not complete, too. harness verify refuses it.")
+        bool, typer.Option("--unfinished", help="Also pack an incomplete run. harness verify refuses it.")
     ] = False,
 ) -> None:
-    """Pack a run directory into one file that others can verify: harness verify FILE.
+    """Pack a run directory into one file that others can verify with harness verify FILE.
 
-    It contains the run directory, the must-pass lists and waivers of the run, and manifest.json with the claim, the
-    results, and the SHA-256 of every file. The same run gives the same bytes.
+    The archive contains the run directory, the must-pass lists and waivers of the run, and manifest.json with the
+    claim, the results, and the SHA-256 of every file. The same run always gives the same bytes.
 
-    Exit status: 0 packed, also a red run; 1 if harness verify would refuse it; 4 if RUN is not a run directory or FILE
-    cannot be written.
+    Exit status: 0 packed, even if the run is red; 1 harness verify would refuse the archive; 4 RUN is not a run
+    directory or FILE cannot be written.
     """
     from harness.tools.evidence import signature
     from harness.tools.evidence.package import Package
@@ -62,7 +62,7 @@ def package(
     if not manifest.complete:
         print("the run is not complete: harness verify refuses the archive")
     if sign is not None:
-        print(f"signed: {escape_invalid_xml(str(signature.sign(out, sign)))}")
+        print(f"signed: {escape_invalid_xml(str(signature.sign_archive(out, sign)))}")
 
 
 def verify(
@@ -87,15 +87,16 @@ def verify(
         int, typer.Option(metavar="MIB", min=1, help="Refuse an archive that is larger than this.")
     ] = 2048,
     extract: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="If it is verified, write the run directory to this new folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help="If the archive is verified, write the run directory to this new folder."),
     ] = None,
 ) -> None:
     """Verify an archive: derive verdicts, totals and exit status from its journal again, and compare everything.
 
-    Every reason for a refusal is a line of its own. A red run is verified like a green one, unless --require-green.
-    Without --signers, nobody can tell who made the archive.
+    Each reason for a refusal is one line. A red run is verified like a green one, unless --require-green is given.
+    Without --signers, the origin of the archive is not verified.
 
-    Exit status: 0 verified, 1 refused, 4 if FILE cannot be read as an archive, or a signature cannot be examined.
+    Exit status: 0 verified; 1 refused; 4 FILE cannot be read as an archive, or a signature cannot be examined.
     """
     from harness.gating import mustpass
     from harness.tools.evidence import signature
@@ -104,7 +105,9 @@ def verify(
 
     if (identity or signature_file) and signers is None:
         raise typer.BadParameter("--identity and --signature need --signers: the file of allowed signers")
-    demands = verification.Demands(require_green, require_gpu, [mustpass.read(path) for path in must_pass or ()])
+    demands = verification.Demands(
+        require_green, require_gpu, [mustpass.read_must_pass(path) for path in must_pass or ()]
+    )
     if extract is not None and extract.exists():
         raise ArchiveError(f"--extract={str(extract)!r} exists already: name a new folder")
     if evidence.exists() and not evidence.is_file():
@@ -114,28 +117,34 @@ def verify(
     except OSError as error:
         raise ArchiveError(f"cannot read {str(evidence)!r}: {error.strerror}") from None
     with file:
-        found = verification.verify(file, evidence, demands, max_size << 20)
+        found = verification.verify_archive(file, evidence, demands, max_size << 20)
         problems, who = list(found.problems), ""
         if signers is not None:
-            who, problem = signature.problem(file, signature_file or signature.path_of(evidence), signers, identity)
+            who, problem = signature.signature_problem(
+                file, signature_file or signature.signature_path(evidence), signers, identity
+            )
             problems += [problem] if problem else []
         if problems or found.record is None or found.manifest is None:
             print(f"refused: {escape_invalid_xml(str(evidence))}", file=sys.stderr)
             _list(problems)
             raise typer.Exit(EXIT_RED)
-        for line in verification.lines(found.record, found.manifest):
+        for line in verification.verification_lines(found.record, found.manifest):
             print(line)
         print("  shown: its files are unchanged since they were packed, and the results follow from its journal")
         if who:
             print(f"  signed by {escape_invalid_xml(who)}")
         else:
-            there = f"; {signature.path_of(evidence)} was not examined" if signature.path_of(evidence).exists() else ""
+            there = (
+                f"; {signature.signature_path(evidence)} was not examined"
+                if signature.signature_path(evidence).exists()
+                else ""
+            )
             print(
                 "  not shown: who made it, and that nobody wrote all of it anew; that takes "
                 f"--signers{escape_invalid_xml(there)}"
             )
         if extract is not None:
-            verification.extract(file, extract)
+            verification.extract_archive(file, extract)
             print(f"  extracted into {escape_invalid_xml(str(extract))}")
 
 

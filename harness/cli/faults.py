@@ -1,4 +1,4 @@
-"""The commands ``harness faults list`` and ``harness faults run``."""
+"""``harness faults list`` and ``harness faults run``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.backends import soft
-from harness.backends.table import BACKENDS
+from harness.backends.table import BACKENDS, FAULTY_BY_DEFAULT
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 
 if TYPE_CHECKING:
-    from harness.catalog.catalog import Entry
+    from harness.catalog.catalog import CatalogEntry
 
 SUITES = "suites"
 #: Short options of pytest that take a value.
@@ -40,10 +39,10 @@ _Device = Annotated[
 
 @app.command("list")
 def list_(
-    device: _Device = soft.BACKEND.kind,
+    device: _Device = FAULTY_BY_DEFAULT.kind,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by name.")] = False,
 ) -> None:
-    """List the faults that --inject accepts, and what each breaks."""
+    """List the faults that --inject accepts, and what each of them breaks."""
     import json
 
     known = _faults(device)
@@ -66,7 +65,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    device: _Device = soft.BACKEND.kind,
+    device: _Device = FAULTY_BY_DEFAULT.kind,
     names: Annotated[
         str, typer.Option("--faults", metavar="NAME,...", help="Only these faults. NAME:probability is also accepted.")
     ] = "",
@@ -82,9 +81,9 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Folder for the results. Default: results/faults-<time>.")
     ] = None,
 ) -> None:
-    """Run cases on a device: once without faults, then once with each fault. Print which cases catch which.
+    """Run cases on a device without faults, then once per fault. Print which cases catch which fault.
 
-    Exit status 1 if no case catches a fault, or if a case is red without a fault.
+    Exit status 1: a fault is not caught by any case, or a case is red without a fault.
     """
     from harness.sim.native import faults
     from harness.tools.diagnosis import campaign
@@ -101,7 +100,7 @@ def run(
     if results.exists():
         raise NothingToRunError(f"--results-dir={str(results)!r} exists already: name a new folder")
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}"]
-    found = campaign.conduct(
+    found = campaign.run_orders(
         chosen or [faults.Injection(name) for name in known],
         campaign.Runs(tuple(cases), (*given, *options), results, device).run,
         results,
@@ -109,15 +108,17 @@ def run(
         first=first,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    print(campaign.as_text(found), end="")
+    print(campaign.orders_text(found), end="")
     print(f"results: {results}")
     if not found.green:
         raise typer.Exit(EXIT_RED)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What arguments for pytest name to run, and the options. A path that may be the value of an option is one of them:
-    it is given to every run, also to one of other cases."""
+    """Split pytest arguments into those that name cases and the options.
+
+    A path that may be the value of an option counts as an option: every run gets it.
+    """
     cases: list[str] = []
     options: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
@@ -127,12 +128,12 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _names_cases(argument: str) -> bool:
-    """Whether an argument for pytest names what to run: an existing file or folder, or a case in it."""
+    """Return whether a pytest argument names what to run: an existing file or folder, or a case in it."""
     return not argument.startswith("-") and Path(argument.partition("::")[0]).exists()
 
 
 def _faults(device: str) -> Mapping[str, str]:
-    """The faults of a kind of device, and what each breaks. Raises NothingToRunError if it has none."""
+    """Return the faults of a kind of device, by name, with what each breaks. Raise NothingToRunError if it has none."""
     from harness.sim.native import faults
 
     if device not in faults.injectable_kinds():
@@ -141,16 +142,16 @@ def _faults(device: str) -> Mapping[str, str]:
 
 
 def _suites(device: str) -> list[str]:
-    """The folders of the suites with cases for the device. Raises NothingToRunError if there are none."""
+    """Return the folders of the suites with cases for the device. Raise NothingToRunError if there are none."""
     from harness.catalog import catalog
 
-    entries = catalog.catalog([SUITES])
+    entries = catalog.collect_catalog([SUITES])
     folders = sorted({f"{SUITES}/{entry.suite}" for entry in entries if _is_for(entry, device)})
     if not folders:
         raise NothingToRunError(f"no suite in {SUITES} has cases that require an accelerator: name cases after --")
     return folders
 
 
-def _is_for(entry: Entry, device: str) -> bool:
+def _is_for(entry: CatalogEntry, device: str) -> bool:
     wanted: Sequence[object] = [mark.get(name) for mark in entry.requires for name in ("accelerator", "device")]
     return True in wanted or bool({device, BACKENDS[device].torch_type} & set(wanted))

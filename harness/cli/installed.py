@@ -1,4 +1,4 @@
-"""Where the conformance suites are: in the checkout that is installed, or in the bundle of an installed wheel."""
+"""Locate the conformance suites: in the installed checkout, or in the bundle of an installed wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.core.errors import HarnessError
 
 _PACKAGE = Path(__file__).parent.parent
-#: The folder of the suites, and the file with pytest's settings for them.
+#: The folder of the suites, and the file with their pytest settings.
 SUITES, SETTINGS = "suites", "pyproject.toml"
 
 
@@ -19,14 +19,14 @@ class NoSuitesError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The root folder of the suites. `is_bundle`: it belongs to the installed package, so nothing is written there."""
+    """The root folder of the suites. `is_bundle`: it belongs to the installed package and must not be written to."""
 
     folder: Path
     is_bundle: bool
 
     @classmethod
     def find(cls, package: Path = _PACKAGE) -> Home:
-        """The home of the suites of this installation. Raises NoSuitesError."""
+        """Return the home of the suites of this installation. Raise NoSuitesError if it has none."""
         for folder, is_bundle in ((package / "bundle", True), (package.parent, False)):
             if (folder / SUITES).is_dir() and (folder / SETTINGS).is_file():
                 return cls(folder, is_bundle)
@@ -36,9 +36,9 @@ class Home:
         )
 
     def arguments(self, given: Sequence[str], here: Path) -> list[str]:
-        """The arguments of pytest: `given`, with the suites that they name found here. Without any, all suites.
+        """Return pytest's arguments: `given`, with the named suites located here. Without a suite, all suites.
 
-        `here`: the folder in which the command was typed; pytest keeps its cache there.
+        `here` is the working directory of the command; pytest keeps its cache there.
         """
         words, named = [], False
         for word in given:

@@ -1,4 +1,4 @@
-"""The `harness` command. Each command imports its own modules, so that ``harness --help`` is fast."""
+"""The `harness` command. Each command imports its own modules, which keeps ``harness --help`` fast."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from harness.cli.diff import diff
 from harness.cli.durations import durations
 from harness.cli.evidence import package, verify
 from harness.cli.faults import app as faults
+from harness.cli.import_ import import_
 from harness.cli.kit import kit
 from harness.cli.matrix import app as matrix
 from harness.cli.mutate import app as mutate
@@ -30,14 +31,14 @@ from harness.core.outcome import EXIT_RED, EXIT_USAGE
 from harness.core.text import format_count, single_line
 
 if TYPE_CHECKING:
-    from harness.catalog.catalog import Entry
+    from harness.catalog.catalog import CatalogEntry
     from harness.devices.device import Inventory
 #: The exit status of typer for a usage error.
 _TYPERS_USAGE = 2
 
 
 class _UsageIsFour(TyperGroup):
-    """A group whose usage errors have the exit status that the README gives them: 2 is that of an interrupted run."""
+    """A group whose usage errors exit with the status that the README documents: 2 means an interrupted run."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         with _usage_errors():
@@ -53,7 +54,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # typer has no name for the base of its usage errors. `Exit` has an exit status too, and nothing to show.
+        # typer does not export the base class of its usage errors. `Exit` also has an exit status, but no message.
         if getattr(error, "exit_code", None) == _TYPERS_USAGE and hasattr(error, "show"):
             error.exit_code = EXIT_USAGE  # type: ignore[attr-defined]
         raise
@@ -78,7 +79,7 @@ def _device_kind(text: str) -> str:
 
 
 class Format(StrEnum):
-    """How a list is printed."""
+    """The output format of a list."""
 
     TABLE = "table"
     JSON = "json"
@@ -92,6 +93,7 @@ app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
 app.command()(diff)
 app.command()(durations)
+app.command("import")(import_)
 app.command()(kit)
 app.command()(package)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
@@ -100,7 +102,7 @@ app.add_typer(report, name="report")
 
 
 def main() -> None:
-    """Run the command line. A HarnessError is printed as one line on stderr, with exit status 4."""
+    """Run the command line. Print a HarnessError as one line on stderr, with exit status 4."""
     try:
         app()
     except HarnessError as error:
@@ -130,21 +132,25 @@ def devices(
     ] = "auto",
     history: Annotated[
         list[Path] | None,
-        typer.Option("--history", metavar="DIR", help="What the runs in this folder say of each device; repeat it."),
+        typer.Option(
+            "--history",
+            metavar="DIR",
+            help="Report what the runs in this folder say about each device; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """List the devices of this machine, and the capabilities of the first usable device.
 
-    With --history: no device is asked, and the list has the devices of earlier runs.
+    With --history, list the devices of earlier runs instead; no device is queried.
 
-    This process does not initialise CUDA. A short-lived child process asks the driver where that is necessary.
+    This process does not initialise CUDA. If necessary, a short-lived child process queries the driver.
     """
     import json
 
-    from harness.controller.machine import DeviceError
     from harness.controller.machine import inventory as chosen
     from harness.devices import present
     from harness.devices.capabilities import detect_capabilities
+    from harness.devices.device import DeviceError
 
     if history:
         _history(history, as_json=as_json)
@@ -169,7 +175,7 @@ def devices(
 
 
 def _history(folders: list[Path], *, as_json: bool) -> None:
-    """What earlier runs say of each device, the most suspicious first."""
+    """Print what earlier runs report of each device, the most suspicious device first."""
     import json
     import time
 
@@ -177,9 +183,11 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     from harness.journal import journal
     from harness.tools import device_history
-    from harness.tools.matrix.folders import find
+    from harness.tools.matrix.folders import find_runs
 
-    found = device_history.history(journal.read_run(path / journal.FILE_NAME) for path in find(folders).runs)
+    found = device_history.device_history(
+        journal.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
+    )
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
         return
@@ -209,12 +217,12 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
 
 def _kinds(findings: Mapping[str, int]) -> str:
-    """The number of findings of each kind: ``2 batch_leak, 1 worker``."""
+    """Return the number of findings of each kind: ``2 batch_leak, 1 worker``."""
     return ", ".join(f"{number} {single_line(kind)}" for kind, number in sorted(findings.items()))
 
 
 def _examine(inventory: Inventory) -> None:
-    """Examine all devices, one after the other. A device with a known fault is sick without an examination."""
+    """Examine the devices one at a time. A device with a known fault is sick without an examination."""
     from harness.devices import health
     from harness.devices.health_events import HealthWatch, standing_problems
 
@@ -247,7 +255,7 @@ def catalog(
         str, typer.Option(metavar="NAME", help="Only cases that this kind of machine must run (configs/hardware).")
     ] = "",
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be given several times.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be repeated.")
     ] = None,
     must_pass: Annotated[
         Path | None,
@@ -270,47 +278,50 @@ def catalog(
 
         home = Home.find()
         chosen, configs = home.arguments(chosen, Path.cwd()), home.folder / "configs"
-    entries = cases.catalog(chosen)
+    entries = cases.collect_catalog(chosen)
     if hardware:
         entries = _promised(entries, hardware, configs)
     if exclude:
         from harness.gating import patterns
 
-        entries = [entry for entry in entries if not any(patterns.matches(each, entry.id) for each in exclude)]
+        entries = [entry for entry in entries if not any(patterns.matches_pattern(each, entry.id) for each in exclude)]
     if must_pass is not None:
         _keep_must_pass(entries, must_pass, update=update, description=description)
     elif format_ is Format.JSON:
-        print(cases.as_json(entries))
+        print(cases.catalog_json(entries))
     elif format_ is Format.MARKDOWN:
         from harness.catalog import suites_page
 
-        print(suites_page.page(entries, Path()), end="")
+        print(suites_page.suites_page(entries, Path()), end="")
     else:
         _print_catalog(entries)
 
 
-def _promised(entries: list[Entry], name: str, configs: Path) -> list[Entry]:
-    """The cases whose requirements this kind of hardware promises to meet."""
+def _promised(entries: list[CatalogEntry], name: str, configs: Path) -> list[CatalogEntry]:
+    """Return the cases whose requirements this kind of hardware promises to meet."""
     from harness.gating import requirements
     from harness.gating.hardware import load_hardware
     from harness.gating.implication import implication
 
     kind = load_hardware(name, configs, Path()).value
-    known = requirements.parse({**kind.device, **kind.offers})
-    conditions = ((entry, [each for mark in entry.requires for each in requirements.parse(mark)]) for entry in entries)
+    known = requirements.parse_requirements({**kind.device, **kind.offers})
+    conditions = (
+        (entry, [each for mark in entry.requires for each in requirements.parse_requirements(mark)])
+        for entry in entries
+    )
     return [entry for entry, wanted in conditions if not wanted or implication(wanted, known).certain]
 
 
-def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, description: str) -> None:
+def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, description: str) -> None:
     from harness.gating import mustpass
 
     ids = [entry.id for entry in entries]
     if update or not path.exists():
-        written = mustpass.write(path, ids, description)
+        written = mustpass.write_must_pass(path, ids, description)
         print(f"wrote {path}: {format_count(len(written.ids), 'case')}, {written.hash}")
         return
-    listed = mustpass.read(path)
-    missing, new = mustpass.check(listed, ids), sorted({*ids} - {*listed.ids})
+    listed = mustpass.read_must_pass(path)
+    missing, new = mustpass.check_must_pass(listed, ids), sorted({*ids} - {*listed.ids})
     for case_id in missing:
         print(f"does not exist: {case_id}")
     for case_id in new:
@@ -327,26 +338,26 @@ def bisect(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],
 ) -> None:
-    """Find the smallest set of earlier cases after which CASE fails. CASE runs again after fewer and fewer of them.
+    """Find the smallest set of earlier cases after which CASE fails, by running CASE again after ever fewer of them.
 
-    The result is added to the journal of RUN. Exit status 4 if the case fails without other cases, or does not fail
+    The result is added to the journal of RUN. Exit status 4: the case fails without other cases, or does not fail
     again.
     """
     from harness.journal import journal
     from harness.tools.diagnosis import order
 
-    company = order.company_of(journal.read_run(run_dir / journal.FILE_NAME), case)
+    company = order.company_of(journal.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
     print(f"{case} was {company.outcome} after {format_count(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
-    order.record(run_dir, found)
+    order.record_dependence(run_dir, found)
     for culprit in found.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
     print(f"goes wrong:     {company.command(found.culprits)}")
     print(f"does not alone: {company.command([])}")
 
 
-def _print_catalog(entries: list[Entry]) -> None:
+def _print_catalog(entries: list[CatalogEntry]) -> None:
     from rich.table import Table
 
     from harness.catalog.catalog import covered_in_part
@@ -354,7 +365,7 @@ def _print_catalog(entries: list[Entry]) -> None:
 
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description"):
-        table.add_column(name, overflow="fold")  # ids must stay whole, so that they can be copied
+        table.add_column(name, overflow="fold")  # ids stay whole for copying
     for entry in entries:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)

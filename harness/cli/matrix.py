@@ -1,4 +1,4 @@
-"""``harness matrix``: many runs on many machines as one page and one JSON; and the plan of such runs."""
+"""``harness matrix``: many runs on many machines as one page and one JSON file, and the plan of such runs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _PageByDefault(TyperGroup):
 app = typer.Typer(
     cls=_PageByDefault,
     help=(
-        "Put many runs side by side: harness matrix DIR... -o matrix.html. Say which runs to make on which machines: "
-        "harness matrix plan. A folder that is called plan or page is ./plan or ./page."
+        "Compare many runs: harness matrix DIR... -o matrix.html. Plan which runs to make on which machines: "
+        "harness matrix plan. Write ./plan or ./page for a folder with that name."
     ),
     no_args_is_help=True,
 )
@@ -48,15 +48,15 @@ def page(
         bool, typer.Option("--exit-zero", help="Exit with 0 if the page was written, even if something is red.")
     ] = False,
 ) -> None:
-    """Put many runs on many machines side by side: cases by machines, and what the failures have in common.
+    """Compare many runs on many machines: cases by machines, and what the failures have in common.
 
     A machine is a host with its kind of device, driver and torch; its runs count together. Each failure gets a class:
     everywhere, one torch, one driver, one kind of device, one host, one device, one option, one commit, one setting,
-    since or until a run, mixed or flake, with how sure that is, what cannot be told apart from it, and what to run
-    next. Findings are listed with their runs, cells without a result are counted by reason.
+    since or until a run, mixed or flake. The report adds how sure the class is, which causes cannot be told apart, and
+    what to run next. Findings are listed with their runs, and cells without a result are counted by reason.
 
-    Exit status: 0 if nothing is red, 1 if a run is (also if it did not finish or its journal has unreadable lines), 5
-    if no case ran, 4 if a DIR has no run or a file cannot be written.
+    Exit status: 0 nothing is red; 1 a run is red, did not finish, or has unreadable lines in its journal; 4 a DIR has
+    no run or a file cannot be written; 5 no case ran.
     """
     import gc
 
@@ -65,18 +65,18 @@ def page(
     from harness.tools.matrix import model, text
     from harness.tools.matrix import page as pages
     from harness.tools.matrix.fleet import Fleet, exit_status
-    from harness.tools.matrix.reading import read_all
+    from harness.tools.matrix.reading import read_summaries
 
-    found = run_folders.find(folders)
-    gc.disable()  # millions of small values, and no circles among them
+    found = run_folders.find_runs(folders)
+    gc.disable()  # millions of small values, without reference cycles
     fleet = Fleet(found.notes)
-    for run in read_all(found.runs):
+    for run in read_summaries(found.runs):
         fleet.add(run)
     made = fleet.matrix()
-    write_atomically(out, pages.render(made))
+    write_atomically(out, pages.render_matrix(made))
     if json_out is not None:
-        write_atomically(json_out, model.as_json(made))
-    sys.stdout.write(text.text(made))
+        write_atomically(json_out, model.matrix_json(made))
+    sys.stdout.write(text.matrix_text(made))
     print(f"wrote {out}" + (f" and {json_out}" if json_out is not None else ""))
     if not exit_zero and (status := exit_status(made)):
         raise typer.Exit(status)
@@ -91,8 +91,8 @@ def plan(
         PlanFormat,
         typer.Option(
             "--format",
-            help="table: for people. slurm: one sbatch command for each job. github: one line of JSON for "
-            "strategy.matrix. gitlab: a child pipeline. names: for each job RUN/PART, for scripts.",
+            help="table: for people. slurm: one sbatch command per job. github: one line of JSON for "
+            "strategy.matrix. gitlab: a child pipeline. names: RUN/PART per job, for scripts.",
         ),
     ] = PlanFormat.TABLE,
     when: Annotated[
@@ -110,17 +110,17 @@ def plan(
 ) -> None:
     """Print the jobs of a plan. Nothing runs.
 
-    Hardware files and profiles are read from ./configs. A machine that no hardware file declares is refused, and so is
-    a profile that cannot run on its machine.
+    Hardware files and profiles come from ./configs. The command refuses a machine that no hardware file declares, and a
+    profile that cannot run on its machine.
 
-    Exit status 4: the plan has an error, or no job is left. Nothing is printed but the reasons.
+    Exit status 4: the plan has an error, or no job is left. Only the reasons are printed.
     """
     from harness.tools.matrix import formats, jobs
     from harness.tools.matrix.planfile import load_plan
 
     every = jobs.all_jobs(load_plan(file, _CONFIGS, Path()))
     chosen = jobs.select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])
-    text, note = formats.written(chosen, format_, by)
+    text, note = formats.formatted_plan(chosen, format_, by)
     sys.stdout.write(text)
     if note:
         print(f"harness: {note}", file=sys.stderr)

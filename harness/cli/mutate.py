@@ -1,4 +1,4 @@
-"""The commands ``harness mutate list`` and ``harness mutate run``."""
+"""``harness mutate list`` and ``harness mutate run``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _CATALOGUE = Annotated[
 @app.command("list")
 def list_(
     catalogue: _CATALOGUE = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: all of each break, by name.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every field of each break, by name.")] = False,
 ) -> None:
-    """List the breaks, and what each breaks."""
+    """List the breaks, and what each of them breaks."""
     import json
 
     from harness.tools.mutation import source
 
-    known = source.read(catalogue)
+    known = source.read_source(catalogue)
     if as_json:
         rows = {
             name: {"breaks": each.breaks, "device": each.device, "suites": list(each.suites)}
@@ -67,7 +67,7 @@ def run(
         typer.Option(
             "--suites",
             metavar="PATH",
-            help="Run these cases with each break, not those that should notice; repeatable.",
+            help="Run these cases with each break instead of those that should notice; repeatable.",
         ),
     ] = None,
     device: Annotated[
@@ -75,10 +75,10 @@ def run(
         typer.Option("--device", metavar="KIND", help="Only breaks for this kind of device; repeatable."),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the table as JSON, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the table as JSON.")
     ] = None,
     catalogue: _CATALOGUE = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Runs at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Number of parallel runs.")] = 1,
     case_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Limit for cases without a timeout mark.")
     ] = 60.0,
@@ -87,16 +87,17 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Folder for the results. Default: results/mutate-<time>.")
     ] = None,
 ) -> None:
-    """Run cases without a break, then with each break of torch the cases that should notice it. Print who noticed.
+    """Run cases without a break, then, for each break of torch, the cases that should notice it. Print which cases
+    noticed.
 
-    Each break is shown to have an effect first. Exit status 1 if a break is missed or cannot be used, or if a case is
-    red without a break.
+    Each break is first shown to have an effect. Exit status 1: a break is missed or cannot be used, or a case is red
+    without a break.
     """
     from harness.core.atomic import write_atomically
     from harness.tools.mutation import campaign, demonstration, source, table
     from harness.tools.mutation.breaks import BreakError
 
-    chosen = _chosen(source.read(catalogue), only or [], device or [])
+    chosen = _chosen(source.read_source(catalogue), only or [], device or [])
     if suites:
         chosen = [dataclasses.replace(each, suites=tuple(suites)) for each in chosen]
     results = (results_dir or Path("results") / f"mutate-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
@@ -107,27 +108,27 @@ def run(
         names = [each.name for each in chosen if each.device == kind and each.apply is not None]
         unusable |= demonstration.unusable(names, kind, catalogue)
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}", *(arguments or ["-n0"])]
-    found = campaign.conduct(
+    found = campaign.run_mutations(
         chosen,
         campaign.Runner(results, options, catalogue),
         unusable,
         jobs=jobs,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    print(table.as_text(found), end="")
+    print(table.mutation_text(found), end="")
     print(f"results: {results}")
     if json_file is not None:
-        write_atomically(json_file, table.as_json(found).encode("ascii"))
+        write_atomically(json_file, table.mutation_json(found).encode("ascii"))
     if not found.green:
         raise typer.Exit(EXIT_RED)
 
 
 def _chosen(known: Mapping[str, Break], only: Sequence[str], devices: Sequence[str]) -> list[Break]:
-    """The breaks asked for. Raises BreakError for an unknown name, or if none is left."""
+    """Return the selected breaks. Raise BreakError for an unknown name, or if no break is left."""
     from harness.tools.mutation.breaks import BreakError
 
     if unknown := [name for name in only if name not in known]:
-        raise BreakError(f"--only={unknown[0]!r}: there is no break of that name; see 'harness mutate list'")
+        raise BreakError(f"--only={unknown[0]!r}: there is no such break; see 'harness mutate list'")
     chosen = [each for name, each in known.items() if not only or name in only]
     chosen = [each for each in chosen if not devices or each.device in devices]
     if not chosen:

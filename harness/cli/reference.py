@@ -1,4 +1,4 @@
-"""Two pages of the documentation, made of the code: ``docs/options.md`` and ``docs/commands.md``.
+"""Generate two pages of the documentation from the code: ``docs/options.md`` and ``docs/commands.md``.
 
 ``python -m harness.cli.reference docs`` writes both.
 """
@@ -19,7 +19,7 @@ from harness.configuration.options import INI_VALUES, OPTIONS, Option
 
 REGENERATE = "python -m harness.cli.reference docs"
 
-#: Pages that say more about an option, with the words of the link.
+#: Pages with more about an option, with their link texts.
 PAGES: Mapping[str, str] = {
     "device": "[simulated CUDA](simcuda.md), [software device](softdevice.md)",
     "inject": "[faults](softdevice.md#faults), [faults of CUDA](simcuda.md#faults)",
@@ -47,7 +47,7 @@ PAGES: Mapping[str, str] = {
 
 
 def options_page() -> str:
-    """The table of options."""
+    """Return the page with the table of options."""
     lines = [
         "# Options",
         "",
@@ -102,7 +102,7 @@ def _default(value: Any) -> str:
 
 
 def commands_page() -> str:
-    """Each command of ``harness`` with its help, arguments and options."""
+    """Return the page with each command of ``harness``: help, arguments and options."""
     commands = dict(_commands("harness", typer.main.get_command(app)))
     lines = [
         "# Commands",
@@ -121,7 +121,7 @@ def commands_page() -> str:
 
 
 def _commands(name: str, group: Any) -> Iterator[tuple[str, Any]]:
-    """The commands of a group and of the groups in it, by name. typer has no public name for their types."""
+    """Return the commands of a group and of its subgroups, by name. typer has no public name for their types."""
     for word, command in sorted(group.commands.items()):
         if hasattr(command, "commands"):
             yield from _commands(f"{name} {word}", command)
@@ -182,18 +182,18 @@ def _first(command: Any) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """The sentences of a paragraph: one per line of the page."""
+    """Return the sentences of a paragraph, for one line each in the page."""
     return re.split(r"(?<=[\w)\]\"'][.?]) (?=[A-Z])", " ".join(text.split()))
 
 
 def _row(cells: Iterable[str]) -> str:
-    """A row of a table. Text in angle brackets would be taken for HTML, except in code."""
+    """Return a table row. Text in angle brackets would be read as HTML, except in code."""
     shown = (cell if cell.startswith("`") else cell.replace("<", "\\<") for cell in cells)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in shown)} |"
 
 
-def write(folder: Path) -> None:
-    """Write both pages into the folder of the documentation."""
+def write_reference(folder: Path) -> None:
+    """Write both pages into the documentation folder."""
     folder.joinpath("options.md").write_text(options_page(), encoding="utf-8")
     folder.joinpath("commands.md").write_text(commands_page(), encoding="utf-8")
 
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print(f"usage: {REGENERATE}", file=sys.stderr)
         return 4
-    write(Path(arguments[0]))
+    write_reference(Path(arguments[0]))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The commands ``harness report DIR``, ``harness report merge``, and one for each format of a report."""
+"""``harness report DIR``, ``harness report merge``, and one command per report format."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from harness.journal.journal import JournalContents
     from harness.journal.ledger import Ledger
     from harness.journal.stored_run import StoredRun
-    from harness.reporting.junit import Report
+    from harness.reporting.junit import JunitReport
 
 
 _STANDARD_OUTPUT = "-"
 _RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")]
 _Out = Annotated[
-    str, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: -, that is standard output.")
+    str, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: -, standard output.")
 ]
 
 
 class ReportError(HarnessError):
-    """A report cannot be written as it was asked for."""
+    """A report cannot be written as requested."""
 
 
 class _ShowByDefault(TyperGroup):
@@ -66,9 +66,9 @@ def show(
 ) -> None:
     """Write DIR/junit.xml from the journal and print the results. This also works for a run that was killed.
 
-    For a run with --repeat, it also prints the cases whose memory grew over their repetitions in one process.
+    For a run with --repeat, the command also prints the cases whose memory grew over their repetitions in one process.
 
-    The exit status is that of the run: 0 green, 1 red, 2 interrupted, 3 internal error, 5 nothing ran. A run that did
+    The exit status is that of the run: 0 green, 1 red, 2 interrupted, 3 internal error, 5 no case ran. A run that did
     not finish is red. Exit status 4: no report was written, because DIR has no journal of a run or junit.xml cannot be
     written.
     """
@@ -76,9 +76,9 @@ def show(
     from harness.journal.ledger import Ledger
     from harness.reporting import junit
 
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
-    written = junit.write(run_dir, ledger)
+    written = junit.write_junit(run_dir, ledger)
     _print_report(contents, ledger, written, growth=growth)
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
@@ -96,15 +96,15 @@ def html(
 ) -> None:
     """Write the HTML report of a run. This also works for a run that was killed.
 
-    A run writes the same file at its end. It is one file without references to others, and needs no network. A file
-    elsewhere than in RUN_DIR has no links to the files of the run.
+    A run writes the same file at its end. The file is self-contained and needs no network. Outside RUN_DIR it has no
+    links to the files of the run.
 
     Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
     """
     from harness.devices.capabilities import format_bytes
     from harness.reporting.page import report
 
-    path = report.write(run_dir, out=out)
+    path = report.write_html_report(run_dir, out=out)
     print(f"wrote {path} ({format_bytes(path.stat().st_size)})")
 
 
@@ -124,8 +124,8 @@ def junit(
 ) -> None:
     """Write the JUnit report of a run, of any size. A run writes the same file at its end.
 
-    Flavours: default is for most readers, and valid for Jenkins' strict schema. jenkins also has findings as cases.
-    gitlab has what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
+    Flavours: default suits most readers, and is valid for Jenkins' strict schema. jenkins also reports findings as
+    cases. gitlab fits what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
 
     Exit status 4: nothing was written, because DIR has no journal of a run or the file cannot be written.
     """
@@ -135,21 +135,21 @@ def junit(
     if flavour and flavour not in JUNIT_FLAVOURS:
         raise ReportError(f"--junit-flavour={flavour!r}: expected one of {', '.join(JUNIT_FLAVOURS)}")
     if out == _STANDARD_OUTPUT:
-        reports.write_to(sys.stdout.buffer, run_dir, flavour=flavour)
+        reports.stream_junit(sys.stdout.buffer, run_dir, flavour=flavour)
     else:
-        print(reports.write(run_dir, flavour=flavour, out=Path(out) if out else None).text)
+        print(reports.write_junit(run_dir, flavour=flavour, out=Path(out) if out else None).text)
 
 
 @app.command("json")
 def as_json(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     """Write the results of a run as one JSON document: facts, totals, findings, and each case with its attempts.
 
-    Its schema is harness/reporting/report.schema.json. Exit status 4: see harness report junit.
+    The schema is harness/reporting/report.schema.json. Exit status 4: see harness report junit.
     """
     from harness.reporting import report_json
 
     with _results(run_dir) as (results, known):
-        _write(out, report_json.chunks(results, known))
+        _write(out, report_json.report_json_chunks(results, known))
 
 
 @app.command()
@@ -165,15 +165,15 @@ def markdown(
 ) -> None:
     """Write the results of a run as a job summary for GitHub Actions: red cases first, at most 1 MB.
 
-    In a workflow: harness report markdown DIR --annotations -o "$GITHUB_STEP_SUMMARY". FILE is appended to, because
-    other commands of the step write to it too. Exit status 4: see harness report junit.
+    In a workflow: harness report markdown DIR --annotations -o "$GITHUB_STEP_SUMMARY". The command appends to FILE,
+    because other commands of the step write to it too. Exit status 4: see harness report junit.
     """
     from harness.reporting import github
 
     if annotations and out == _STANDARD_OUTPUT:
         raise ReportError('--annotations prints to standard output: add -o FILE, for example -o "$GITHUB_STEP_SUMMARY"')
     with _results(run_dir) as (results, known):
-        _write(out, [github.summary(results, known)], append=True)
+        _write(out, [github.job_summary(results, known)], append=True)
         for command in github.workflow_commands(results) if annotations else ():
             print(command)
 
@@ -182,7 +182,7 @@ def markdown(
 def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     """Write the numbers of a run for the textfile collector of Prometheus' node_exporter.
 
-    FILE is replaced at once, as the collector needs it, and its name must end with .prom. Exit status 4: see harness
+    FILE is replaced atomically, as the collector requires, and its name must end with .prom. Exit status 4: see harness
     report junit.
     """
     from harness.reporting import prometheus as metrics
@@ -190,19 +190,19 @@ def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     if out != _STANDARD_OUTPUT and not out.endswith(".prom"):
         raise ReportError(f"-o {out!r}: the textfile collector reads only files whose name ends with .prom")
     with _results(run_dir) as (results, known):
-        _write(out, [metrics.text(results, known)])
+        _write(out, [metrics.prometheus_text(results, known)])
 
 
 @contextmanager
 def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]:
-    """The results of a run, and the facts of its environment.json."""
+    """Yield the results of a run, and the facts of its environment.json (None if unreadable)."""
     from harness.journal import environment
     from harness.journal.environment import EnvironmentFileError
     from harness.journal.stored_run import StoredRun
 
     with StoredRun.of(run_dir) as results:
         try:
-            known = environment.read(run_dir)
+            known = environment.read_environment(run_dir)
         except EnvironmentFileError as error:
             print(f"harness: {error}; the report does without it", file=sys.stderr)
             known = None
@@ -210,7 +210,7 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
 
 
 def _write(out: str, chunks: Iterable[bytes], *, append: bool = False) -> None:
-    """Write to standard output, behind what a file has, or in the place of a file. Raises WriteError."""
+    """Write to standard output, append to a file, or replace a file. Raise WriteError."""
     from harness.core.atomic import open_atomically
     from harness.core.errors import convert_to_write_error
 
@@ -236,11 +236,12 @@ def merge(
         bool, typer.Option("--exit-zero", help="Exit with 0 if the run was merged, even if it is red.")
     ] = False,
 ) -> None:
-    """Make one run of the shards of a run: OUT gets a journal, junit.xml, report.html and environment.json.
+    """Merge the shards of a run into one run: OUT gets a journal, junit.xml, report.html and environment.json.
 
-    The shards must have all cases of the run, each once, and must have run the same suites with the same torch, driver,
-    seed and options. Otherwise a line says what is missing, double or different, nothing is written, and the exit
-    status is 1. Must-pass lists and the profile's least number of cases are checked here.
+    Together the shards must have each case of the run exactly once, and must have run the same suites with the same
+    torch, driver, seed and options. Otherwise the command reports what is missing, duplicate or different, one reason
+    per line, writes nothing, and exits with status 1. Must-pass lists and the profile's minimum number of cases are
+    checked here.
 
     The exit status is that of the merged run. Exit status 4: a DIR has no journal of a shard or a broken
     environment.json, or OUT cannot be written.
@@ -253,27 +254,29 @@ def merge(
     from harness.reporting import junit
     from harness.reporting.page import report
 
-    parts = [merging.part_of(str(path), journal.read_run(path / journal.FILE_NAME)) for path in shards]
-    problems = merging.problems(parts)
+    parts = [merging.part_of(str(path), journal.read_run_journal(path / journal.FILE_NAME)) for path in shards]
+    problems = merging.merge_problems(parts)
     for problem in problems:
         print(f"harness: {problem}", file=sys.stderr)
     if problems:
         raise typer.Exit(EXIT_RED)
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     argv = ["harness", "report", "merge", *map(str, shards), "-o", str(out)]
-    events = merging.merged(parts, run_id=run_id, argv=argv, now=time.time())
-    environments = {str(part.shard): known for part in parts if (known := environment.read(Path(part.name)))}
-    contents = merging.write(out, events, environments)
+    events = merging.merged_events(parts, run_id=run_id, argv=argv, now=time.time())
+    environments = {
+        str(part.shard): known for part in parts if (known := environment.read_environment(Path(part.name)))
+    }
+    contents = merging.write_merged_run(out, events, environments)
     ledger = Ledger.from_journal(contents)
-    written = junit.write(out, ledger)
-    report.write(out, contents)
+    written = junit.write_junit(out, ledger)
+    report.write_html_report(out, contents)
     _print_report(contents, ledger, written, growth=False)
     print(f"merged {format_count(len(parts), 'shard')} into {out}")
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
 
 
-def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
+def _print_report(contents: JournalContents, ledger: Ledger, written: JunitReport, *, growth: bool) -> None:
     from harness.core.text import escape_invalid_xml, single_line
     from harness.reporting import leak_searches, plot
     from harness.reporting.repetitions import repetitions
@@ -281,9 +284,11 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     console = make_console()
 
     def line(text: str, style: str | None = None) -> None:
-        # No line breaks: the reproducing command must stay on one line to be copied.
+        # No line breaks: the reproducing command must stay on one line for copying.
         console.print(escape_invalid_xml(text), style=style, soft_wrap=True)
 
+    if ledger.run is not None and ledger.run.imported is not None:
+        line(f"run {ledger.run.imported.text}")
     for verdict in ledger.red:
         line(f"{verdict.outcome.upper()} {verdict.case}", "bold red")
         line(f"    {single_line(verdict.message)}")
@@ -296,13 +301,13 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     for bisected in ledger.bisected:
         line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
         line(f"    reproduce: {single_line(bisected.reproduce, 4096)}")
-    for text in leak_searches.unproven(ledger.searches):
+    for text in leak_searches.unproven_leaks(ledger.searches):
         line(text)
     repeated = repetitions(ledger)
     for each in repeated:
         if each.grows or growth:
             line(f"{each.word} {each.case}", "bold" if each.grows else None)
-            for text in (each.text, *each.plot(blocks=plot.fits(console.encoding))):
+            for text in (each.text, *each.plot(blocks=plot.can_encode_blocks(console.encoding))):
                 line(f"    {text}")
     if growth and not repeated:
         line(
@@ -316,8 +321,9 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
             "yellow",
         )
     for unknown in contents.unknown[:20]:
-        kind = single_line(unknown.kind)
-        what = f"line {unknown.number} of the journal has the unknown kind {kind!r} and was ignored"
+        what = (
+            f"line {unknown.number} of the journal has the unknown kind {single_line(unknown.kind)!r} and was ignored"
+        )
         line(f"{what}: use a newer harness to read it", "yellow")
     for result in ledger.lists:
         line(result.text)
@@ -332,6 +338,6 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     line(
         f"isolation: {format_count(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
         f"{format_count(cost.restarts, 'restart')}, {format_count(cost.retries, 'retry', 'retries')}"
-        f"{leak_searches.cost(ledger.searches)}"
+        f"{leak_searches.leak_search_cost(ledger.searches)}"
     )
     line(written.text)

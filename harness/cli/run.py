@@ -1,4 +1,4 @@
-"""``harness run``: the conformance suites, wherever this package has them."""
+"""``harness run``: run the conformance suites of this installation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 
 
 def run(context: typer.Context) -> None:
-    """Run the conformance suites of this installation with pytest; needs no checkout.
+    """Run the conformance suites of this installation with pytest; no checkout is needed.
 
-    All arguments are pytest's: harness run -n auto --profile smoke. Suites are named as in a checkout, for example
-    harness run suites/streams; without a name, all run. The exit status is pytest's. Exit status 4: this installation
-    has no suites.
+    All arguments go to pytest: harness run -n auto --profile smoke. Name suites as in a checkout, for example harness
+    run suites/streams; without a name, all suites run. The exit status is that of pytest. Exit status 4: this
+    installation has no suites.
     """
     from harness.cli.installed import Home
 

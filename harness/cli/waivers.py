@@ -1,4 +1,4 @@
-"""The commands ``harness waivers lint`` and ``harness waivers update``."""
+"""``harness waivers lint`` and ``harness waivers update``."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def lint(
         Path | None, typer.Option(help=f"Folder of hardware files. Default: {HARDWARE}, if it exists.")
     ] = None,
 ) -> None:
-    """Check waiver files, also against the existing cases and hardware files. Exit status 1 for errors."""
+    """Check waiver files, also against the existing cases and hardware files. Exit status 1: there are errors."""
     from harness.gating.configfile import ConfigError
-    from harness.gating.lint import lint as remarks_on
+    from harness.gating.lint import lint_waivers as remarks_on
     from harness.gating.waiverfile import load_waivers
 
     here = Path.cwd()
@@ -84,13 +84,13 @@ def update(
         Path | None, typer.Option("-o", "--output", help="A new file for the proposals. Default: stdout.")
     ] = None,
 ) -> None:
-    """Propose waivers for the red cases of RUN, and name waivers to remove. Changes no existing file."""
+    """Propose waivers for the red cases of RUN, and name waivers to remove. No existing file is changed."""
     from harness.journal import journal
     from harness.tools import proposals
 
-    contents = journal.read_run(run / journal.FILE_NAME)
-    found = proposals.propose(contents, proposals.read_machine(run), date.today())
-    text = proposals.as_yaml(found, f"proposed by: harness waivers update {run}")
+    contents = journal.read_run_journal(run / journal.FILE_NAME)
+    found = proposals.propose_waivers(contents, proposals.read_machine(run), date.today())
+    text = proposals.proposals_yaml(found, f"proposed by: harness waivers update {run}")
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -112,7 +112,7 @@ def _say(text: str) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    """The waiver files that an argument names."""
+    """Return the waiver files that an argument names. Raise InputError if the default folder does not exist."""
     if path.is_dir():
         return sorted(path.glob("*.yaml"))
     if path == WAIVERS:
@@ -121,7 +121,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
-    """The ``requires`` marks of each case by id; None without a path."""
+    """Return the ``requires`` marks of each case by id; None without a path. Raise InputError for an invalid mark."""
     if path is None:
         return None
     from harness.gating import requirements
@@ -129,29 +129,29 @@ def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
     if path.suffix == ".json":
         from harness.catalog import catalog_file
 
-        cases: Mapping[str, Marks] = {case.id: case.requires for case in catalog_file.read(path)}
+        cases: Mapping[str, Marks] = {case.id: case.requires for case in catalog_file.read_catalog(path)}
     else:
-        from harness.catalog.catalog import catalog
+        from harness.catalog.catalog import collect_catalog
 
-        cases = {entry.id: entry.requires for entry in catalog([str(path)])}
+        cases = {entry.id: entry.requires for entry in collect_catalog([str(path)])}
     for case_id, marks in cases.items():
         try:
             for mark in marks:
-                requirements.parse(mark)
+                requirements.parse_requirements(mark)
         except HarnessError as error:
             raise InputError(f"case {case_id!r} of {str(path)!r} has an invalid 'requires' mark") from error
     return cases
 
 
 def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:
-    """The declared properties of each kind of hardware, by name. None without a folder."""
+    """Return the declared properties of each kind of hardware, by name; None without a folder."""
     if folder is None:
         return None
-    from harness.gating.configfile import load
+    from harness.gating.configfile import load_config
     from harness.gating.hardware import Hardware
-    from harness.gating.lint import known
+    from harness.gating.lint import declared_conditions
 
     if not folder.is_dir():
         raise InputError(f"{str(folder)!r} is not a folder: give a folder of hardware files")
-    declared = {path.stem: load(path, Hardware).value for path in sorted(folder.glob("*.yaml"))}
-    return {name: known({**kind.device, **kind.offers}) for name, kind in declared.items()}
+    declared = {path.stem: load_config(path, Hardware).value for path in sorted(folder.glob("*.yaml"))}
+    return {name: declared_conditions({**kind.device, **kind.offers}) for name, kind in declared.items()}

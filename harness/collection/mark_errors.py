@@ -17,7 +17,7 @@ def find_mark_errors(item: pytest.Item) -> list[str]:
     if not scope.is_named_by_user(item.config):  # the user cannot change the marks of other suites
         errors += [f"{item.nodeid}: {error}" for error in fixtures.misspelt_marks(item)]
     try:
-        requirements.from_marks(item.iter_markers("requires"))
+        requirements.requirements_from_marks(item.iter_markers("requires"))
     except HarnessError as error:
         errors.append(f"{item.nodeid}: {error}")
     try:
@@ -26,7 +26,7 @@ def find_mark_errors(item: pytest.Item) -> list[str]:
         errors.append(f"{item.nodeid}: {error}")
     try:
         for mark in item.iter_markers("leaks"):
-            waivers.from_mark(mark, item.nodeid, "")
+            waivers.waiver_from_mark(mark, item.nodeid, "")
         fixtures.kept(item)
     except HarnessError as error:
         errors.append(f"{item.nodeid}: {error}")

@@ -12,7 +12,7 @@ import pytest
 from harness.collection import description, real_items
 from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
 from harness.collection.scope import CaseScope
-from harness.journal.journal import digest
+from harness.journal.journal import digest_of_ids
 from harness.protocol import reports
 
 
@@ -96,7 +96,7 @@ class CollectionRecorder:
         modules = {path: self._node(module, marks) for path, module in collected.items()}
         odd = [f"the id of {self._odd_id!r} does not follow from its name"] if self._odd_id else []
         collected_description = CollectionDescription(
-            hash=digest(order),
+            hash=digest_of_ids(order),
             order=tuple(order),
             modules=modules,
             marks=tuple(marks.records),

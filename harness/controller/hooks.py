@@ -81,8 +81,8 @@ class ControllerHooks:
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[XSpec]) -> None:
         """Give the root folder and the ini file to workers that start in this folder, through xdist's arguments."""
         if all(spec.popen and not spec.chdir for spec in specs):
-            told = self._run.context.told_args
-            config.invocation_params = dataclasses.replace(config.invocation_params, args=told)
+            arguments = self._run.context.told_args
+            config.invocation_params = dataclasses.replace(config.invocation_params, args=arguments)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
@@ -170,7 +170,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_sessionfinish")
     def pytest_begin_to_finish(self) -> None:
-        """Runs before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
+        """Run before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
         self._run.signals.end()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -212,8 +212,8 @@ class ControllerHooks:
             terminalreporter.section("harness")
             for remark in (*self._run.durations.remarks, *self._run.remarks):
                 terminalreporter.line(remark)
-            blocks = plot.fits(sys.stdout.encoding)
-            for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
+            blocks = plot.can_encode_blocks(sys.stdout.encoding)
+            for line in terminal.terminal_summary(self._run.ledger, self._run.run_dir, blocks=blocks):
                 terminalreporter.line(line)
 
     @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")

@@ -59,14 +59,14 @@ class Plan:
             if self.hardware is not None:
                 from harness.gating import hardware
 
-                unmet = hardware.mismatches(self.hardware, capabilities)
+                unmet = hardware.hardware_mismatches(self.hardware, capabilities)
                 found += [
                     f"device {uuid} does not match hardware {self.policy.hardware}: {each.text}" for each in unmet
                 ]
             if self.profile is not None:
-                wanted = requirements.parse(self.profile.value.requires)
-                each = [requirements.evaluate([condition], capabilities) for condition in wanted]
-                each.append(requirements.disguised(wanted, capabilities))
+                wanted = requirements.parse_requirements(self.profile.value.requires)
+                each = [requirements.first_unmet([condition], capabilities) for condition in wanted]
+                each.append(requirements.disguised_device(wanted, capabilities))
                 found += [
                     f"device {uuid} does not meet the requirements of profile {self.policy.profile}: {unmet.text}"
                     for unmet in each
@@ -87,9 +87,9 @@ class Plan:
                     f"hardware {self.policy.hardware} promises what device {uuid} does not have: {unmet.text}",
                 )
                 for uuid, capabilities in machine.items()
-                for unmet in hardware.broken(self.hardware, capabilities)
+                for unmet in hardware.broken_hardware(self.hardware, capabilities)
             ]
-        found += [ConfigProblem(*fault) for fault in waivers.faults(self.policy.waivers, today)]
+        found += [ConfigProblem(*fault) for fault in waivers.waiver_faults(self.policy.waivers, today)]
         return found
 
     def problems_after_collection(
@@ -97,9 +97,9 @@ class Plan:
     ) -> list[ConfigProblem]:
         """The problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest."""
         ids = [case_id for case_id, _ in cases]
-        found = [ConfigProblem(*fault) for fault in waivers.idle(self.policy.waivers, ids, arguments)]
+        found = [ConfigProblem(*fault) for fault in waivers.idle_waivers(self.policy.waivers, ids, arguments)]
         if self.profile is not None:
-            idle = policy.idle(self.policy, cases, arguments)
+            idle = policy.idle_rules(self.policy, cases, arguments)
             found += [
                 ConfigProblem(
                     "profile_matches_nothing", self.profile.problem(f"{text} matches no case of this run", *where)
@@ -165,7 +165,7 @@ def _make(config: pytest.Config) -> Plan:
         settings=settings,
         policy=_policy(settings, profile, kind, folder, base),
         lists=tuple(
-            mustpass.read(_find(name, folder / "must-pass", "must-pass list", base, ".txt"))
+            mustpass.read_must_pass(_find(name, folder / "must-pass", "must-pass list", base, ".txt"))
             for name in settings["must_pass"]
         ),
         minimum_cases=profile.value.minimum_cases if profile else 0,
@@ -175,7 +175,7 @@ def _make(config: pytest.Config) -> Plan:
 
 
 def _expect_faults(injections: Sequence[str], kind: str) -> None:
-    """Raises OptionError unless the kind of device has these faults."""
+    """Raise OptionError unless the kind of device has these faults."""
     if not injections:
         return
     if kind not in faults.injectable_kinds():
@@ -268,4 +268,4 @@ def _load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
 def _find(name: str, folder: Path, what: str, base: Path, suffix: str) -> Path:
     from harness.gating import configfile
 
-    return configfile.find(name, folder, what, base, suffix)
+    return configfile.find_config(name, folder, what, base, suffix)

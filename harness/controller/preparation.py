@@ -1,4 +1,4 @@
-"""What a run asks and makes on this machine before it begins."""
+"""Checks this machine and makes the folders of a run before it begins."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from harness.sim.native.provider import ProvidedDevice
 
 
 def expect_proc() -> None:
-    """Raises pytest.UsageError without /proc: no process could be told from another, nor looked at after its case."""
+    """Raise pytest.UsageError without /proc: processes could not be identified, or checked after their case."""
     if not linux.is_proc_mounted():
         raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
 
 
 def prepare_leases() -> None:
-    """Raises pytest.UsageError if runs of this host cannot lease GPUs there."""
+    """Raise pytest.UsageError if runs of this host cannot lease GPUs there."""
     try:
-        device_leases.prepare(device_leases.default_folder())
+        device_leases.prepare_board(device_leases.default_folder())
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -78,7 +78,7 @@ def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -
 
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:
-    """What the run was told to collect, relative to the root folder; empty when an option leaves out more than it says.
+    """The arguments to collect, relative to the root folder; empty if an option leaves out more than they say.
 
     Nothing is then blamed for matching no case. ``.`` stands for all that there is.
     """
@@ -90,5 +90,5 @@ def arguments(config: pytest.Config) -> tuple[str, ...]:
         os.path.relpath(here / path, root).replace(os.sep, "/") + separator + rest for path, separator, rest in paths
     ]
     suites = [os.path.relpath(folder, root).replace(os.sep, "/") for folder in config.getini("harness_suites")]
-    everything = bool(suites) and all(patterns.reaches(f"{suite}/*", relative) for suite in suites)
+    everything = bool(suites) and all(patterns.pattern_reaches(f"{suite}/*", relative) for suite in suites)
     return (".",) if everything else tuple(relative)

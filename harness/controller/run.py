@@ -1,4 +1,4 @@
-"""A run from the controller's side: set up once, told to every worker, reported at the end."""
+"""A run from the controller's side: set up once, sent to every worker, reported at the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from harness.scheduling import resumption, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
 from harness.scheduling.earlier_run import EarlierRun
-from harness.scheduling.interrupted_run import InterruptedRun, unlike
+from harness.scheduling.interrupted_run import InterruptedRun, changed_conditions_message
 from harness.scheduling.leases import LeaseBook
 from harness.scheduling.remote_queue import RemoteQueue
 from harness.scheduling.run_lock import RunLock, RunLockedError
@@ -192,7 +192,7 @@ class Run:
         )
 
     def _carried(self, config: pytest.Config) -> tuple[str, ...]:
-        """What a line that reproduces a case must have of the arguments, and limits that the ini file does not give."""
+        """The arguments that a reproduce line must have, and limits that the ini file does not give."""
         words = command_line.user_arguments(config)
         taken, positional = command_line.foreign_short_flags(config), config.option.file_or_dir
         found = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
@@ -206,7 +206,7 @@ class Run:
     def _drawn_seed(self) -> int:
         """A random seed. A resumed run keeps its own.
 
-        The shards of a run must have the same one without talking, so theirs follows from the suites.
+        The shards of a run must have the same one without communication, so it follows from the suites.
         """
         if self.interrupted is not None:
             return self.interrupted.seed
@@ -215,12 +215,12 @@ class Run:
         return random.SystemRandom().getrandbits(32)
 
     def _identify(self, config: pytest.Config) -> dict[str, str]:
-        """What must be the same where results of this run and of others are put together."""
+        """The facts that must be equal where results of this run and of others are put together."""
         folders, files = suite_files.roots(
             [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
             config.getini("harness_suites"),
         )
-        return identity.of(
+        return identity.run_identity(
             self.inventory,
             suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
             waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
@@ -244,7 +244,7 @@ class Run:
         context = self.context
         self.journal = Journal(context.journal)
         self._problems = self.plan.problems_before_collection(machine, _today())
-        self._facts = environment.collect(
+        self._facts = environment.collect_environment(
             self.inventory,
             argv=["pytest", *context.args],
             seed=context.seed,
@@ -313,7 +313,7 @@ class Run:
                 self.interrupted.keep_environment()
         for kind, message in self._problems:
             self.add_finding(kind, message)
-        environment.write(self.run_dir, self._facts)
+        environment.write_environment(self.run_dir, self._facts)
 
     def expected(self, ids: Sequence[str]) -> list[float]:
         """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
@@ -332,11 +332,11 @@ class Run:
         return [count if (count := devices.get(case, 0)) <= most else 0 for case in ids]
 
     def described(self, ids: Sequence[str]) -> dict[str, Any]:
-        """What the head of a cluster run must know of this session: its list, expected seconds, gates by position."""
+        """What the head of a cluster run needs of this session: its list, expected seconds, gates by position."""
         gated = CaseFacts.read(Path(self.context.temp_dir)).gated
         return {
             "count": len(ids),
-            "hash": journals.digest(ids),
+            "hash": journals.digest_of_ids(ids),
             "seconds": [round(seconds, 3) for seconds in self.expected(ids)],
             "gated": {str(position): gated[case] for position, case in enumerate(ids) if case in gated},
             "devices": {device.uuid: device.name for device in self.devices},
@@ -349,11 +349,13 @@ class Run:
         """
         if self._recorded or self.interrupted is None:
             return
-        changed = resumption.change(Path(self.context.temp_dir))
+        changed = resumption.noted_change(Path(self.context.temp_dir))
         if changed:
             changes = (f"the list of cases has changed: {changed}",)
             if not self.interrupted.force:
-                raise pytest.UsageError(f"--resume={str(self.plan.settings['resume'])!r}: {unlike(changes)}")
+                raise pytest.UsageError(
+                    f"--resume={str(self.plan.settings['resume'])!r}: {changed_conditions_message(changes)}"
+                )
             self._line["forced"] += changes
         try:
             self._record_start()
@@ -407,7 +409,7 @@ class Run:
         could not write all that it had to has no other status than that of an internal error.
         """
         if not self._recorded:
-            return status  # a resumed run that did not come to its cases: its run directory is as it was
+            return status  # a resumed run that did not reach its cases: its run directory is unchanged
         if self.signals.by:
             self._append(lines.stopped(self.signals.by, self.signals.grace))
         try:
@@ -424,7 +426,7 @@ class Run:
             return EXIT_INTERNAL if self.failure else status
         self.ledger = self._ended(ledger, status)
         try:
-            junit.write(self.run_dir, self.ledger)
+            junit.write_junit(self.run_dir, self.ledger)
             self._write_page(contents, self.ledger)
         except WriteError as error:
             self.fail(str(error))
@@ -433,12 +435,12 @@ class Run:
         return EXIT_INTERNAL if self.failure else status
 
     def _write_page(self, contents: JournalContents, ledger: Ledger) -> None:
-        """Write report.html. Raises WriteError. A mistake of ours in it takes nothing from the verdict of the run."""
+        """Write report.html. Raises WriteError. Another error of the harness does not change the run's verdict."""
         if ledger.end is not None:
             contents = dataclasses.replace(contents, events=(*contents.events, ledger.end))
         try:
             with _uncollected():
-                page.write(self.run_dir, contents, ledger=ledger)
+                page.write_html_report(self.run_dir, contents, ledger=ledger)
         except WriteError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -447,11 +449,11 @@ class Run:
             self.remarks.append(f"{page.FILE_NAME} was not written, an error of the harness: {error!r} in {where}")
 
     def _account(self) -> tuple[JournalContents, Ledger]:
-        """What the journal has by now, with what follows from it, and its ledger. Raises JournalError."""
+        """The journal so far, with what follows from it, and its ledger. Raises JournalError."""
         # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
         # the time that takes for 10,000 cases.
         with _uncollected():
-            contents = journals.read(self.context.journal)
+            contents = journals.read_journal(self.context.journal)
             lines = [event for event in contents.events if isinstance(event, Collected)]
             cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
             if cases:

@@ -14,7 +14,7 @@ import pytest
 
 from harness.core import linux
 from harness.scheduling import stop_request
-from harness.scheduling.stop_request import Stop
+from harness.scheduling.stop_request import StopRequest
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Seconds that workers have to end: after the grace period of their cases, and after a second signal.
@@ -35,7 +35,7 @@ class StopSignals:
         self._folder = folder
         self._waits = waits
         self._times = 0
-        self._heeded = self._begun = self._over = False
+        self._handling = self._begun = self._over = False
         self._timer = linux.PosixTimer(signal.SIGTERM)
         self._previous: dict[signal.Signals, Any] = {}
         #: The name of the first signal; empty before it.
@@ -65,13 +65,13 @@ class StopSignals:
             raise pytest.Session.Interrupted(self._reason)
 
     @contextlib.contextmanager
-    def heeded(self) -> Generator[None]:
+    def handled(self) -> Generator[None]:
         """While a supervisor works in this process, it receives the requests itself, and no exception interrupts it."""
-        self._heeded = True
+        self._handling = True
         try:
             yield
         finally:
-            self._heeded = False
+            self._handling = False
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
@@ -88,14 +88,14 @@ class StopSignals:
     def ask(self, reason: str, grace: float | None = None) -> None:
         """Ask workers to stop for another reason than a signal. `grace`: another one than that of the run."""
         if self._waits and (not self.by or grace is not None):
-            self._send(Stop.after(self.grace if grace is None else grace, reason))
+            self._send(StopRequest.after(self.grace if grace is None else grace, reason))
 
     def end(self) -> None:
         """End the signal handling with the session: ignore further signals, and stop workers that still run at once."""
         self._over = True
         self._timer.stop()
         if self._waits:
-            self._send(Stop.after(0, self._reason if self.by else "stopped with the session"))
+            self._send(StopRequest.after(0, self._reason if self.by else "stopped with the session"))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._over:
@@ -106,8 +106,8 @@ class StopSignals:
         first = self._times == 1
         if first:
             self.by = signal.Signals(number).name
-        sent = self._send(Stop.after(self.grace if first else 0, self._reason))
-        if first and sent and (self._waits or self._heeded):
+        sent = self._send(StopRequest.after(self.grace if first else 0, self._reason))
+        if first and sent and (self._waits or self._handling):
             self.say(
                 f"{self.by}: no further case begins, and the cases that run have {self.grace:g} s to end; "
                 "a second signal ends them at once"
@@ -116,14 +116,14 @@ class StopSignals:
             self._timer.start(self.grace + _MARGIN if first else _LAST_MARGIN)
             patient = sent and self._times < 3
         else:
-            patient = self._heeded
+            patient = self._handling
         if self._begun and not patient:
             raise pytest.Session.Interrupted(self._reason)
 
-    def _send(self, stop: Stop) -> bool:
+    def _send(self, stop: StopRequest) -> bool:
         """Send a request. Returns whether it was sent to all supervisors."""
         try:
-            stop_request.send(self._folder, stop)
+            stop_request.send_stop(self._folder, stop)
         except OSError:
             return False
         return True

@@ -1,4 +1,4 @@
-"""The hash of the files that a run's cases are made of. With it, two runs can be told to have run the same suites."""
+"""The hash of the files that a run's cases are made of. Equal hashes show that two runs had the same suites."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from harness.core.errors import HarnessError
 class FileKind:
     """A kind of file. `noun`: its name in errors. `advice`: which file to give instead.
 
-    `error`: what every method raises. `most`: the limit in bytes; None for no limit.
+    `error`: what every method raises. `most`: the limit in bytes; None for no limit. `shown`: a path as errors name it.
     """
 
     noun: str
     advice: str
     error: type[HarnessError]
     most: int | None = None
+    shown: Callable[[Path], str] = str
 
     def read(self, path: Path) -> bytes:
         """Return the contents of a file."""
@@ -31,10 +32,13 @@ class FileKind:
             if self.most is None:
                 return file.read()
             data = file.read(self.most + 1)
-            if len(data) > self.most:
-                size = max(os.fstat(descriptor).st_size, len(data))
-                raise self.error(f"{str(path)!r} has {size} bytes, and the limit is {self.most}: {self.advice}")
+            self.check_size(path, len(data))
             return data
+
+    def check_size(self, path: Path, size: int) -> None:
+        """Raise if a file of this size is too large."""
+        if self.most is not None and size > self.most:
+            raise self.error(f"{self.shown(path)!r} has {size} bytes, and the limit is {self.most}: {self.advice}")
 
     def read_if_exists(self, path: Path) -> bytes | None:
         """Return the contents of a file; None if it does not exist."""
@@ -50,9 +54,14 @@ class FileKind:
         with self.errors(path):
             # Without O_NONBLOCK, opening a named pipe waits for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            try:
+                if not stat.S_ISREG(found.st_mode):
+                    raise self.error(f"{self.shown(path)!r} is not a regular file: {self.advice}")
+                self.check_size(path, found.st_size)
+            except HarnessError:
                 os.close(descriptor)
-                raise self.error(f"{str(path)!r} is not a regular file: {self.advice}")
+                raise
             return descriptor
 
     @contextlib.contextmanager
@@ -61,6 +70,8 @@ class FileKind:
         try:
             yield
         except FileNotFoundError:
-            raise self.error(f"there is no {self.noun} at {str(path)!r}: {self.advice}") from None
+            raise self.error(f"there is no {self.noun} at {self.shown(path)!r}: {self.advice}") from None
         except OSError as problem:
-            raise self.error(f"cannot read the {self.noun} {str(path)!r}: {problem.strerror or problem}") from None
+            raise self.error(
+                f"cannot read the {self.noun} {self.shown(path)!r}: {problem.strerror or problem}"
+            ) from None

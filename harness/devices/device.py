@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from harness.backends import cpu
 from harness.backends.backend import Backend, DeviceKind
 from harness.backends.table import BACKENDS
+from harness.core.errors import HarnessError
+
+
+class DeviceError(HarnessError):
+    """There is no device of the requested kind, or it cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pynvml
 
 from harness.backends import cuda
 from harness.devices.call_thread import StuckError, call_nvml
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, Device, DeviceError, Inventory
 from harness.devices.visibility import apply_visible_mask
 
 T = TypeVar("T")
@@ -46,6 +46,27 @@ def discover_devices(environ: Mapping[str, str] | None = None) -> Inventory:
         nvml_error=survey.error,
         notes=(*survey.notes, *selection.notes),
     )
+
+
+def gpu_inventory(environ: Mapping[str, str]) -> Inventory:
+    """Return the inventory of a run that must have a GPU. Raise DeviceError if no GPU is usable."""
+    inventory = discover_devices(environ)
+    if not inventory.gpus:
+        raise DeviceError(
+            f"--device=cuda: there is no usable GPU ({_why_none(inventory)}); leave --device out to use the CPU"
+        )
+    return inventory
+
+
+def cpu_inventory(environ: Mapping[str, str]) -> Inventory:
+    """Return the inventory of a run on the CPU: all GPUs are hidden."""
+    return discover_devices({**environ, cuda.MASK: ""})
+
+
+def _why_none(inventory: Inventory) -> str:
+    sick = [f"{device.uuid}: {device.fault}" for device in inventory.devices if device.fault is not None]
+    hidden = [f"{len(inventory.hidden)} hidden by {cuda.MASK}"] if inventory.hidden else []
+    return "; ".join([*([inventory.nvml_error] if inventory.nvml_error else []), *sick, *hidden]) or "nvml finds none"
 
 
 @dataclass(frozen=True, slots=True)

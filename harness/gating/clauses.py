@@ -63,7 +63,7 @@ _EXAMPLES = {
 }
 
 
-def read(name: str, condition: object) -> tuple[Clause, ...] | None:
+def read_clause(name: str, condition: object) -> tuple[Clause, ...] | None:
     """Parse a condition on capability `name` of the vocabulary. Returns None if the condition is malformed."""
     kind = VOCABULARY[name].kind
     if isinstance(condition, bool):

@@ -45,9 +45,6 @@ class ConfigError(HarnessError):
     """A configuration file is missing or cannot be used. The text has one line per problem, with file and line."""
 
 
-_KIND = FileKind("configuration file", "give a YAML file", ConfigError, MAX_BYTES)
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[M]):
     """A file that was read: its content, and the line number of each value."""
@@ -68,7 +65,7 @@ class Loaded(Generic[M]):
         return _problem(self.path, self.line_of(*where), where, text)
 
 
-def load(path: Path, model: type[M]) -> Loaded[M]:
+def load_config(path: Path, model: type[M]) -> Loaded[M]:
     """Read a YAML file as `model`. Raises ConfigError; its text has a line for each problem.
 
     The model validates the values as JSON: in strict mode a list becomes a tuple and text becomes a date, but ``1`` is
@@ -85,7 +82,7 @@ def load(path: Path, model: type[M]) -> Loaded[M]:
     return Loaded(value, path, document.lines)
 
 
-def find(name: str, folder: Path, what: str, base: Path, suffix: str = ".yaml") -> Path:
+def find_config(name: str, folder: Path, what: str, base: Path, suffix: str = ".yaml") -> Path:
     """The file for `name`: ``<folder>/<name>.yaml``, or, if `name` is a path, that path relative to `base`.
 
     `name` is a path if it contains a ``/`` or ends in `suffix` (or ``.yml``). `what` is the noun for errors, such as
@@ -95,17 +92,19 @@ def find(name: str, folder: Path, what: str, base: Path, suffix: str = ".yaml") 
         path = base / name
         if os.path.isfile(path):  # returns False for a name that is too long; Path.is_file raises
             return path
-        raise ConfigError(f"{what} {name!r}: there is no file {shown(path)}")
+        raise ConfigError(f"{what} {name!r}: there is no file {shown_path(path)}")
     path = folder / f"{name}{suffix}"
     if os.path.isfile(path):
         return path
     if not folder.is_dir():
-        raise ConfigError(f"there is no {what} {name!r}: the folder {shown(folder)} does not exist")
+        raise ConfigError(f"there is no {what} {name!r}: the folder {shown_path(folder)} does not exist")
     known = sorted(file.name.removesuffix(suffix) for file in folder.glob(f"*{suffix}"))
-    raise ConfigError(f"there is no {what} {name!r} in {shown(folder)}{'; ' if known else ''}{advice(name, known)}")
+    raise ConfigError(
+        f"there is no {what} {name!r} in {shown_path(folder)}{'; ' if known else ''}{name_advice(name, known)}"
+    )
 
 
-def advice(name: str, known: Collection[str]) -> str:
+def name_advice(name: str, known: Collection[str]) -> str:
     """Advice for the unknown `name`: the most similar known name, or all known names. Empty if none are known."""
     near = difflib.get_close_matches(name, known, n=1)
     if near:
@@ -113,10 +112,13 @@ def advice(name: str, known: Collection[str]) -> str:
     return f"expected one of: {', '.join(known)}" if known else ""
 
 
-def shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """A path for messages: relative to the working folder if the path is below it."""
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+
+
+_KIND = FileKind("configuration file", "give a YAML file", ConfigError, MAX_BYTES, shown_path)
 
 
 def _conditions(written: dict[str, Any]) -> dict[str, Any]:
@@ -136,12 +138,12 @@ def _conditions(written: dict[str, Any]) -> dict[str, Any]:
 
 
 Conditions = Annotated[dict[str, Any], AfterValidator(_conditions)]
-"""A mapping as in ``requires(...)``. It is checked with ``requirements.parse`` and kept as written."""
+"""A mapping as in ``requires(...)``. It is checked with ``parse_requirements`` and kept as written."""
 
 
 def _unreadable(written: Mapping[str, object], where: Where) -> list[InitErrorDetails]:
     try:
-        requirements.parse(written)
+        requirements.parse_requirements(written)
     except requirements.RequirementError as error:
         return [_detail(where, written, str(error))]
     return []
@@ -168,7 +170,7 @@ def _text(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{shown(path)}:{line}: not utf-8 text: byte {content[error.start]:#04x}") from None
+        raise ConfigError(f"{shown_path(path)}:{line}: not utf-8 text: byte {content[error.start]:#04x}") from None
 
 
 class _Unsupported(yaml.MarkedYAMLError):
@@ -210,15 +212,15 @@ def _compose(path: Path, text: str) -> yaml.Node:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
         prefix = "" if isinstance(error, _Unsupported) else "not yaml: "
-        raise ConfigError(f"{shown(path)}:{line}: {prefix}{error.problem or error.context}") from None
+        raise ConfigError(f"{shown_path(path)}:{line}: {prefix}{error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(f"{shown(path)}:{line}: not yaml: character {error.character:#04x}") from None
+        raise ConfigError(f"{shown_path(path)}:{line}: not yaml: character {error.character:#04x}") from None
     finally:
         if loader is not None:
             loader.dispose()
     if not isinstance(root, yaml.Node):
-        raise ConfigError(f"{shown(path)}:1: the file is empty")
+        raise ConfigError(f"{shown_path(path)}:1: the file is empty")
     return root
 
 
@@ -256,7 +258,7 @@ class _Document:
             if kind == "missing":
                 texts.append(f"the key {detail['loc'][-1]!r} is missing")
             elif kind == "extra_forbidden":
-                texts.append(f"there is no such key; {advice(str(where[-1]), _known(model, where[:-1]))}")
+                texts.append(f"there is no such key; {name_advice(str(where[-1]), _known(model, where[:-1]))}")
             elif kind in ("too_short", "string_too_short"):
                 least = detail["ctx"]["min_length"]
                 text = kind.startswith("string")
@@ -407,7 +409,7 @@ def _line(lines: Mapping[Where, int], where: Where) -> int:
 
 def _problem(path: Path, line: int, where: Where, text: str) -> str:
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{_key_text(step)}" for step in where).removeprefix(".")
-    return f"{shown(path)}:{line}: {f'{steps}: ' if steps else ''}{text}"
+    return f"{shown_path(path)}:{line}: {f'{steps}: ' if steps else ''}{text}"
 
 
 def _key_text(key: str) -> str:

@@ -21,11 +21,11 @@ from harness.gating.implication import implication
 from harness.gating.requirements import Unmet
 
 
-def _plain(written: dict[str, Any]) -> dict[str, Any]:
+def _flat_conditions(written: dict[str, Any]) -> dict[str, Any]:
     nested = [name for name in written if name not in VOCABULARY]
     if nested:
         raise ValueError(f"{nested[0]!r} is not allowed here: write one condition for each capability")
-    for condition in requirements.parse(written):
+    for condition in requirements.parse_requirements(written):
         if not implication([condition], []).can_hold:
             raise ValueError(f"{condition} cannot hold on any machine")
     return written
@@ -37,7 +37,7 @@ def _names_the_device(written: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-Facts = Annotated[Conditions, AfterValidator(_plain)]
+Facts = Annotated[Conditions, AfterValidator(_flat_conditions)]
 
 
 class Hardware(BaseModel):
@@ -59,10 +59,10 @@ class Hardware(BaseModel):
 
 def load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
     """Load the hardware file `name`: a name in ``<configs>/hardware``, or a path from `base`. Raises ConfigError."""
-    return configfile.load(configfile.find(name, configs / "hardware", "hardware", base), Hardware)
+    return configfile.load_config(configfile.find_config(name, configs / "hardware", "hardware", base), Hardware)
 
 
-def mismatches(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
+def hardware_mismatches(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
     """Every condition on the device that does not hold. Empty if the device is of this kind.
 
     Here ``device: cpu`` holds for the CPU only. As a requirement of a case it holds on every machine.
@@ -74,12 +74,14 @@ def mismatches(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
     return unmet
 
 
-def broken(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
+def broken_hardware(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
     """Every promise of this kind of hardware that does not hold on the machine."""
     return _unmet(hardware.offers, capabilities)
 
 
 def _unmet(conditions: Mapping[str, Any], capabilities: Capabilities) -> list[Unmet]:
-    # One by one: `evaluate` returns only the first unmet condition.
-    each = (requirements.evaluate([condition], capabilities) for condition in requirements.parse(conditions))
+    # One by one: `first_unmet` returns only the first unmet condition.
+    each = (
+        requirements.first_unmet([condition], capabilities) for condition in requirements.parse_requirements(conditions)
+    )
     return [unmet for unmet in each if unmet is not None]

@@ -54,7 +54,7 @@ class Remark:
     error: bool = True
 
 
-def known(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
+def declared_conditions(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
     """The conditions that hold on a kind of machine: those declared, and, without a GPU, the absence of GPU features.
 
     Raises RequirementError.
@@ -63,10 +63,10 @@ def known(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
     implied: dict[str, Any] = {}
     if backend is not None:
         implied = {**(dict.fromkeys(OF_GPUS, False) if backend.no_gpu else {}), **backend.implied}
-    return requirements.parse({**implied, **declared})
+    return requirements.parse_requirements({**implied, **declared})
 
 
-def lint(
+def lint_waivers(
     waivers: Sequence[Waiver],
     *,
     today: date,
@@ -112,7 +112,7 @@ def _matched(waiver: Waiver, catalog: Mapping[str, Marks] | None) -> dict[str, M
     """The cases that the waiver matches. None without a catalogue."""
     if catalog is None:
         return None
-    return {case_id: marks for case_id, marks in catalog.items() if patterns.matches(waiver.case, case_id)}
+    return {case_id: marks for case_id, marks in catalog.items() if patterns.matches_pattern(waiver.case, case_id)}
 
 
 def _where(
@@ -162,7 +162,7 @@ def _possible(written: Iterable[Mapping[str, Any]], declared: Sequence[Condition
     if not mappings:
         return True
     try:
-        conditions = [_without_cpu(each) for each in requirements.parse({"all": mappings})]
+        conditions = [_without_cpu(each) for each in requirements.parse_requirements({"all": mappings})]
     except RequirementError:  # each one parses alone, so together no number of devices meets them
         return False
     # The second check declares the conditions themselves, so that ``not`` sees the others on the same capability.

@@ -46,12 +46,12 @@ class MustPass:
     hash: str
 
 
-def digest(ids: Iterable[str]) -> str:
+def must_pass_digest(ids: Iterable[str]) -> str:
     r"""``sha256:`` and the hex digest of the ids joined by ``\n``. Journals use the same hash for collected cases."""
     return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def write(path: Path, ids: Iterable[str], description: str = "") -> MustPass:
+def write_must_pass(path: Path, ids: Iterable[str], description: str = "") -> MustPass:
     """Write the list of `ids` to `path` and return it. An existing file is overwritten.
 
     `description` is written on one line. Raises MustPassError if there are no ids, an id is a duplicate or does not fit
@@ -67,21 +67,21 @@ def write(path: Path, ids: Iterable[str], description: str = "") -> MustPass:
             )
         if not _fits_on_a_line(case_id):
             raise MustPassError(f"{case_id!r} is not a valid line of {str(path)!r}: give its parameters plain ids")
-    must_pass = MustPass(path.name, " ".join(description.split()), tuple(ordered), digest(ordered))
+    must_pass = MustPass(path.name, " ".join(description.split()), tuple(ordered), must_pass_digest(ordered))
     try:
-        path.write_bytes(to_bytes(must_pass))
+        path.write_bytes(must_pass_bytes(must_pass))
     except OSError as error:
         raise MustPassError(f"cannot write the must-pass list {str(path)!r}") from error
     return must_pass
 
 
-def to_bytes(must_pass: MustPass) -> bytes:
+def must_pass_bytes(must_pass: MustPass) -> bytes:
     """The contents of the file of a list."""
     header = [HEADING, f"{_DESCRIPTION}{must_pass.description}".rstrip(), f"# cases: {len(must_pass.ids)}"]
     return "\n".join([*header, f"# {must_pass.hash}", *must_pass.ids, ""]).encode("utf-8", "backslashreplace")
 
 
-def read(path: Path) -> MustPass:
+def read_must_pass(path: Path) -> MustPass:
     """Read a list and check it against its own header. Raises MustPassError with file and line."""
     description, ids, numbers = "", list[str](), dict[str, int]()
     counted: tuple[int, int] | None = None  # the number in the header and its line
@@ -110,7 +110,7 @@ def read(path: Path) -> MustPass:
     if counted is not None and counted[0] != len(ids):
         problem = f"{path}:{counted[1]}: the header says {counted[0]} cases, but the list has {len(ids)}"
         raise MustPassError(f"{problem}: the list was cut or edited by hand; {advice}")
-    found = digest(ids)
+    found = must_pass_digest(ids)
     if found != hashed[0]:
         raise MustPassError(
             f"{path}:{hashed[1]}: the hash of the ids is {found}: the list was edited by hand; {advice}"
@@ -118,7 +118,7 @@ def read(path: Path) -> MustPass:
     return MustPass(path.name, description, tuple(ids), found)
 
 
-def check(must_pass: MustPass, case_ids: Collection[str]) -> tuple[str, ...]:
+def check_must_pass(must_pass: MustPass, case_ids: Collection[str]) -> tuple[str, ...]:
     """The ids of the list that are not among `case_ids`, in the order of the list."""
     existing = set(case_ids)
     return tuple(case_id for case_id in must_pass.ids if case_id not in existing)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 _WILDCARDS = re.compile(r"[*?]")
 
 
-def matches(pattern: str, case_id: str) -> bool:
+def matches_pattern(pattern: str, case_id: str) -> bool:
     """Whether `pattern` matches the whole of `case_id`."""
     return _compiled(pattern).fullmatch(case_id) is not None
 
@@ -25,7 +25,7 @@ def literal_prefix(pattern: str) -> str:
     return _WILDCARDS.split(pattern, maxsplit=1)[0]
 
 
-def reaches(pattern: str, arguments: Sequence[str]) -> bool:
+def pattern_reaches(pattern: str, arguments: Sequence[str]) -> bool:
     """Whether a run with these collection arguments would collect every case that `pattern` can match.
 
     `arguments` are folders, files and case ids with ``/``, relative to the same folder as case ids. One argument alone

@@ -55,40 +55,46 @@ class Policy:
     def selects(self, case_id: str, suite: str) -> bool:
         """Whether the profile selects this case of this suite."""
         wanted = self.suites is None and self.cases is None
-        wanted = wanted or suite in (self.suites or ()) or any(patterns.matches(p, case_id) for p in self.cases or ())
-        return wanted and not any(patterns.matches(pattern, case_id) for pattern in self.exclude)
+        wanted = (
+            wanted
+            or suite in (self.suites or ())
+            or any(patterns.matches_pattern(p, case_id) for p in self.cases or ())
+        )
+        return wanted and not any(patterns.matches_pattern(pattern, case_id) for pattern in self.exclude)
 
 
-def idle(
+def idle_rules(
     policy: Policy, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
 ) -> list[tuple[tuple[str, int], str]]:
     """The suites and patterns of the profile that match none of `cases` (pairs of id and suite): key, index and text.
 
-    Ignores suites and patterns that a run with the collection `arguments` does not fully collect (`patterns.reaches`).
+    Ignores suites and patterns that a run with the collection `arguments` does not fully collect (`pattern_reaches`).
     """
     suites = {suite for _, suite in cases}
-    everything = patterns.reaches("*", arguments)
+    everything = patterns.pattern_reaches("*", arguments)
     found = [
         (("suites", index), f"suite {name!r}")
         for index, name in enumerate(policy.suites or ())
-        if name not in suites and (everything or patterns.reaches(f"suites/{name}/*", arguments))
+        if name not in suites and (everything or patterns.pattern_reaches(f"suites/{name}/*", arguments))
     ]
     for key, listed in (("cases", policy.cases or ()), ("exclude", policy.exclude)):
         for index, pattern in enumerate(listed):
-            if patterns.reaches(pattern, arguments) and not any(patterns.matches(pattern, each) for each, _ in cases):
+            if patterns.pattern_reaches(pattern, arguments) and not any(
+                patterns.matches_pattern(pattern, each) for each, _ in cases
+            ):
                 found.append(((key, index), f"pattern {pattern!r}"))
     return found
 
 
-def on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capabilities) -> Ruling | None:
+def rule_on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capabilities) -> Ruling | None:
     """The ruling on a case with unmet `conditions`. None if the case may be gated.
 
     It may be gated if the hardware does not promise at least one unmet condition and the profile allows gating for it.
     """
-    promised = requirements.parse(policy.promised)
+    promised = requirements.parse_requirements(policy.promised)
     objection: Ruling | None = None
     for condition in conditions:
-        unmet = requirements.evaluate([condition], capabilities)
+        unmet = requirements.first_unmet([condition], capabilities)
         if unmet is None:
             continue
         ruling = _objection(policy, condition, unmet, promised)
@@ -109,7 +115,7 @@ def _objection(policy: Policy, condition: Condition, unmet: Unmet, promised: Seq
     return None
 
 
-def on_verdict(
+def rule_on_verdict(
     policy: Policy, settled: Outcome, finals: Sequence[AttemptResult], applying: Sequence[Waiver]
 ) -> Ruling | None:
     """The ruling on a case with the outcome `settled`. None if the outcome stays.
@@ -126,10 +132,10 @@ def on_verdict(
     if settled is Outcome.SKIPPED and not policy.skips:
         text = f"skipped itself, but profile {policy.profile} forbids skips: {message}"
         return Ruling(Outcome.FAILED, text, f"profile {policy.profile}")
-    return waivers.rule(settled, message, applying) or repeated
+    return waivers.rule_by_waivers(settled, message, applying) or repeated
 
 
-def on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptResult], limit: float) -> Ruling:
+def rule_on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptResult], limit: float) -> Ruling:
     """The ruling of ``--verify`` on a case that ran several times in one process and several times in fresh processes.
 
     All attempts must have passed, or have the same outcome that is not red. No attempt may be near the time limit of

@@ -19,7 +19,7 @@ _MOST = 1000  # repeats or retries: more is a typing error
 
 def _capability(name: Any) -> Any:
     if isinstance(name, str) and name not in VOCABULARY:
-        raise ValueError(f"{name!r} is not a capability; {configfile.advice(name, list(VOCABULARY))}")
+        raise ValueError(f"{name!r} is not a capability; {configfile.name_advice(name, list(VOCABULARY))}")
     return name
 
 
@@ -87,12 +87,12 @@ def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
     Checks that the files it names exist, below `configs` or at a path from `base`, but does not read them. Raises
     ConfigError with a line for each problem.
     """
-    loaded = configfile.load(configfile.find(name, configs / "profiles", "profile", base), Profile)
+    loaded = configfile.load_config(configfile.find_config(name, configs / "profiles", "profile", base), Profile)
     problems = []
     for where, file in _files(loaded.value):
         folder, what, suffix = _FOLDERS[where[0]]
         try:
-            configfile.find(file, configs / folder, what, base, suffix)
+            configfile.find_config(file, configs / folder, what, base, suffix)
         except ConfigError as error:
             problems.append(loaded.problem(str(error), *where))
     if problems:

@@ -95,12 +95,12 @@ class Mark(Protocol):
         """Keyword arguments."""
 
 
-def parse(kwargs: Mapping[str, object]) -> tuple[Condition, ...]:
+def parse_requirements(kwargs: Mapping[str, object]) -> tuple[Condition, ...]:
     """Parse the keyword arguments of one mark, or the same mapping from a file. Raises RequirementError."""
     return _merged(_conditions(kwargs, depth=0))
 
 
-def from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
+def requirements_from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
     """Parse all ``requires`` marks of a case, its class and its module. All must hold. Raises RequirementError.
 
     Returns one requirement per capability, in the order of the vocabulary, and then each ``any`` and ``not``.
@@ -112,11 +112,11 @@ def from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
             raise RequirementError(f"requires({written}): takes keyword arguments only, such as device='cuda'")
         if not mark.kwargs:
             raise RequirementError("requires() has no arguments: name a capability, such as device='cuda'")
-        conditions += parse(mark.kwargs)
+        conditions += parse_requirements(mark.kwargs)
     return _merged(conditions)
 
 
-def evaluate(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
+def first_unmet(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
     """The first condition that `capabilities` do not meet. None if they meet all."""
     return next((unmet for each in conditions if (unmet := _unmet(each, capabilities)) is not None), None)
 
@@ -141,7 +141,7 @@ def memory_wanted(conditions: Iterable[Condition]) -> int:
     return max(bounds, default=0)
 
 
-def disguised(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
+def disguised_device(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
     """The condition on the device that holds only because torch takes the device for another kind; None if none does.
 
     ``device: cuda`` holds on a simulated GPU: enough for a case, and not for what a whole run claims.
@@ -151,7 +151,7 @@ def disguised(conditions: Iterable[Condition], capabilities: Capabilities) -> Un
             continue
         kind = str(capabilities["device"])
         meant = {clause.value for clause in condition.clauses} - {"cpu", kind}
-        if meant and evaluate([condition], capabilities) is None:
+        if meant and first_unmet([condition], capabilities) is None:
             return Unmet("device", condition.wanted, capabilities.describe("device"), ("device",))
     return None
 
@@ -163,20 +163,20 @@ def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
                 return None
             return Unmet(name, wanted, capabilities.describe(name), (name,))
         case AnyOf(options):
-            failures = [evaluate(option, capabilities) for option in options]
+            failures = [first_unmet(option, capabilities) for option in options]
             if None in failures:
                 return None
             unmet = [failure for failure in failures if failure is not None]
             names = tuple(dict.fromkeys(name for failure in unmet for name in failure.names))
             return Unmet("any", str(condition), _found(names, capabilities), names)
         case Not(conditions):
-            if evaluate(conditions, capabilities) is not None:
+            if first_unmet(conditions, capabilities) is not None:
                 return None
-            names = tuple(dict.fromkeys(name for inner in conditions for name in mentioned(inner)))
+            names = tuple(dict.fromkeys(name for inner in conditions for name in mentioned_capabilities(inner)))
             return Unmet("not", str(condition), _found(names, capabilities), names)
 
 
-def mentioned(condition: Condition) -> tuple[str, ...]:
+def mentioned_capabilities(condition: Condition) -> tuple[str, ...]:
     """The capabilities that a condition names, each once."""
     match condition:
         case Requirement(name):
@@ -185,7 +185,7 @@ def mentioned(condition: Condition) -> tuple[str, ...]:
             inner = [each for option in options for each in option]
         case Not(conditions):
             inner = list(conditions)
-    return tuple(dict.fromkeys(name for each in inner for name in mentioned(each)))
+    return tuple(dict.fromkeys(name for each in inner for name in mentioned_capabilities(each)))
 
 
 def _found(names: Iterable[str], capabilities: Capabilities) -> str:
@@ -225,7 +225,7 @@ def _nested(name: str, value: object, depth: int) -> tuple[Condition, ...]:
     if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
         raise RequirementError(f"requires({name}={value!r}): {name} takes conditions, such as {{'ecc': True}}")
     conditions = _conditions(value, depth=depth + 1)
-    if DEVICES in (each for condition in conditions for each in mentioned(condition)) and name != "all":
+    if DEVICES in (each for condition in conditions for each in mentioned_capabilities(condition)) and name != "all":
         raise RequirementError(
             f"requires({name}={value!r}): {DEVICES!r} is how many devices the case gets, so it is not allowed in "
             f"{name!r}; use 'device_count' for how many the machine has"
@@ -238,7 +238,7 @@ def _requirement(name: str, condition: object) -> Requirement:
         near = difflib.get_close_matches(name, [*VOCABULARY, "any", "all", "not"], n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(VOCABULARY)}"
         raise RequirementError(f"requires({name}={condition!r}): there is no capability {name!r}; {advice}")
-    clauses = language.read(name, condition)
+    clauses = language.read_clause(name, condition)
     if clauses is None:
         raise RequirementError(f"requires({name}={condition!r}): {name} takes {language.expected(name)}")
     return Requirement(name, str(condition), clauses)

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from harness.core.outcome import Outcome
 from harness.gating import requirements
-from harness.gating.configfile import Conditions, advice, load
+from harness.gating.configfile import Conditions, load_config, name_advice
 from harness.gating.requirements import AnyOf, Condition, Not
 from harness.gating.waivers import EXPECTABLE, Waiver
 
@@ -36,7 +36,7 @@ def load_waivers(paths: Sequence[Path], base: Path) -> tuple[Waiver, ...]:
 
 
 def _waivers(path: Path, base: Path) -> Iterable[Waiver]:
-    loaded = load(path, _File)
+    loaded = load_config(path, _File)
     absolute, around = path.resolve(), base.resolve()
     name = str(absolute.relative_to(around) if absolute.is_relative_to(around) else path)
     for position, entry in enumerate(loaded.value.waivers):
@@ -78,7 +78,7 @@ def _expectable(expect: str | tuple[str, ...]) -> str | tuple[str, ...]:
             continue
         if word in list(Outcome):
             raise ValueError(f"a waiver cannot expect {word!r}; use one of: {', '.join(known)}")
-        raise ValueError(f"there is no outcome {word!r}; {advice(word, known)}")
+        raise ValueError(f"there is no outcome {word!r}; {name_advice(word, known)}")
     if len(set(words)) < len(words):
         raise ValueError(f"an outcome appears twice in {', '.join(words)}: remove one")
     if set(words) <= {Outcome.PASSED}:
@@ -87,7 +87,7 @@ def _expectable(expect: str | tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 def _narrowing(when: dict[str, object]) -> dict[str, object]:
-    if any(_asks_for_cpu(condition) for condition in requirements.parse(when)):
+    if any(_asks_for_cpu(condition) for condition in requirements.parse_requirements(when)):
         # In `requires` it means that the case needs no GPU. Here it would silently waive the case on GPUs too.
         raise ValueError("device: cpu holds on every machine; for machines without a GPU write not: {device: cuda}")
     return when

@@ -1,7 +1,7 @@
 """Waivers: known failures on certain machines, until a date. Plain values only.
 
-A waived case still runs. `rule` decides its outcome. `faults` and `idle` find problems with the waivers of a run.
-`harness.gating.waiverfile` reads waivers from files.
+A waived case still runs, and `rule_by_waivers` decides its outcome. `waiver_faults` and `idle_waivers` report problems
+with the waivers of a run. `harness.gating.waiverfile` reads waivers from files.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WaiverError(HarnessError):
     """A ``leaks`` mark of a case has invalid arguments."""
 
 
-def from_mark(mark: Mark, case_id: str, source: str) -> Waiver:
+def waiver_from_mark(mark: Mark, case_id: str, source: str) -> Waiver:
     """The waiver for ``@pytest.mark.leaks(reason, link=..., kind="leaked")``. It never expires. Raises WaiverError."""
     words = {"kind": Outcome.LEAKED.value, "link": "", **dict(zip(("reason",), mark.args, strict=False)), **mark.kwargs}
     if len(mark.args) > 1 or set(words) - {"reason", "kind", "link"} or not str(words.get("reason", "")).strip():
@@ -99,18 +99,20 @@ def from_mark(mark: Mark, case_id: str, source: str) -> Waiver:
     return Waiver(case_id, {}, (kind,), str(words["reason"]), str(words["link"]), "", date.max, source)
 
 
-def applying(waivers: Iterable[Waiver], case_id: str, capabilities: Capabilities, today: date) -> tuple[Waiver, ...]:
+def applying_waivers(
+    waivers: Iterable[Waiver], case_id: str, capabilities: Capabilities, today: date
+) -> tuple[Waiver, ...]:
     """The waivers that apply to a case on its device: the pattern matches, the conditions hold, it has not expired."""
     return tuple(
         waiver
         for waiver in waivers
-        if patterns.matches(waiver.case, case_id)
+        if patterns.matches_pattern(waiver.case, case_id)
         and not waiver.expired(today)
-        and requirements.evaluate(requirements.parse(waiver.when), capabilities) is None
+        and requirements.first_unmet(requirements.parse_requirements(waiver.when), capabilities) is None
     )
 
 
-def rule(settled: Outcome, message: str, waivers: Sequence[Waiver]) -> Ruling | None:
+def rule_by_waivers(settled: Outcome, message: str, waivers: Sequence[Waiver]) -> Ruling | None:
     """The ruling of the waivers that apply to a case, given its outcome without them and that outcome's message.
 
     None if no waiver applies, or if the case did not run to a verdict.
@@ -162,37 +164,37 @@ def is_link(text: str) -> bool:
     return re.fullmatch(r"https?://[^\s/?#]+([/?#]\S*)?", text) is not None
 
 
-class Fault(NamedTuple):
+class WaiverFault(NamedTuple):
     """A problem with a waiver that makes the run red by itself, with its kind."""
 
     kind: str
     message: str
 
 
-def faults(waivers: Iterable[Waiver], today: date) -> list[Fault]:
+def waiver_faults(waivers: Iterable[Waiver], today: date) -> list[WaiverFault]:
     """The faults of the waivers of a run that do not depend on its cases."""
     found = []
     for waiver in waivers:
         if waiver.expired(today):
             advice = f"see {waiver.link}" if waiver.link else "ask its owner"
             message = f"{waiver} expired on {waiver.expires}: {advice}, then renew or remove it"
-            found.append(Fault("waiver_expired", f"{message} (owner: {waiver.owner})"))
+            found.append(WaiverFault("waiver_expired", f"{message} (owner: {waiver.owner})"))
         if not is_link(waiver.link):
             what = f"has the link {waiver.link!r}, which is not an http or https URL" if waiver.link else "has no link"
             message = f"{waiver} {what}: give the URL of the issue that it waits for (owner: {waiver.owner})"
-            found.append(Fault("waiver_no_link", message))
+            found.append(WaiverFault("waiver_no_link", message))
     return found
 
 
-def idle(waivers: Iterable[Waiver], case_ids: Collection[str], arguments: Sequence[str]) -> list[Fault]:
+def idle_waivers(waivers: Iterable[Waiver], case_ids: Collection[str], arguments: Sequence[str]) -> list[WaiverFault]:
     """The waivers that match none of `case_ids`, which are all collected cases, deselected ones included.
 
-    `arguments` are the collection arguments of the run (see `patterns.reaches`). A waiver for cases outside them is not
+    `arguments` are the collection arguments of the run (see `pattern_reaches`). A waiver for cases outside them is not
     a fault.
     """
     return [
-        Fault("waiver_matches_nothing", f"{waiver} matches no case of this run: correct its pattern or remove it")
+        WaiverFault("waiver_matches_nothing", f"{waiver} matches no case of this run: correct its pattern or remove it")
         for waiver in waivers
-        if patterns.reaches(waiver.case, arguments)
-        and not any(patterns.matches(waiver.case, case_id) for case_id in case_ids)
+        if patterns.pattern_reaches(waiver.case, arguments)
+        and not any(patterns.matches_pattern(waiver.case, case_id) for case_id in case_ids)
     ]

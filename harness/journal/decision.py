@@ -1,4 +1,4 @@
-"""Which of the attempts at a case decides its verdict. Pure functions, for every reader of journals."""
+"""Decide which attempt at a case gives its verdict. Pure functions, for every reader of journals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Ruled(Protocol):
 
 
 class Ended(Protocol):
-    """An attempt that ended: a `finish` line, or the part of it that a reader keeps."""
+    """An ended attempt: a `finish` line, or the part of it that a reader keeps."""
 
     @property
     def outcome(self) -> Outcome: ...
@@ -45,10 +45,10 @@ class Decision(Generic[E]):
     ruled: E | None
 
 
-def decide(finishes: Sequence[E], started: int) -> Decision[E]:
-    """The verdict, from the ended attempts in order and the number of started ones.
+def decide_outcome(finishes: Sequence[E], started: int) -> Decision[E]:
+    """Return the verdict from the ended attempts, in order, and the number of started ones.
 
-    See `harness.core.outcome.final_verdict`.
+    See harness.core.outcome.settle.
     """
     outcome = final_verdict(
         [
@@ -63,8 +63,8 @@ def decide(finishes: Sequence[E], started: int) -> Decision[E]:
     return Decision(outcome, _decided(outcome, finishes) if ruled is None else _ruled_on(finishes), ruled)
 
 
-def reopened(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
-    """The attempts that still count when a resumed run takes up the case: those that ended without a verdict do not.
+def reopened_attempts(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
+    """Return the attempts that still count when a resumed run takes up the case: all that ended with a verdict.
 
     `not_final` makes a copy of an attempt that is not final.
     """
@@ -75,10 +75,10 @@ def reopened(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
     ]
 
 
-def not_run(stopped: str) -> str:
-    """Why a case without a start has no verdict. `stopped`: the signal that stopped the run, if one did.
+def not_run_message(stopped: str) -> str:
+    """Return why a case without a start has no verdict. `stopped`: the signal that stopped the run, if any.
 
-    It does not say that the case did not run: a worker that is killed may have run its last cases without a line.
+    The text does not claim that the case did not run: a killed worker may have run its last cases without a line.
     """
     how = f"was stopped by {stopped}" if stopped else "ended"
     return f"the run {how}, and the journal has no start of this case"
@@ -89,12 +89,12 @@ def _decided(outcome: Outcome, finishes: Sequence[E]) -> E | None:
     for finish in finals:
         if finish.outcome is outcome:
             return finish
-    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # the retry was cut short: the earlier outcome counts
+    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # the retry was cut short; the earlier outcome counts
         return next((finish for finish in reversed(finishes) if finish.outcome is outcome), finals[-1])
     # No attempt has the outcome `flaky`: the last attempt, which passed, decides.
     return finals[-1] if finals else None
 
 
 def _ruled_on(finishes: Sequence[E]) -> E:
-    """The most informative of the attempts that a rule was applied to: the last red one, otherwise the last one."""
+    """Return the most informative attempt that a rule was applied to: the last red one, otherwise the last one."""
     return next((each for each in reversed(finishes) if each.outcome.is_red), finishes[-1])

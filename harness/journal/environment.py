@@ -46,7 +46,7 @@ class EnvironmentFileError(HarnessError):
 KIND = FileKind("environment file", f"give a run directory with {FILE_NAME}", EnvironmentFileError, 16 << 20)
 
 
-def collect(
+def collect_environment(
     inventory: Inventory,
     *,
     argv: Sequence[str],
@@ -57,13 +57,14 @@ def collect(
     software_device: Mapping[str, str] | None = None,
     under: str | None = None,
 ) -> dict[str, Any]:
-    """The facts as JSON values. Memory is in bytes; unknown values are None. `environ` defaults to ``os.environ``.
+    """Collect the facts as JSON values. Memory is in bytes; unknown values are None. `environ` defaults to
+    ``os.environ``.
 
     `software_device`: compiler, key and file of the software device's library, for a run on it. `under`: the name of
     the wrapper in which each test is called.
 
-    Does not import torch and does not initialise CUDA. Runs git twice in `rootdir`. Raises nothing for a missing tool
-    or package.
+    Does not import torch and does not initialise CUDA. Runs git twice in `rootdir`. A missing tool or package raises
+    nothing.
     """
     cuda = software.torch_cuda_version().value
     return {
@@ -95,17 +96,17 @@ def collect(
         "under": under,
         "rootdir": escape_invalid_xml(str(rootdir)),
         "git": git_state(rootdir),
-        "environment": recorded(os.environ if environ is None else environ),
+        "environment": recorded_variables(os.environ if environ is None else environ),
     }
 
 
-def write(run_dir: Path, facts: Mapping[str, Any]) -> Path:
-    """Write `facts`, as `collect` returns them, to ``run_dir/environment.json``. Raises WriteError."""
+def write_environment(run_dir: Path, facts: Mapping[str, Any]) -> Path:
+    """Write `facts`, as `collect_environment` returns them, to ``run_dir/environment.json``. Raise WriteError."""
     return write_atomically(run_dir / FILE_NAME, (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode("ascii"))
 
 
-def read(run_dir: Path) -> dict[str, Any] | None:
-    """The facts of a run; None if it has no such file. Raises EnvironmentFileError if the file is none of ours."""
+def read_environment(run_dir: Path) -> dict[str, Any] | None:
+    """Return the facts of a run; None if it has no such file. Raise EnvironmentFileError for a file of another kind."""
     path = run_dir / FILE_NAME
     data = KIND.read_if_exists(path)
     if data is None:
@@ -120,13 +121,13 @@ def read(run_dir: Path) -> dict[str, Any] | None:
 
 
 def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The devices in the facts of a run. What is none is left out."""
+    """Return the devices in the facts of a run. Malformed entries are left out."""
     devices = facts.get("devices")
     return [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
 
 
-def recorded(environ: Mapping[str, str]) -> dict[str, str]:
-    """The recorded variables by name. If the name looks like a secret, only the fact that it is set is recorded."""
+def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the recorded variables by name. If a name looks like a secret, the value is not recorded."""
     return {
         escape_invalid_xml(name): "(set, not recorded)" if _SECRET.search(name) else escape_invalid_xml(value)
         for name, value in sorted(environ.items())
@@ -135,7 +136,9 @@ def recorded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """The `commit` checked out in `folder` and whether tracked files are `dirty`. If unknown: None, and a `reason`."""
+    """Return the `commit` checked out in `folder` and whether tracked files are `dirty`. If unknown: None and a
+    `reason`.
+    """
     try:
         commit = _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
         changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
@@ -152,7 +155,7 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def _kit_state(folder: Path) -> dict[str, Any] | None:
-    """The commit that a kit in `folder` was made of, whose files need no git; None if it is no kit."""
+    """Return the commit that the kit in `folder` was made from, without git; None if the folder is not a kit."""
     try:
         known = json.loads((folder / "kit.json").read_bytes())
         commit, dirty = known["commit"], known["dirty"]
@@ -164,7 +167,7 @@ def _kit_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # A git hook that starts the run sets variables such as GIT_DIR. They would point git at another repository.
+    # A git hook that starts the run sets variables such as GIT_DIR, which would redirect git to another repository.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environ |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The journal's format: one model for each kind of line, and the JSON schema that is shipped for it.
+"""The journal's format: one model per kind of line, and the shipped JSON schema.
 
 After a change here, run ``python -m harness.journal.events`` to regenerate the schema.
 """
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from harness.core.outcome import Outcome
 
-#: Increased with every change that a reader of the previous number would misread.
+#: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("journal.schema.json")
 
@@ -35,7 +35,29 @@ class _Line(_Model):
 
 class _NodeLine(_Line):
     host: str = ""
-    """In a cluster run the node that the line comes from. Empty in other runs."""
+    """In a cluster run, the node that wrote the line. Empty in other runs."""
+
+
+class ImportedFile(_Model):
+    """A file that results were imported from."""
+
+    path: Name
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    cases: int = Field(ge=1)
+
+
+class Imported(_Model):
+    """Where imported results come from."""
+
+    tool: Name
+    """The tool or suite that ran the cases."""
+    files: tuple[ImportedFile, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for people: ``by gtest, imported from a.xml (sha256:0123456789ab)``."""
+        files = ", ".join(f"{each.path} (sha256:{each.sha256[:12]})" for each in self.files)
+        return f"by {self.tool}, imported from {files}"
 
 
 class RunStarted(_Line):
@@ -57,7 +79,7 @@ class RunStarted(_Line):
     devices: tuple[str, ...]
     """UUIDs of the devices that the run may use."""
     label: str = ""
-    """What the devices are if they are no GPUs and not the CPU, such as ``simulated CUDA (no GPU)``."""
+    """The kind of the devices if they are neither GPUs nor the CPU, such as ``simulated CUDA (no GPU)``."""
     fail_on_flaky: bool
     """Whether a flaky case makes the run red."""
     rootdir: str
@@ -67,21 +89,23 @@ class RunStarted(_Line):
     hardware: str = ""
     """The hardware file that the machine was checked against; empty without one."""
     minimum_cases: int = Field(default=0, ge=0)
-    """The run is red if fewer cases ran. Of shards, the merged run is held to it."""
+    """The run is red if fewer cases ran. For shards, the merged run must reach the number."""
     shard: str = ""
     """Which part of the selected cases the run has, as ``I/N``. Empty if it has all of them."""
     part: int = Field(default=1, ge=1)
-    """2 if the run was resumed once, and so on. Of a resumed run, `collected` lines of this part may come before."""
+    """2 after one resumption, and so on. In a resumed run, `collected` lines of this part may precede this line."""
     forced: tuple[str, ...] = ()
-    """What had changed, one per line, when the run was resumed all the same (``--force-resume``)."""
+    """What had changed before the run was resumed by force (``--force-resume``), one per line."""
     identity: dict[str, str] = {}
-    """What must be the same where results are put together, by name: suites' files, torch, driver and so on."""
+    """Facts that must be equal where results are combined, by name: suites' files, torch, driver and so on."""
     settings: dict[str, str | int | float | bool | None] = {}
     """The resolved value of every other option, by name."""
+    imported: Imported | None = None
+    """Set if another tool ran the cases. The harness has isolated, repeated and checked none of them."""
 
 
 class MergedShard(_Line):
-    """Only in a merged run: one of the runs that it was made of. Names of its workers begin with ``shardI-``."""
+    """Only in a merged run: one of the merged runs. The names of its workers begin with ``shardI-``."""
 
     event: Literal["shard"]
     shard: Name
@@ -99,7 +123,7 @@ class Collected(_Line):
     worker: str
     count: int = Field(ge=0)
     hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """harness.journal.journal.digest of the ids. All workers of a run have the same hash."""
+    """harness.journal.journal.digest_of_ids of the ids. All workers of a run have the same hash."""
     ids: tuple[Name, ...] = ()
     """Node ids in order. They may be left out if another line with the same hash has them."""
     deselected: tuple[Name, ...] = ()
@@ -109,7 +133,7 @@ class Collected(_Line):
     part: int = Field(default=1, ge=1)
     """The part of the run, see the `run` line."""
     selection: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
-    """Only for a shard: harness.journal.journal.digest of the sorted ids of all selected cases, of all shards."""
+    """Only for a shard: digest_of_ids of the sorted ids of the selected cases of all shards."""
     selected: tuple[Name, ...] = ()
     """Only for a shard: ids of all selected cases, of all shards, in collection order. May be left out like `ids`."""
 
@@ -120,7 +144,7 @@ class MustPass(_Line):
     event: Literal["must_pass"]
     name: Name
     hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """harness.journal.journal.digest of the ids."""
+    """harness.journal.journal.digest_of_ids of the ids."""
     ids: tuple[Name, ...]
 
 
@@ -144,7 +168,7 @@ class Waiver(_Line):
 
 
 class Start(_NodeLine):
-    """An attempt at a case starts. `t` is the time of that; the line may be written some milliseconds later."""
+    """An attempt at a case starts. `t` is the start; the line may be written some milliseconds later."""
 
     event: Literal["start"]
     case: Name
@@ -162,14 +186,16 @@ class Start(_NodeLine):
 
 
 class Reopened(_NodeLine):
-    """The run was resumed, and a case runs again that ended as `lost` or `not_run`. Those attempts count no more."""
+    """The run was resumed, and a case that ended as `lost` or `not_run` runs again. Its earlier attempts no longer
+    count.
+    """
 
     event: Literal["reopened"]
     case: Name
 
 
 class Gate(_Model):
-    """The requirement that was not met, so that the case did not run."""
+    """The unmet requirement that kept the case from running."""
 
     capability: str
     wanted: str
@@ -215,7 +241,7 @@ class Finish(_NodeLine):
     exit_status: int | None = None
     """The executor's exit status if it ended: its exit code, or minus the number of the signal that killed it."""
     struck: dict[str, int] = Field(default_factory=dict)
-    """How often each injected fault occurred while the case ran. Empty if the process died before it could report."""
+    """Number of occurrences of each injected fault during the case. Empty if the process died before it reported."""
     keeps: str = ""
     """The reason in the case's ``keeps`` mark, and the limits. Growth up to them, and no other, is not checked."""
     notes: tuple[str, ...] = ()
@@ -290,7 +316,7 @@ class Levels(_NodeLine):
 
 
 class Batch(_NodeLine):
-    """A process grew by more than its cases account for. As far as there was time, cases ran again in fresh ones."""
+    """A process grew by more than its cases account for. As far as time allowed, cases ran again in fresh processes."""
 
     event: Literal["batch"]
     executor: Name
@@ -309,7 +335,7 @@ class Batch(_NodeLine):
     """How many fresh processes were used."""
     seconds: Seconds
     failure: str = ""
-    """What remains unknown, and why."""
+    """What remains unknown, with the reason."""
 
 
 class Activity(_Line):
@@ -368,13 +394,13 @@ class Stopped(_Line):
 
 
 class Node(_Line):
-    """Only in a cluster run: what has become of one of its nodes."""
+    """Only in a cluster run: the state of one of its nodes."""
 
     event: Literal["node"]
     host: Name
     """The name of the node."""
     state: Literal["ready", "refused", "lost", "stopping", "ended"]
-    """refused: the node is not like the others. lost: it is gone, or silent. ended: it has told its last word."""
+    """refused: the node differs from the others. lost: it is gone, or silent. ended: it sent its last message."""
     message: str = ""
     session: int = Field(default=0, ge=0)
     """The number of the pytest session on this node, from 1."""
@@ -388,7 +414,7 @@ class Node(_Line):
 
 
 class Late(_Line):
-    """Only in a cluster run: a node said this of a case that it did not have, or had no longer. It does not count."""
+    """Only in a cluster run: a node reported a case that it did not or no longer have. The report does not count."""
 
     event: Literal["late"]
     host: Name
@@ -402,8 +428,8 @@ class Late(_Line):
 class SecondStart(_NodeLine):
     """Only in a cluster run: an attempt at a red case on a second device starts. It decides nothing.
 
-    What it comes to is in a `second_device` line. Without one, the attempt ended without a verdict: its node was lost,
-    or the run was stopped.
+    A `second_device` line has its result. Without one, the attempt ended without a verdict: its node was lost, or the
+    run was stopped.
     """
 
     event: Literal["second_start"]
@@ -417,7 +443,7 @@ class SecondStart(_NodeLine):
 
 
 class SecondDevice(_Line):
-    """Only in a cluster run: a red case ran again, on another device of the same kind. The verdict stays as it is."""
+    """Only in a cluster run: a red case ran again, on another device of the same kind. The verdict is unchanged."""
 
     event: Literal["second_device"]
     case: Name
@@ -428,13 +454,13 @@ class SecondDevice(_Line):
     host: Name
     """The node of the other device."""
     outcome: Outcome
-    """What the case came to on the other device."""
+    """The outcome of the case on the other device."""
     finding: Literal["red on this device only", "red on both"]
     message: str = ""
 
     @property
     def text(self) -> str:
-        """The finding and the two devices, in the words of every report."""
+        """The finding and the two devices, as every report words it."""
         return f"{self.finding} ({self.first}; on {self.second} of {self.host}: {self.outcome})"
 
 
@@ -475,8 +501,8 @@ Event = Annotated[
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-def schema() -> dict[str, Any]:
-    """The JSON schema of one line of a journal."""
+def journal_schema() -> dict[str, Any]:
+    """Return the JSON schema of one line of a journal."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A line of journal.ndjson",
@@ -485,10 +511,10 @@ def schema() -> dict[str, Any]:
     }
 
 
-def schema_text() -> str:
-    """The contents of the shipped schema file."""
-    return json.dumps(schema(), indent=2) + "\n"
+def journal_schema_text() -> str:
+    """Return the contents of the shipped schema file."""
+    return json.dumps(journal_schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA_FILE.write_text(journal_schema_text(), encoding="utf-8")

@@ -1,11 +1,11 @@
-"""The kinds of findings, and when two findings of different runs are the same one. Pure functions."""
+"""The kinds of findings, and the equality of findings of different runs. Pure functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 
-#: What each kind says. A journal of another version may have others.
+#: The meaning of each kind. A journal of another version may have other kinds.
 KINDS = {
     "batch_leak": "several cases leak together; no single one grows enough to be reported",
     "broken_promise": "the machine lacks what its hardware file promises",
@@ -18,6 +18,7 @@ KINDS = {
     "executor_exit": "the process of several cases ended badly, and no single one causes that alone",
     "from_missing": "a case of an earlier run (`--from`) is not there any more",
     "harness_error": "the harness's own code failed; the text has the traceback",
+    "imported_totals": "an imported file counts failures that none of its cases has",
     "must_pass": "a must-pass list is not satisfied",
     "node_lost": "a node of a cluster run is gone",
     "not_collected": "cases have events and are in no collected list",
@@ -35,17 +36,17 @@ KINDS = {
     "worker": "a worker died",
     "zygote": "a zygote failed",
 }
-#: Kinds that are about processes of one session: their texts are the same in sessions that have nothing in common.
+#: Kinds about processes of one session: unrelated sessions may have equal texts.
 OF_SESSION = frozenset({"damaged_journal", "executor_exit", "session", "teardown", "unkillable", "worker", "zygote"})
 
 _NUMBERS = re.compile(r"(?<![A-Za-z])0x[0-9a-fA-F]+|[0-9]+(?:[.,][0-9]+)*")
 
 
-def same(kind: str, message: str, cases: Collection[str], other: tuple[str, str, Collection[str]]) -> bool:
-    """Whether a finding is the `other` one, of another run, which is given as kind, message and cases.
+def is_same_finding(kind: str, message: str, cases: Collection[str], other: tuple[str, str, Collection[str]]) -> bool:
+    """Return whether a finding equals the `other` one, of another run, given as kind, message and cases.
 
-    Both have the same kind, and a case in common or the same text, whatever the numbers in it are: process ids, sizes
-    and numbers of executors differ in each run.
+    Both have the same kind, and either a case in common or the same text apart from numbers: process ids, sizes and
+    numbers of executors differ between runs.
     """
     other_kind, other_message, other_cases = other
     if kind != other_kind:
@@ -54,5 +55,5 @@ def same(kind: str, message: str, cases: Collection[str], other: tuple[str, str,
 
 
 def without_numbers(message: str) -> str:
-    """The text with ``#`` for each number."""
+    """Return the text with ``#`` for each number."""
     return _NUMBERS.sub("#", message)

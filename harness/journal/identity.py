@@ -1,4 +1,4 @@
-"""What must be the same where results of several runs, or of several parts of one run, are put together."""
+"""The facts that must be equal where results of several runs, or of several parts of one run, are combined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FREE = frozenset(
 _SHOWN = 80
 #: The name of the hash of the suites' files.
 SUITE_FILES = "suite files"
-#: The name of the hash of the waivers, and that of the must-pass lists with their hashes.
+#: The names of the hash of the waivers and of the must-pass lists with their hashes.
 WAIVERS = "waivers"
 MUST_PASS = "must-pass lists"
 
@@ -46,10 +46,10 @@ class Difference:
         return f"{self.name} is {_quoted(self.second)}, that of most is {_quoted(self.first)}"
 
 
-def of(
+def run_identity(
     inventory: Inventory, *, suites: str, waivers: Sequence[Mapping[str, Any]], lists: Sequence[tuple[str, str]]
 ) -> dict[str, str]:
-    """The identity of a run: a text for each name. `suites` is the hash of the suites' files.
+    """Return the identity of a run: one text per name. `suites`: the hash of the suites' files.
 
     `lists`: name and hash of each must-pass list.
     """
@@ -66,13 +66,13 @@ def of(
 
 
 def waivers_digest(waivers: Sequence[Mapping[str, Any]]) -> str:
-    """``sha256:`` and the hex digest of these waivers, as JSON values; ``none`` without any."""
+    """Return ``sha256:`` and the hex digest of these waivers, as JSON values; ``none`` without waivers."""
     listed = json.dumps(list(waivers), sort_keys=True, default=repr).encode()
     return f"sha256:{hashlib.sha256(listed).hexdigest()}" if waivers else "none"
 
 
-def facts(run: RunStarted) -> dict[str, str]:
-    """All that must be the same in two runs before their results are put together, by name."""
+def identity_facts(run: RunStarted) -> dict[str, str]:
+    """Return the facts that must be equal in two runs whose results are combined, by name."""
     settings = {f"--{name.replace('_', '-')}": _text(value) for name, value in run.settings.items() if name not in FREE}
     return {
         **run.identity,
@@ -87,7 +87,9 @@ def facts(run: RunStarted) -> dict[str, str]:
 
 
 def differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[Difference, ...]:
-    """The facts in which the second differs from the first, in the order of the first. A missing one is empty."""
+    """Return the facts in which the second run differs from the first, in the order of the first. Missing values are
+    empty.
+    """
     names = dict.fromkeys((*first, *second))
     pairs = ((name, first.get(name, ""), second.get(name, "")) for name in names)
     return tuple(Difference(name, before, after) for name, before, after in pairs if before != after)

@@ -47,10 +47,10 @@ class JournalWriteError(JournalError, WriteError):
     """A journal cannot be written."""
 
 
-def digest(ids: Iterable[str]) -> str:
-    r"""The hash that identifies a list of cases: ``sha256:`` and the hex digest of the ids joined by ``\n``.
+def digest_of_ids(ids: Iterable[str]) -> str:
+    r"""Return the hash that identifies a list of cases: ``sha256:`` and the hex digest of the ids joined by ``\n``.
 
-    A lone surrogate is hashed as its visible escape, because `read` returns it so.
+    A lone surrogate is hashed as its visible escape, because `read_journal` returns it in this form.
     """
     return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()
 
@@ -58,7 +58,7 @@ def digest(ids: Iterable[str]) -> str:
 class Journal:
     """A journal open for appending. The file is created if it does not exist. Threads and processes may share it.
 
-    Raises JournalWriteError if the file cannot be opened.
+    Raise JournalWriteError if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,8 +90,8 @@ class Journal:
     def _line(self, event: Mapping[str, Any]) -> bytes:
         try:
             event = {"event": event["event"], "t": clock.now(), **event}
-            if not line_check.is_plain(event):
-                event = line_check.mended(json.loads(_encode_any(event)), _refused)
+            if not line_check.is_plain_event(event):
+                event = line_check.mended_event(json.loads(_encode_any(event)), _refused)
             return _encode(event).encode("ascii") + b"\n"
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
@@ -103,13 +103,13 @@ class Journal:
         try:
             size = os.lseek(self._fd, 0, os.SEEK_END)
             if size != self._end and os.pread(self._fd, 1, size - 1) != b"\n":
-                lines = b"\n" + lines  # a killed writer left a partial line: start a new one
+                lines = b"\n" + lines  # a killed writer left a partial line: begin a new one
             rest = memoryview(lines)
             try:
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]
             except OSError:
-                with contextlib.suppress(OSError):  # if this fails, the next writer begins with a newline
+                with contextlib.suppress(OSError):  # on failure, the next writer begins with a newline
                     os.ftruncate(self._fd, size)
                 raise
             self._end = size + len(lines)
@@ -157,10 +157,10 @@ class JournalContents:
     unknown: tuple[Unknown, ...] = ()
 
 
-def read(path: Path) -> JournalContents:
+def read_journal(path: Path) -> JournalContents:
     """Read a journal. Its writers may have been killed or may still be running.
 
-    Lone surrogates in texts become visible escapes. Raises JournalError, which names the file, if the file is missing,
+    Lone surrogates in texts become visible escapes. Raise JournalError, which names the file, if the file is missing,
     unreadable, not a journal, or written by a newer harness.
     """
     return _parse_whole(path, _bytes_of(path))
@@ -168,7 +168,7 @@ def read(path: Path) -> JournalContents:
 
 def _parse_whole(path: Path, data: bytes) -> JournalContents:
     refuse_foreign(path, data)
-    return parse(path, data)
+    return parse_journal(path, data)
 
 
 def refuse_foreign(path: Path, data: bytes) -> None:
@@ -177,31 +177,31 @@ def refuse_foreign(path: Path, data: bytes) -> None:
         raise JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
 
 
-def read_run(path: Path) -> JournalContents:
-    """Like `read`, for the journal of a run. Also raises JournalError if no run started in it."""
-    return parse_run(path, _bytes_of(path))
+def read_run_journal(path: Path) -> JournalContents:
+    """Read the journal of a run, like `read_journal`. Also raise JournalError if no run started in it."""
+    return parse_run_journal(path, _bytes_of(path))
 
 
-def parse_run(path: Path, data: bytes) -> JournalContents:
-    """Like `read_run`, for bytes that were read before. `path` is only for error messages."""
+def parse_run_journal(path: Path, data: bytes) -> JournalContents:
+    """Parse the bytes of the journal of a run, like `read_run_journal`. `path` is only for error messages."""
     from harness.journal.events import RunStarted
 
     contents = _parse_whole(path, data)
     if not any(isinstance(event, RunStarted) for event in contents.events):
-        raise no_run(path)
+        raise no_run_error(path)
     return contents
 
 
-def no_run(path: Path) -> JournalError:
-    """The error for a journal in which no run started."""
+def no_run_error(path: Path) -> JournalError:
+    """Return the error for a journal in which no run started."""
     return JournalError(
         f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "
         "give another run directory, or start the run again"
     )
 
 
-def parse(path: Path, data: bytes) -> JournalContents:
-    """Parse `data` as a journal. `path` is only for error messages. Raises JournalError for a newer schema."""
+def parse_journal(path: Path, data: bytes) -> JournalContents:
+    """Parse `data` as a journal. `path` is only for error messages. Raise JournalError for a newer schema."""
     events: list[Event] = []
     damaged: list[Damaged] = []
     unknown: list[Unknown] = []
@@ -220,7 +220,7 @@ def parse(path: Path, data: bytes) -> JournalContents:
 
 
 def line_parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]:
-    """A function that takes a line's number and bytes, and returns its event, or why there is none.
+    """Return a function that takes a line's number and bytes, and returns its event, or why there is none.
 
     `path` is only for error messages. The function raises JournalError for a newer schema.
     """
@@ -243,7 +243,7 @@ def line_parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]
 
 
 def _refused(event: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """The places in an event that a reader refuses. A kind that no reader knows is not refused."""
+    """Return the places in an event that a reader refuses. An unknown kind is not refused."""
     from pydantic import ValidationError
 
     from harness.journal.events import EVENT
@@ -260,7 +260,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _without_surrogates(line: bytes) -> bytes:
-    """The line with lone surrogates as visible escapes. The models accept only text that UTF-8 can encode."""
+    """Return the line with lone surrogates as visible escapes. The models accept only text that UTF-8 can encode."""
     if b"\\ud" not in line and b"\\uD" not in line:
         return line
     try:
@@ -271,7 +271,7 @@ def _without_surrogates(line: bytes) -> bytes:
 
 
 def text_of(literal: bytes) -> str:
-    """The text in a JSON string, with its quotes, as `read` returns it. Raises ValueError if it is no text."""
+    """Return the text of a quoted JSON string, as `read_journal` does. Raise ValueError if it is not a string."""
     if b"\\" not in literal:
         return literal[1:-1].decode("utf-8")
     return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.loads(literal))

@@ -1,4 +1,4 @@
-"""Read a journal of any size line by line, with little memory: no line is kept, and none is validated here."""
+"""Read a journal of any size line by line in constant memory. Lines are neither kept nor validated here."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from harness.journal.events import Event
 
 _BLOCK = 1 << 20
-#: `stream` reads no longer lines. The ids of 500,000 cases fit.
+#: Maximum length of a line, in bytes, for `stream_journal`. The ids of 500,000 cases fit.
 LONGEST = 64 << 20
 _STRING = rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"'
-#: How our writers begin a line about a case.
+#: The beginning of a line about a case, as the harness writes it.
 _CASE_LINE = re.compile(rb'\{"event":"(?:start|finish|levels|reopened)","t":[0-9.eE+-]+,"case":(' + _STRING + rb")[,}]")
 _CASE_KINDS = tuple(b'{"event":"' + kind + b'"' for kind in (b"start", b"finish", b"levels", b"reopened"))
 _COLLECTED_LINE = b'{"event":"collected",'
@@ -31,11 +31,11 @@ _ID_LISTS = (b"ids", b"deselected", b"selected")
 
 
 class OddLineError(Exception):
-    """A line is not of the form in which our writers write it. It may be a valid line all the same."""
+    """A line does not have the form in which the harness writes it. The line may still be valid."""
 
 
 class Line(NamedTuple):
-    """A line that is not empty, and where it is: its number, from 1, and the offset of its first byte."""
+    """A non-empty line and its position: its number, from 1, and the offset of its first byte."""
 
     number: int
     at: int
@@ -43,12 +43,12 @@ class Line(NamedTuple):
 
     @property
     def is_about_case(self) -> bool:
-        """Whether the line begins like a line of our writers about one case."""
+        """Whether the line begins like a line of the harness about one case."""
         return self.data.startswith(_CASE_KINDS)
 
     @property
     def case(self) -> str | None:
-        """The case that the line is about, if it can be read from the beginning of the line."""
+        """The case that the line is about, if the beginning of the line names it."""
         match = _CASE_LINE.match(self.data)
         if match is None:
             return None
@@ -59,14 +59,14 @@ class Line(NamedTuple):
 
     @property
     def is_collected(self) -> bool:
-        """Whether the line begins like a ``collected`` line of our writers."""
+        """Whether the line begins like a ``collected`` line of the harness."""
         return self.data.startswith(_COLLECTED_LINE)
 
 
 class JournalFile:
-    """A journal that is open for reading. Raises JournalError if it is missing, unreadable or not a journal.
+    """A journal that is open for reading. Raise JournalError if it is missing, unreadable or not a journal.
 
-    A journal may grow while it is read: what comes after its size at the start is left out.
+    A journal may grow while it is read: data past its initial size is ignored.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class JournalFile:
         self.close()
 
     def lines(self, most: int | None = None) -> Iterator[Line]:
-        """All lines that are not empty, in order. Of a line of more than `most` bytes only `most` + 1 are read."""
+        """Yield all non-empty lines in order. Of a line of more than `most` bytes, only `most` + 1 bytes are read."""
         journal.refuse_foreign(self.path, self._read(0, 64))
         number, at = 1, 0
         while at < self._size:
@@ -95,7 +95,7 @@ class JournalFile:
             if not block:
                 return  # the file became shorter
             whole = block.rfind(b"\n") + 1
-            if not whole:  # a line that is longer than a block, or the last one; it is copied only once
+            if not whole:  # a line longer than a block, or the last one; it is copied only once
                 end = self._end_of_line(at + len(block))
                 size = end - at if most is None else min(end - at, most + 1)
                 yield Line(number, at, self._read(at, size))
@@ -107,11 +107,11 @@ class JournalFile:
                     yield Line(number, begin, data)
                 begin += len(data) + 1
                 number += 1
-            number -= 1  # what follows the last line feed is no line yet
+            number -= 1  # text after the last line feed is not a line yet
             at += whole
 
     def _end_of_line(self, at: int) -> int:
-        """The offset of the next line feed, or the end of the file."""
+        """Return the offset of the next line feed, or the end of the file."""
         while at < self._size:
             block = self._read(at, _BLOCK)
             found = block.find(b"\n")
@@ -123,7 +123,7 @@ class JournalFile:
         return self._size
 
     def read(self, at: int, size: int) -> bytes:
-        """A part of the file. Parts that are near each other are read from the disk together."""
+        """Return a part of the file. Nearby parts share one read of the disk."""
         begin = at - self._block_at
         if begin < 0 or begin + size > len(self._block):
             self._block, self._block_at, begin = self._read(at, max(size, _BLOCK >> 2)), at, 0
@@ -134,10 +134,10 @@ class JournalFile:
             return os.pread(self._descriptor, min(size, self._size - at), at)
 
 
-def stream(path: Path, most: int = LONGEST) -> Iterator[tuple[bytes, Event | Damaged | Unknown]]:
-    """Every line of a journal and what it says, one at a time, so that the file may be larger than the memory.
+def stream_journal(path: Path, most: int = LONGEST) -> Iterator[tuple[bytes, Event | Damaged | Unknown]]:
+    """Yield every line of a journal with its event, one at a time, so that the file may be larger than the memory.
 
-    Otherwise like `journal.read`. A line of more than `most` bytes is damaged, and only its beginning comes.
+    Otherwise like `read_journal`. A line of more than `most` bytes is damaged, and only its beginning is returned.
     """
     with JournalFile(path) as file:
         parsed = journal.line_parser(path)
@@ -149,9 +149,9 @@ def stream(path: Path, most: int = LONGEST) -> Iterator[tuple[bytes, Event | Dam
 
 
 class CollectedIds:
-    """The lists of ids in a ``collected`` line, one id at a time: a run of a million cases has them all in one line.
+    """The id lists of a ``collected`` line, one id at a time: a run of a million cases has all ids in one line.
 
-    Its methods raise OddLineError if the line has not the form that our writers give it.
+    Methods raise OddLineError if the line does not have the form in which the harness writes it.
     """
 
     def __init__(self, line: bytes) -> None:
@@ -160,7 +160,7 @@ class CollectedIds:
         self.rest = self._without_lists()
 
     def _without_lists(self) -> bytes:
-        """The line with each list empty: a small line, for the models to validate."""
+        """Return the line with empty lists: a small line for the models to validate."""
         line, at, kept, parts = self._line, 0, 0, []
         while (key := _KEY.match(line, at)) is not None:
             at = key.end()
@@ -185,7 +185,7 @@ class CollectedIds:
         return match.end()
 
     def _end_of_list(self, at: int) -> int:
-        """The offset of the bracket that ends the list."""
+        """Return the offset of the bracket that ends the list."""
         if self._line[at : at + 2] == b"[]":
             return at + 1
         for item in _ITEM.finditer(self._line, at):
@@ -197,7 +197,7 @@ class CollectedIds:
         return at
 
     def ids(self) -> Iterator[str]:
-        """The collected ids, in order. The other lists are read first, so that no id comes from a line that is odd."""
+        """Yield the collected ids in order. The other lists are read first, so that an irregular line yields no id."""
         for name in self._lists:
             if name != _ID_LISTS[0]:
                 for _ in self._texts(name):
@@ -222,14 +222,14 @@ class CollectedIds:
 
 
 class IdsDigest:
-    """Takes ids one at a time. Its text is `journal.digest` of all of them, and `count` their number."""
+    """Digest of ids that are added one at a time. Its text equals `digest_of_ids`; `count` is their number."""
 
     def __init__(self) -> None:
         self.count = 0
         self._hash = hashlib.sha256()
 
     def added(self, case: str) -> str:
-        """Take the next id, and return it."""
+        """Add the next id, and return it."""
         self._hash.update(("\n" + case if self.count else case).encode("utf-8", "backslashreplace"))
         self.count += 1
         return case

@@ -1,4 +1,4 @@
-"""The results of a run: its verdicts, and the facts beyond single cases. Pure functions of the events of a journal."""
+"""The results of a run: its verdicts, and the facts beyond single cases. Pure functions of journal events."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from harness.journal.events import (
     Start,
     Stopped,
 )
-from harness.journal.journal import Damaged, JournalContents, Unknown, digest
-from harness.journal.verdicts import CaseEvents, Verdict, decide
+from harness.journal.journal import Damaged, JournalContents, Unknown, digest_of_ids
+from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
 
-#: Numbers of lines, and unknown kinds, that a text names.
+#: Maximum number of line numbers, and of unknown kinds, that a text names.
 _NAMED = 10
 
 
@@ -39,7 +39,7 @@ _NAMED = 10
 class ListResult:
     """The result of a must-pass list: its name, the hash and number of its ids, and the ids that did not pass.
 
-    `where` names the device if a result on it is no statement about a GPU.
+    `where`: the device, if a result on it says nothing about a GPU; otherwise empty.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ListResult:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of isolation: executors started, the seconds that starting took, restarts and retries.
+    """The cost of isolation: started executors, the seconds that starting took, restarts and retries.
 
     `restarts`: executors started after the first of each worker. `retries`: attempts beyond those that count.
     """
@@ -73,9 +73,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Oddities:
-    """What is odd about the lines of a journal: how many are unreadable, of an unknown kind, or there twice.
+    """The number of irregular lines of a journal: unreadable, of an unknown kind, or duplicate.
 
-    `damaged` and `unknown` have at least the first ten of them.
+    `damaged` and `unknown` hold at least the first ten of them.
     """
 
     damaged_lines: int = 0
@@ -86,24 +86,24 @@ class Oddities:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """A sentence for each oddity that is no finding. Unreadable lines are one."""
+        """One sentence per irregularity that is not a finding. Unreadable lines are a finding."""
         texts = []
         if self.unknown_lines:
             named = ", ".join(f"line {each.number} {single_line(each.kind, 40)!r}" for each in self.unknown[:_NAMED])
             what = format_count(self.unknown_lines, "line")
             texts.append(f"the journal has {what} of an unknown kind, which a newer harness may read: {named}")
         if self.doubled_lines:
-            texts.append(f"the journal has {format_count(self.doubled_lines, 'line')} twice, counted once")
+            texts.append(f"the journal has {format_count(self.doubled_lines, 'duplicate line')}, counted once")
         return tuple(texts)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run came to, beyond single cases.
+    """The results of a run beyond single cases.
 
-    `runs` are the ``run`` lines, one for each part of the run. `end` is the latest line of its kind; a run without it
-    was cut off. `counts`: the number of cases with each outcome, in the order of severity, without zeros. `forced`:
-    what had changed when the run was resumed all the same.
+    `runs`: the ``run`` lines, one per part of the run. `end`: the latest line of its kind; a run without it was cut
+    off. `counts`: the number of cases per outcome, in the order of severity, without zeros. `forced`: what had changed
+    when the run was resumed by force.
     """
 
     runs: tuple[RunStarted, ...] = ()
@@ -130,25 +130,25 @@ class Summary:
         return self.run is not None and self.run.fail_on_flaky
 
     def is_red(self, outcome: Outcome) -> bool:
-        """Whether a case with this outcome makes the run red."""
+        """Return whether a case with this outcome makes the run red."""
         return outcome.is_red or (self.fail_on_flaky and outcome is Outcome.FLAKY)
 
     @property
     def red_cases(self) -> int:
-        """How many cases make the run red."""
+        """The number of cases that make the run red."""
         return sum(number for outcome, number in self.counts.items() if self.is_red(outcome))
 
     def exit_status(self) -> int:
-        """The exit status of the recorded events: see harness.core.outcome.run_exit_status; 1 for any finding.
+        """Return the exit status of the recorded events: see harness.core.outcome.run_exit_status; 1 for any finding.
 
-        A run without cases and without findings is 5 (nothing ran).
+        A run without cases and without findings returns 5 (no case ran).
         """
         if self.findings:
             return EXIT_RED
         return run_exit_status(list(self.counts), fail_on_flaky=self.fail_on_flaky)
 
     def run_exit_status(self) -> int:
-        """The exit status that the run ended with. 1 if the run did not finish, or if a green status has red events.
+        """Return the exit status that the run ended with; 1 if it did not finish, or if a green status has red events.
 
         The run's own status may be worse than the events suggest: pytest also counts tests that are not cases.
         """
@@ -159,25 +159,25 @@ class Summary:
 
 
 class Results(Protocol):
-    """The results of a run, wherever they are: in memory (`Ledger`) or on disk (`StoredRun`)."""
+    """The results of a run in memory (`Ledger`) or on disk (`StoredRun`)."""
 
     @property
     def summary(self) -> Summary:
-        """What the run came to."""
+        """The results beyond single cases."""
 
     @property
     def runs(self) -> tuple[RunStarted, ...]:
-        """The ``run`` lines, one for each part of the run."""
+        """The ``run`` lines, one per part of the run."""
 
     @property
     def shards(self) -> tuple[MergedShard, ...]:
         """The shards that a merged run was made of."""
 
     def ids(self) -> Iterator[str]:
-        """The ids of all cases, in any order."""
+        """Iterate over the ids of all cases, in any order."""
 
     def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
-        """Each case with its verdict and its ``levels`` lines, in collection order."""
+        """Iterate over the cases with verdict and ``levels`` lines, in collection order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Ledger(Summary):
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
-        """Decide the verdict of every case that was collected or has events, in collection order."""
+        """Return the verdict of every case that was collected or has events, in collection order."""
         return cls._decided(events, Oddities())
 
     @classmethod
@@ -224,7 +224,7 @@ class Ledger(Summary):
         verdicts = []
         for case in ids | mentioned:
             found = cases.get(case, nothing)
-            verdict = decide(
+            verdict = decide_verdict(
                 case,
                 found,
                 collected=case in ids,
@@ -261,7 +261,7 @@ class Ledger(Summary):
         return (verdict.case for verdict in self.verdicts)
 
     def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
-        """Each verdict with the ``levels`` lines of its case."""
+        """Yield each verdict with the ``levels`` lines of its case."""
         levels: dict[str, list[Levels]] = {}
         for line in self.levels:
             levels.setdefault(line.case, []).append(line)
@@ -276,9 +276,10 @@ class Ledger(Summary):
 
 @dataclass(frozen=True, slots=True)
 class CollectedList:
-    """What matters of a ``collected`` line beside its ids.
+    """The facts of a ``collected`` line beside its ids.
 
-    `listed`: it has ids, or none to have. `matches`: they have its count and hash. `twice`: ids that it has twice.
+    `listed`: the line has ids, or needs none. `matches`: the ids have its count and hash. `twice`: ids that occur
+    twice.
     """
 
     worker: str
@@ -290,23 +291,23 @@ class CollectedList:
 
     @classmethod
     def of(cls, line: Collected) -> Self:
-        """The facts of a line whose ids are in memory."""
+        """Return the facts of a line whose ids are in memory."""
         return cls(
             worker=line.worker or "the controller",
             part=line.part,
             hash=line.hash,
             listed=bool(line.ids or not line.count),
-            matches=line.count == len(line.ids) and line.hash == digest(line.ids),
+            matches=line.count == len(line.ids) and line.hash == digest_of_ids(line.ids),
             twice=tuple(case for case, times in Counter(line.ids).items() if times > 1),
         )
 
 
 class Tally:
-    """Adds up what follows from a run beyond single cases: give it all events, then each verdict.
+    """Totals of a run beyond single cases: add all events first, then each verdict.
 
-    It keeps nothing of cases that are neither unlisted nor on a must-pass list, so its size does not grow with them.
-    `runs`, `end`, `shards`, `stopped` and `second_devices` (by case) are known once all events were given, like
-    `ended`: how each executor ended, unless `keep_ended` is False because somebody else keeps it.
+    A tally keeps only cases that are unlisted or on a must-pass list, so its size does not grow with the number of
+    cases. `runs`, `end`, `shards`, `stopped` and `second_devices` (by case) are known after the last event. `ended`
+    holds how each executor ended, unless `keep_ended` is False because the caller keeps it.
     """
 
     def __init__(self, *, keep_ended: bool = True) -> None:
@@ -335,7 +336,7 @@ class Tally:
         self._retries = 0
 
     def add(self, event: Event) -> None:
-        """Take the next event. Of ``collected`` lines, see `add_collected`."""
+        """Add the next event. For ``collected`` lines, see `add_collected`."""
         self.see(event.t)
         match event:
             case RunStarted():
@@ -369,11 +370,11 @@ class Tally:
                 self._searches.append(event)
 
     def see(self, moment: float) -> None:
-        """Take the time of an event about a case."""
+        """Record the time of an event about a case."""
         self._last = max(self._last, moment)
 
     def add_collected(self, line: CollectedList) -> None:
-        """Take the next ``collected`` line."""
+        """Add the next ``collected`` line."""
         self._collected.append(line)
 
     def count(self, case: str, outcome: Outcome, *, ran: bool, collected: bool, retries: int = 0) -> None:
@@ -387,7 +388,7 @@ class Tally:
             self._unlisted.append(case)
 
     def summary(self, oddities: Oddities) -> Summary:
-        """What the run came to."""
+        """Return the results beyond single cases."""
         lists = self._list_results()
         findings = [*self._findings, *self._unreadable(oddities), *self._contradictions(), *self._shortfalls(lists)]
         return Summary(
@@ -412,7 +413,7 @@ class Tally:
             yield self._finding("damaged_journal", message)
 
     def _contradictions(self) -> Iterator[Finding]:
-        """The findings for collected lines that contradict each other."""
+        """Yield the findings for collected lines that contradict each other."""
         for part in sorted({line.part for line in self._collected}):
             lists = {line.hash: line.worker for line in self._collected if line.part == part}
             if len(lists) > 1:
@@ -439,7 +440,7 @@ class Tally:
             yield self._finding("not_collected", message, self._unlisted)
 
     def _list_results(self) -> tuple[ListResult, ...]:
-        """The result of each must-pass list. None for a shard: only all shards together can satisfy a list."""
+        """Return the result of each must-pass list; None for a shard: only all shards together can satisfy a list."""
         run = self.runs[-1] if self.runs else None
         if run is not None and run.shard:
             return ()
@@ -451,7 +452,7 @@ class Tally:
         )
 
     def _shortfalls(self, lists: Sequence[ListResult]) -> Iterator[Finding]:
-        """The findings for must-pass lists that were not satisfied and for too few cases."""
+        """Yield the findings for must-pass lists that were not satisfied and for too few cases."""
         for each in lists:
             if each.missed:
                 yield self._finding("must_pass", each.text, each.missed)

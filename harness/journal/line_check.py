@@ -1,7 +1,7 @@
-"""Whether a reader takes a line of the journal, asked before the line is written.
+"""Check a line of the journal before it is written: will readers accept it?
 
-A line that no reader takes loses all that it says, a verdict for example. So a value that the models of
-`harness.journal.events` refuse is left out of its line, and the line says so.
+Readers drop an invalid line with all its contents, for example a verdict. Therefore a value that the models of
+`harness.journal.events` refuse is left out of its line, and the line names the field.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-#: Lists of ids as pytest has collected them, with up to a million entries.
+#: Lists of ids as collected by pytest, with up to a million entries.
 _IDS = frozenset({"ids", "selected", "deselected"})
 _MOMENTS = frozenset({"t", "since"})
-#: Fields of the end of an attempt that have what came from a case.
+#: Fields of a `finish` line with contents from a case.
 _TEXTS = frozenset({"detail", "keeps", "log", "message", "stderr", "stdout"})
 _NUMBERS: Mapping[str, type] = {"phases": float, "struck": int, "values": int}
 _MOST_SECONDS, _LAST_MOMENT = 1e9, 2.5e11
-#: What stands for a value without which a line of a kind is none.
+#: Replacements for required values of a line.
 _INSTEAD: Mapping[tuple[str, str], object] = {("finish", "duration"): 0.0, ("levels", "values"): {}}
 
 
-def is_plain(event: Mapping[str, Any]) -> bool:
-    """Whether a line has only such values as our own code writes. Then no model is needed, nor the import of it.
+def is_plain_event(event: Mapping[str, Any]) -> bool:
+    """Return whether a line has only values that the harness itself produces. Such lines need no model and no import of
+    it.
 
-    What remains possible is a mistake of ours: a name that the model does not have, or a text where it wants a number.
+    The check cannot detect a mistake in the harness: a name that the model does not have, or a text instead of a
+    number.
     """
     return all(_is_plain(name, value) for name, value in event.items())
 
@@ -52,10 +54,10 @@ def _fits(wanted: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is wanted
 
 
-def mended(event: Mapping[str, Any], validate: Any) -> dict[str, Any]:
-    """Returns the event without the values that no reader takes. `validate` raises for an event what the models raise.
+def mended_event(event: Mapping[str, Any], validate: Any) -> dict[str, Any]:
+    """Return the event without the values that readers refuse. `validate` raises like the models.
 
-    Raises ValueError if a value is refused without which there is no such line.
+    Raise ValueError if a required value of the line is refused.
     """
     left = dict(event)
     refused: list[str] = []
@@ -75,7 +77,7 @@ def mended(event: Mapping[str, Any], validate: Any) -> dict[str, Any]:
 
 
 def _field(where: Sequence[object]) -> str:
-    """The name of the field in the place of an error; the first entry is the kind of the line."""
+    """Return the field name for the place of an error; the first entry of a place is the kind of the line."""
     return str(where[1]) if len(where) > 1 else ""
 
 

@@ -1,6 +1,6 @@
-"""Makes the lines of a journal. `harness.journal.events` documents their fields and reads them.
+"""Build the lines of a journal. `harness.journal.events` documents their fields and reads them.
 
-Every case writes lines, in processes that have not imported pydantic: so lines are plain dictionaries here.
+Every case writes lines, in processes that have not imported pydantic, so lines are plain dictionaries here.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ Line = dict[str, Any]
 def finding(
     kind: str, message: str, cases: Sequence[str] = (), *, reproduce: str | None = None, host: str | None = None
 ) -> Line:
-    """A problem that makes the run red and belongs to no single case. `kind`: see docs/verdicts.md."""
+    """Return a line: a problem that makes the run red and belongs to no single case. `kind`: see docs/verdicts.md."""
     line = {"event": "finding", "kind": kind, "message": message, "cases": list(cases)}
     return line | _given(reproduce=reproduce, host=host)
 
 
 def wait(worker: str, message: str) -> Line:
-    """A worker must wait before it can continue."""
+    """Return a line for a worker that must wait before it can continue."""
     return {"event": "wait", "worker": worker, "message": message}
 
 
 def stopped(by: str, grace: float) -> Line:
-    """The signal `by` stopped the run. `grace`: seconds that running cases got to end."""
+    """Return a line for the signal `by` that stopped the run. `grace`: seconds that running cases got to end."""
     return {"event": "stopped", "by": by, "grace": grace}
 
 
 def reopened(case: str) -> Line:
-    """A case that ended as `lost` or `not_run` runs again."""
+    """Return a line for a case that ended as `lost` or `not_run` and runs again."""
     return {"event": "reopened", "case": case}
 
 
@@ -46,19 +46,19 @@ def collected(
     selection: str | None = None,
     selected: Sequence[str] | None = None,
 ) -> Line:
-    """The cases that a worker has collected. `selection` and `selected` are only for a shard."""
+    """Return a line with the cases that a worker has collected. `selection` and `selected` are only for a shard."""
     line = {"event": "collected", "worker": worker, "count": count, "hash": digest, "part": part}
     line |= {"ids": list(ids), "deselected": list(deselected)}
     return line | _given(pid=pid, selection=selection, selected=None if selected is None else list(selected))
 
 
 def must_pass(name: str, digest: str, ids: Sequence[str]) -> Line:
-    """A must-pass list of the run."""
+    """Return a line with a must-pass list of the run."""
     return {"event": "must_pass", "name": name, "hash": digest, "ids": list(ids)}
 
 
 def levels(case: str, *, attempt: int, executor: str, values: Mapping[str, int]) -> Line:
-    """The resources that an executor had in use after an attempt, by meter."""
+    """Return a line with the resources that an executor had in use after an attempt, by meter."""
     return {"event": "levels", "case": case, "attempt": attempt, "executor": executor, "values": dict(values)}
 
 
@@ -74,7 +74,7 @@ def executor(
     exit_status: int | None,
     reason: str,
 ) -> Line:
-    """An executor started, or has certainly ended. `startup`: seconds until it was ready."""
+    """Return a line for an executor that started, or has certainly ended. `startup`: seconds until it was ready."""
     line = {"event": "executor", "executor": name, "worker": worker, "pid": pid, "devices": list(devices)}
     return line | {
         "state": state,
@@ -94,13 +94,13 @@ def device(
     message: str,
     seconds: float | None,
 ) -> Line:
-    """The health of a device. `seconds`: how long its examination took."""
+    """Return a line with the health of a device. `seconds`: duration of its examination."""
     line = {"event": "device", "device": uuid, "state": state, "worker": worker, "moment": moment, "message": message}
     return line | {"seconds": None if seconds is None else round(seconds, 6)}
 
 
 def activity(worker: str, what: str = "", since: float | None = None) -> Line:
-    """What a worker does between attempts at cases. Empty when the activity is over."""
+    """Return a line with what a worker does between attempts at cases. Empty `what`: the activity is over."""
     return {"event": "activity", "worker": worker, "what": what} | _given(since=since)
 
 
@@ -112,7 +112,7 @@ def confirmation(
     leaks: Sequence[str],
     failure: str,
 ) -> Line:
-    """A suspected leak was checked. All growths are by meter."""
+    """Return a line for a checked leak suspicion. All growths are by meter."""
     line = {"event": "confirmation", "case": case, "suspicions": dict(suspicions)}
     return line | {"growths": [dict(growth) for growth in growths], "leaks": list(leaks), "failure": failure}
 
@@ -129,7 +129,7 @@ def batch(
     seconds: float,
     failure: str,
 ) -> Line:
-    """An executor grew over its cases, and this is what the search for the cause came to."""
+    """Return a line for an executor that grew over its cases, with the result of the search for the cause."""
     line = {"event": "batch", "executor": executor, "cases": list(cases), "suspicions": dict(suspicions)}
     return line | {
         "leaks": list(leaks),
@@ -142,7 +142,7 @@ def batch(
 
 
 def bisected(case: str, *, outcome: str, culprits: Sequence[str], trials: int, reproduce: str) -> Line:
-    """The earlier cases that make a case fail."""
+    """Return a line with the earlier cases that make a case fail."""
     line = {"event": "bisected", "case": case, "outcome": outcome, "culprits": list(culprits)}
     return line | {"trials": trials, "reproduce": reproduce}
 

@@ -1,4 +1,4 @@
-"""Makes one run of the shards of a run. The decisions are pure functions over what the shards' journals say."""
+"""Merge the shards of a run into one run. Pure functions over the journals of the shards decide."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, E
 
 
 class MergeError(HarnessError):
-    """There is nothing that could be merged, or no place for the result."""
+    """There is nothing to merge, or the result cannot be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One shard, as its journal has it.
+    """One shard, from its journal.
 
     `name`: its run directory, as the user wrote it. `runs`: the ``run`` lines, several if it was resumed. `ids`: the
-    cases of the shard. `selected`: those of all shards. `selection`: their hash; empty if nothing was collected.
+    cases of the shard. `selected`: the cases of all shards. `selection`: their hash; empty if nothing was collected.
     """
 
     name: str
@@ -70,12 +70,12 @@ class Part:
 
     @property
     def facts(self) -> list[dict[str, str]]:
-        """For each ``run`` line, what must be the same in all shards, by name."""
-        return [identity.facts(run) for run in self.runs]
+        """Return the facts that must be equal in all shards, by name, for each ``run`` line."""
+        return [identity.identity_facts(run) for run in self.runs]
 
 
 def part_of(name: str, contents: JournalContents) -> Part:
-    """The shard in a run directory. Raises MergeError if the run is not a shard."""
+    """Return the shard in a run directory. Raise MergeError if the run is not a shard."""
     runs = tuple(event for event in contents.events if isinstance(event, RunStarted))
     if not runs[-1].shard:
         raise MergeError(
@@ -100,13 +100,14 @@ def part_of(name: str, contents: JournalContents) -> Part:
     )
 
 
-def problems(parts: Sequence[Part]) -> list[str]:
-    """Why these shards are not one run, a line for each reason: shards and cases that are missing or double, and shards
-    that ran something else. Empty if they are one run.
+def merge_problems(parts: Sequence[Part]) -> list[str]:
+    """Return why these shards are not one run, one line per reason. Empty if they are one run.
+
+    Reasons are missing or duplicate shards and cases, and shards that ran something else.
     """
     found = [*_twice(parts), *_other_counts(parts)]
     if found:
-        return found  # what follows would only repeat it
+        return found  # further problems would only repeat it
     return [*_missing_shards(parts), *_unlike(parts), *_unlisted(parts), *_wrong_cases(parts)]
 
 
@@ -118,7 +119,7 @@ def _twice(parts: Sequence[Part]) -> Iterator[str]:
             other = first[part.run.run_id]
             yield f"{other.name!r} and {part.name!r} are the same run, {part.run.run_id}: give each shard once"
         elif part.shard in shards:
-            yield f"shard {part.shard} is there twice, in {shards[part.shard].name!r} and {part.name!r}: leave one out"
+            yield f"shard {part.shard} is given twice, in {shards[part.shard].name!r} and {part.name!r}: leave one out"
         first.setdefault(part.run.run_id, part)
         shards.setdefault(part.shard, part)
 
@@ -141,7 +142,7 @@ def _missing_shards(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _unlike(parts: Sequence[Part]) -> Iterator[str]:
-    """The shards that ran something else than most of them."""
+    """Yield the shards that differ from most of them."""
     every = [(part, facts) for part in parts for facts in part.facts]
     usual = {
         name: Counter(facts.get(name, "") for _, facts in every).most_common(1)[0][0]
@@ -156,12 +157,12 @@ def _unlisted(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         if not part.selection:
             yield f"{part.text} has no list of its cases: it ended before they were collected; resume it"
-        elif part.selection != journal.digest(sorted(part.selected)):
+        elif part.selection != journal.digest_of_ids(sorted(part.selected)):
             yield f"{part.text} has a list of selected cases that does not match its hash: the journal is damaged"
 
 
 def _wrong_cases(parts: Sequence[Part]) -> Iterator[str]:
-    """Cases that no shard has though it should, that two have, or that not all shards selected."""
+    """Yield problems with cases: no shard has a selected one, two shards have the same, or the selections differ."""
     listed = [part for part in parts if part.selection]
     if not listed:
         return
@@ -177,7 +178,7 @@ def _wrong_cases(parts: Sequence[Part]) -> Iterator[str]:
     for part in listed:
         missing = [case for case in first.selected if part.shard.has(case) and not times[case]]
         if missing and part.selection == usual:
-            yield f"{part.text} has not all of its cases: {_cases(missing)} missing"
+            yield f"{part.text} lacks some of its cases: {_cases(missing)} missing"
     double = [case for case, number in times.items() if number > 1]
     if double:
         yield f"several shards have the same cases: {_cases(double)}"
@@ -187,8 +188,8 @@ def _cases(ids: Sequence[str]) -> str:
     return f"{format_count(len(ids), 'case')} ({list_first(ids)})" if ids else "no cases"
 
 
-def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: float) -> list[Event]:
-    """The events of the merged run, in the order of the cases before they were split. `parts` have no `problems`."""
+def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: float) -> list[Event]:
+    """Return the events of the merged run, in the order before the split. `merge_problems(parts)` must be empty."""
     ordered = sorted(parts, key=lambda part: part.shard)
     first = ordered[0]
     begun = min(part.runs[0].t for part in parts)
@@ -211,7 +212,7 @@ def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: floa
         t=begun,
         worker="",
         count=len(ids),
-        hash=journal.digest(ids),
+        hash=journal.digest_of_ids(ids),
         ids=ids,
         deselected=tuple(dict.fromkeys(case for part in ordered for case in part.deselected)),
     )
@@ -237,7 +238,9 @@ def _shard_line(part: Part) -> MergedShard:
 
 
 def _copied(parts: Sequence[Part]) -> list[Event]:
-    """The other events of all shards by time, each finding once, with workers and executors named after their shard."""
+    """Return the other events of all shards by time, each finding once, with workers and executors named after their
+    shard.
+    """
     lines: list[Event] = []
     known: set[tuple[str, str, tuple[str, ...]]] = set()
     for part in parts:
@@ -266,15 +269,17 @@ def _renamed(event: Event, prefix: str) -> Event:
 
 
 def _status(ledger: Ledger, statuses: Sequence[int]) -> int:
-    """The exit status of the merged run. That of a shard counts where it is worse: pytest knows more than the cases."""
+    """Return the exit status of the merged run. A worse status of a shard wins: pytest counts more than cases."""
     worse = [status for status in statuses if status in (EXIT_RED, EXIT_INTERRUPTED, EXIT_INTERNAL)]
     return max([ledger.exit_status(), *worse]) if worse else ledger.exit_status()
 
 
-def write(out: Path, events: Sequence[Event], environments: Mapping[str, Mapping[str, Any]]) -> JournalContents:
+def write_merged_run(
+    out: Path, events: Sequence[Event], environments: Mapping[str, Mapping[str, Any]]
+) -> JournalContents:
     """Write journal and environment of the merged run. `environments`: environment.json of each shard, by its text.
 
-    Raises MergeError if `out` holds a run already, WriteError.
+    Raise MergeError if `out` holds a run already, WriteError if it cannot be written.
     """
     path = out / journal.FILE_NAME
     if path.exists():
@@ -287,12 +292,12 @@ def write(out: Path, events: Sequence[Event], environments: Mapping[str, Mapping
         first = next(iter(environments.values()))
         devices = [each for known in environments.values() for each in environment.devices_of(known)]
         by_uuid = {str(each.get("uuid")): each for each in devices}
-        environment.write(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
+        environment.write_environment(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
     write_atomically(path, b"".join(map(_line, events)))
-    return journal.read_run(path)
+    return journal.read_run_journal(path)
 
 
 def _line(event: Event) -> bytes:
-    """A line of a journal: the kind comes first, as in every journal."""
+    """Return a line of a journal. The kind comes first, as in every journal."""
     fields = EVENT.dump_python(event, mode="json", by_alias=True)
     return json.dumps({"event": event.event, **fields}, separators=(",", ":")).encode("ascii") + b"\n"

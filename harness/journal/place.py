@@ -1,4 +1,4 @@
-"""Where a case ran: host, devices and suite, and what is known about them. Pure functions."""
+"""The place of a case: host, devices and suite, and the known facts about them. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.journal.verdicts import Verdict
 
 
 class Place(NamedTuple):
-    """Where a case ran. Without devices, it ran on none, and the run had more than one.
+    """The place of a case. An empty `devices` means that the case ran on none in a run with several devices.
 
     `shard`: the text of the shard that ran it; empty unless the run was merged.
     """
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of a run. `known`: the facts of environment.json; None if there are none."""
+    """The places of a run. `known`: the facts of environment.json; None without the file."""
 
     def __init__(
         self, runs: Sequence[RunStarted], shards: Sequence[MergedShard], known: Mapping[str, Any] | None
@@ -38,7 +38,9 @@ class Places:
         self._known = known or {}
 
     def of(self, verdict: Verdict) -> Place:
-        """The place of a case: of its deciding attempt, otherwise of its latest one, otherwise where it was to run."""
+        """Return the place of a case: of its deciding attempt, otherwise of its latest one, otherwise the planned
+        place.
+        """
         if self._shards:
             text = f"{shard_index(verdict.case, self._count)}/{self._count}" if self._count else ""
             line = self._shards.get(text)
@@ -52,7 +54,7 @@ class Places:
         return Place(verdict.suite, where.host, verdict.devices or only, shard)
 
     def _run_of(self, verdict: Verdict) -> RunStarted | None:
-        """The part of the run that the case belongs to: a resumed run may go on elsewhere."""
+        """Return the part of the run that the case belongs to: a resumed run may continue on another host."""
         if len(self._runs) < 2:
             return self._runs[0] if self._runs else None
         attempt = verdict.decided or next(reversed(verdict.finishes), None)
@@ -61,7 +63,7 @@ class Places:
         return self._runs[max(0, bisect_right(self._times, attempt.t) - 1)]
 
     def facts(self, place: Place) -> dict[str, str]:
-        """What is known of a place, by name. What is not known is left out."""
+        """Return the known facts of a place, by name. Unknown facts are left out."""
         known = self._environment(place)
         run = self._runs[-1] if self._runs else None
         identity = run.identity if run is not None else {}
@@ -78,7 +80,9 @@ class Places:
         return {name: str(value) for name, value in facts.items() if value and value != "none"}
 
     def device(self, place: Place) -> str:
-        """What the place's devices are: their label if they are no GPUs, otherwise their names, as far as known."""
+        """Return what the devices of a place are: the label if they are not GPUs, otherwise their names, as far as
+        known.
+        """
         rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(self._environment(place))}
         return labels(place.devices) or ", ".join(dict.fromkeys(rows.get(uuid, uuid) for uuid in place.devices))
 
@@ -88,7 +92,7 @@ class Places:
         if isinstance(shards, dict):
             found = shards.get(place.shard)
             return found if isinstance(found, dict) else {}
-        # The file is that of the last part of a run.
+        # The file describes the last part of a run.
         return known if not place.host or known.get("host") in (None, place.host) else {}
 
 

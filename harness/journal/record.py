@@ -1,4 +1,4 @@
-"""What one run says about each case and about its machine: the plain values that runs are compared by."""
+"""The record of one run for comparisons: plain values about each case and about the machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from harness.journal.events import RunStarted
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 
-#: Options that the environment file tells as well, and the seed, which differs between any two runs.
+#: Options that the environment file also has, and the seed, which differs between any two runs.
 _TOLD = ("--seed", "--isolation", "--under", "--profile")
-#: What decides how fast a device is: clocks in MHz, the limit in watts.
+#: The facts that determine the speed of a device: clocks in MHz, power limit in watts.
 _SPEED = ("graphics_clock", "memory_clock", "power_limit")
-#: Characters that are shown of a hash, and of another value.
+#: Maximum characters of a hash, and of another value.
 _HASH, _SHOWN = 19, 200
 
 
@@ -44,9 +44,9 @@ class FindingRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run. `facts`: what its machine, software and options were, by name, as texts. `notes`: doubts about it.
+    """One run. `facts`: its machine, software and options, by name, as texts. `notes`: doubts about it.
 
-    `exit_status`: that of the run. `fail_on_flaky`: a flaky case makes it red.
+    `exit_status`: the run's exit status. `fail_on_flaky`: a flaky case makes the run red.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RunRecord:
 
     @property
     def is_red(self) -> bool:
-        """Whether the run is red, for whatever reason."""
+        """Whether the run is red, for any reason."""
         return self.exit_status not in (EXIT_OK, EXIT_NOTHING_RAN)
 
     @property
@@ -72,20 +72,22 @@ class RunRecord:
         return bool(self.findings) or any(red)
 
 
-def read(run_dir: Path) -> RunRecord:
-    """Read a run directory. Raises JournalError without a journal of a run, EnvironmentFileError."""
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
+def read_run_record(run_dir: Path) -> RunRecord:
+    """Read a run directory. Raise JournalError without a journal of a run, EnvironmentFileError if that is broken."""
+    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
     if ledger.end is None:
         notes.append("it did not finish")
-    known = environment.read(run_dir)
+    if ledger.run is not None and ledger.run.imported is not None:
+        notes.append(f"its cases were run {ledger.run.imported.text}")
+    known = environment.read_environment(run_dir)
     if known is None:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
         name=escape_invalid_xml(str(run_dir)),
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
-        facts=facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
+        facts=environment_facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
         findings=tuple(
             FindingRecord(escape_invalid_xml(each.kind), escape_invalid_xml(each.message), each.cases, each.reproduce)
@@ -96,10 +98,10 @@ def read(run_dir: Path) -> RunRecord:
     )
 
 
-def facts(known: Mapping[str, Any]) -> dict[str, str]:
-    """The facts of an environment file that can explain a difference, by name. What the file lacks is left out.
+def environment_facts(known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of an environment file that can explain a difference, by name. Missing facts are left out.
 
-    Of the devices these are kind, number, clocks, limit of power and ECC, and not which ones they are.
+    Device facts are kind, number, clocks, power limit and ECC, but not their identities.
     """
     found: dict[str, str] = {}
     for name in ("driver", "cuda_driver", "isolation", "under"):
@@ -116,21 +118,20 @@ def facts(known: Mapping[str, Any]) -> dict[str, str]:
         found["devices"] = escape_invalid_xml(
             ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
         )
-        for name in _SPEED:
+        for name in (*_SPEED, "ecc"):
             if any(row.get(name) is not None for row in rows):
                 found[name.replace("_", " ")] = escape_invalid_xml(
                     ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
                 )
-        found["ecc"] = escape_invalid_xml(", ".join(dict.fromkeys(str(row.get("ecc")) for row in rows)))
     for name, value in _mapping(known.get("environment")).items():
         _put(found, f"${name}", value)
     return found
 
 
 def _conditions(run: RunStarted) -> dict[str, str]:
-    """What else can explain a difference, by name: profile, hashes of suites and waivers, options of the run."""
+    """Return other facts that can explain a difference, by name: profile, hashes of suites and waivers, options."""
     found = {"profile": run.profile or "none"}
-    for name, value in identity.facts(run).items():
+    for name, value in identity.identity_facts(run).items():
         if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
             name.startswith("--") and name not in _TOLD
         ):

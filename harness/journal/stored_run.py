@@ -1,7 +1,8 @@
-"""The results of a run of any size: the journal is indexed in a temporary database, and cases are decided one by one.
+"""The results of a run of any size: the journal is indexed in a temporary database, and cases are decided one at a
+time.
 
-Memory does not grow with the number of cases. The verdicts are those of `harness.journal.ledger.Ledger`: both decide
-a case by `harness.journal.verdicts.decide`, and add up by `harness.journal.ledger.Tally`.
+Memory does not grow with the number of cases. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
+`harness.journal.verdicts.decide_verdict` per case and `harness.journal.ledger.Tally` for totals.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from harness.journal.events import Collected, Event, Executor, Finish, Levels, M
 from harness.journal.journal import Damaged, Unknown
 from harness.journal.journal_lines import CollectedIds, IdsDigest, JournalFile, Line, OddLineError
 from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
-from harness.journal.verdicts import CaseEvents, Verdict, decide
+from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
 
-#: Lines that a text may name; of all others only the number is kept.
+#: Maximum number of lines that a text names; of further lines only the number is kept.
 _KEPT = 100
 _ROWS = 1000
 _CASE_EVENTS = (Start, Finish, Levels, Reopened)
@@ -43,21 +44,21 @@ _ALL = """
 
 
 class StoredRun:
-    """The results of a run, from the journal at `path`. Use it as a context.
+    """The results of a run, from the journal at `path`. A context manager.
 
-    Raises JournalError if there is no readable journal of a run, WriteError if there is no room for the database.
+    Raise JournalError if there is no readable journal of a run, WriteError if there is no space for the database.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = JournalFile(path)
         self._parsed = journal.line_parser(path)
-        # A database without a name is temporary: SQLite removes it when it is closed, and when the process dies.
+        # A database without a name is temporary: SQLite removes it on close and when the process dies.
         self._database = sqlite3.connect("", isolation_level=None)
         self._summary: Summary | None = None
         self._damaged: list[Damaged] = []
         self._unknown: list[Unknown] = []
         self._damaged_lines = self._unknown_lines = 0
-        #: Lines about cases that do not begin like those of our writers.
+        #: Lines about cases that do not begin like lines of the harness.
         self._foreign: list[tuple[str, Line]] = []
         self._tally = Tally(keep_ended=False)
         try:
@@ -72,7 +73,7 @@ class StoredRun:
 
     @classmethod
     def of(cls, run_dir: Path) -> Self:
-        """The results of the run in a run directory."""
+        """Return the results of the run in a run directory."""
         return cls(run_dir / journal.FILE_NAME)
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class StoredRun:
 
     @property
     def summary(self) -> Summary:
-        """What the run came to. It is known once all cases were decided: asked before that, it decides them."""
+        """The totals of the run. They are known once all cases are decided; an earlier access decides them."""
         if self._summary is None:
             for _ in self.cases():
                 pass
@@ -106,19 +107,19 @@ class StoredRun:
         return tuple(self._tally.shards)
 
     def ids(self) -> Iterator[str]:
-        """The ids of all cases. Among them may be one of which no line can be read."""
+        """The ids of all cases, including cases without a readable line."""
         with _writing():
             for (case,) in self._database.execute("SELECT id FROM cases"):
                 yield case
 
     def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
-        """Each case with its verdict and its ``levels`` lines, in collection order."""
+        """Yield each case with its verdict and its ``levels`` lines, in collection order."""
         first = self._summary is None
         doubled = 0
         for case, collected, events in self._events(first=first):
             if not collected and not events.mentioned:
                 continue
-            verdict = decide(
+            verdict = decide_verdict(
                 case,
                 events,
                 collected=collected,
@@ -135,7 +136,7 @@ class StoredRun:
             self._summary = self._tally.summary(self._oddities(doubled))
 
     def _events(self, *, first: bool) -> Iterator[tuple[str, bool, CaseEvents]]:
-        """Each case, whether it was collected, and its events. `first`: enter what is odd about their lines."""
+        """Yield each case, whether it was collected, and its events. `first`: record irregularities of the lines."""
         with _writing():
             rows = self._database.execute(_ALL)
             row = rows.fetchone()
@@ -150,7 +151,7 @@ class StoredRun:
                 yield case, bool(collected), events
 
     def _add(self, events: CaseEvents, case: str, line: Line, *, first: bool) -> None:
-        """Add the event in a line to those of its case."""
+        """Add the event of a line to the events of its case."""
         found = self._parsed(line.number, line.data)
         if isinstance(found, _CASE_EVENTS) and found.case == case:
             events.add(found)
@@ -182,7 +183,7 @@ class StoredRun:
             del kept[_KEPT:]
 
     def _enter_others(self) -> None:
-        """Read the lines that are not about a case: the collected ids come first, whatever their place."""
+        """Read the lines that are not about a case. The collected ids come first, wherever they are."""
         started = False
         for line in self._file.lines():
             if line.is_about_case:
@@ -204,10 +205,10 @@ class StoredRun:
                 if isinstance(event, Executor) and event.state == "ended":
                     self._database.execute("REPLACE INTO ended VALUES (?, ?)", (event.executor, line.data))
         if not started:
-            raise journal.no_run(self._file.path)
+            raise journal.no_run_error(self._file.path)
 
     def _enter_collected(self, line: Line) -> bool:
-        """Enter the ids of a ``collected`` line one at a time; False if the line has not the usual form."""
+        """Record the ids of a ``collected`` line one at a time. Return False if its form is unusual."""
         (last,) = self._database.execute("SELECT coalesce(max(no), 0) FROM cases").fetchone()
         try:
             lists = CollectedIds(line.data)
@@ -234,7 +235,7 @@ class StoredRun:
         return True
 
     def _twice(self, lists: CollectedIds) -> tuple[str, ...]:
-        """The ids that a list has twice."""
+        """Return the ids that occur twice in a list."""
         self._database.execute("CREATE TEMP TABLE listed (id TEXT NOT NULL)")
         self._database.executemany("INSERT INTO listed VALUES (?)", ((case,) for case in lists.ids()))
         query = "SELECT id FROM listed GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)"
@@ -243,14 +244,14 @@ class StoredRun:
         return found
 
     def _enter_cases(self) -> None:
-        """Enter where the lines of each case are."""
+        """Record the positions of the lines of each case."""
         for lines in _batches(self._case_lines()):
             self._database.executemany(_ADD_CASE, ((case, 0) for case in {case: None for case, _ in lines}))
             rows = ((line.number, line.at, len(line.data), case) for case, line in lines)
             self._database.executemany(_ADD_LINE, rows)
 
     def _case_lines(self) -> Iterator[tuple[str, Line]]:
-        """Each line about a case with the case, in the order of the journal."""
+        """Yield each line about a case with the case, in journal order."""
         return heapq.merge(self._foreign, self._usual_case_lines(), key=lambda each: each[1].number)
 
     def _usual_case_lines(self) -> Iterator[tuple[str, Line]]:
@@ -284,7 +285,7 @@ def _batches(lines: Iterable[tuple[str, Line]]) -> Iterator[list[tuple[str, Line
 
 @contextlib.contextmanager
 def _writing() -> Generator[None]:
-    """Within it, an error of the database is a WriteError: it has no room for its temporary file."""
+    """Turn database errors into WriteError: there is no space for the temporary file."""
     try:
         yield
     except sqlite3.OperationalError as error:

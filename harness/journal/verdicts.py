@@ -1,4 +1,4 @@
-"""Decide the verdict of one case from its events. Pure functions; every report and the exit status use them."""
+"""Decide the verdict of one case from its events. Pure functions, used by every report and for the exit status."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CaseEvent = Start | Finish | Levels | Reopened
 class Verdict:
     """The verdict on one case.
 
-    `finishes` are all ended attempts in order. `decided` is the attempt that gave the outcome, or to which a rule of
-    the run was applied; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `devices` are those
-    of the deciding attempt, otherwise of the latest one. `collected` is False for a case that has events but is in no
-    collected list. `second_devices`: what came of a red case on other devices; it changes nothing of the verdict.
+    `finishes`: all ended attempts in order. `decided`: the attempt that gave the outcome, or to which a rule of the run
+    was applied; None for `lost` and `not_run`. `message`: one line, "" for a plain pass. `devices`: the devices of the
+    deciding attempt, otherwise of the latest one. `collected`: False for a case that has events but is in no collected
+    list. `second_devices`: the results of a red case on other devices; they do not change the verdict.
     """
 
     case: str
@@ -64,9 +64,9 @@ class Verdict:
 
 
 class CaseEvents:
-    """The events of one case, in the order of the journal. A line that comes twice counts once.
+    """The events of one case, in journal order. A duplicate line counts once.
 
-    `mentioned`: an attempt started or ended, so the case needs a verdict even if nobody collected it.
+    `mentioned`: an attempt started or ended, so the case needs a verdict even if it was not collected.
     """
 
     __slots__ = ("_before", "_keys", "doubled", "finishes", "levels", "mentioned", "starts")
@@ -78,11 +78,11 @@ class CaseEvents:
         self.doubled = 0
         self.mentioned = False
         self._keys: set[tuple[str, float, int]] = set()
-        #: The attempts as they were before the case was reopened, by which their lines are known if they come again.
+        #: The attempts before the case was reopened, to recognise duplicates of their lines.
         self._before: list[Finish] = []
 
     def add(self, event: CaseEvent) -> None:
-        """Take the next event of the case."""
+        """Add the next event of the case."""
         if isinstance(event, Reopened):
             self._reopen()
             return
@@ -98,7 +98,9 @@ class CaseEvents:
         same.append(event)
 
     def _is_there(self, event: Start | Finish | Levels) -> bool:
-        """Whether an equal event was added. A key is looked up first, since a case may have thousands of attempts."""
+        """Return whether an equal event was added. A key is looked up first, since a case may have thousands of
+        attempts.
+        """
         every: list[Any] = [] if self._keys else [*self.starts, *self.finishes, *self.levels, *self._before]
         self._keys.update((each.event, each.t, each.attempt) for each in every)
         key = (event.event, event.t, event.attempt)
@@ -108,9 +110,11 @@ class CaseEvents:
         return False
 
     def _reopen(self) -> None:
-        """The attempts that ended without a verdict on the case do not count any more."""
+        """Drop the attempts that ended without a verdict on the case."""
         self._before += self.finishes
-        self.finishes = decisions.reopened(self.finishes, lambda each: each.model_copy(update={"final": False}))
+        self.finishes = decisions.reopened_attempts(
+            self.finishes, lambda each: each.model_copy(update={"final": False})
+        )
 
     @property
     def retries(self) -> int:
@@ -118,7 +122,7 @@ class CaseEvents:
         return max(0, len(self.starts) - max(1, sum(finish.final for finish in self.finishes)))
 
 
-def decide(
+def decide_verdict(
     case: str,
     events: CaseEvents,
     *,
@@ -127,19 +131,19 @@ def decide(
     ended: Callable[[str], Executor | None] = lambda _: None,
     second_devices: Sequence[SecondDevice] = (),
 ) -> Verdict:
-    """The verdict on a case.
+    """Return the verdict on a case.
 
-    `stopped`: the signal that stopped the run. `ended`: how an executor ended, by its name. `second_devices`: what the
-    journal has of the case on other devices.
+    `stopped`: the signal that stopped the run. `ended`: return how an executor ended, by its name. `second_devices`:
+    the results of the case on other devices.
     """
     starts, finishes = events.starts, events.finishes
-    decision = decisions.decide(finishes, len(starts))
+    decision = decisions.decide_outcome(finishes, len(starts))
     outcome, decided = decision.outcome, decision.decided
     ruling = None if decision.ruled is None else decision.ruled.ruling
     if ruling is not None:
         message = ruling.text
     elif outcome is Outcome.NOT_RUN and decided is None:
-        message = decisions.not_run(stopped)
+        message = decisions.not_run_message(stopped)
     elif outcome is Outcome.LOST and decided is None:
         message = _lost_message(starts, finishes, ended)
     elif outcome is Outcome.FLAKY:
@@ -188,7 +192,7 @@ def _flaky_message(finishes: Sequence[Finish]) -> str:
 
 
 def _message(finish: Finish) -> str:
-    """The attempt's own message. If it has none: the gate, exit status or outcome; "" for a plain pass."""
+    """Return the attempt's own message, otherwise the gate, exit status or outcome; "" for a plain pass."""
     if finish.message or finish.outcome is Outcome.PASSED:
         return finish.message
     if finish.gate is not None:

@@ -21,7 +21,7 @@ _ERASE_LINE = "\r\x1b[2K"
 _ORDER = re.compile(r"\x1b\].*?(?:\x07|\x1b\\)", re.DOTALL)
 
 
-def fits(stream: TextIO) -> bool:
+def is_live_terminal(stream: TextIO) -> bool:
     """Whether lines of `stream` can be changed: a terminal, not a dumb or tiny one."""
     if not stream.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         return False

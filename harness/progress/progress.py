@@ -54,7 +54,7 @@ class Snapshot:
     @property
     def line(self) -> str:
         """All of it in one line, for a run that prints nothing else."""
-        texts = [f"{text_of(each)}, for {_span(self.now, each.since)}" for each in self.doing]
+        texts = [f"{doing_text(each)}, for {_span(self.now, each.since)}" for each in self.doing]
         more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
         workers = [*texts[:SHOWN], *more, *stopped_texts(self.stopped)]
         if self.total is not None and not workers:
@@ -62,7 +62,7 @@ class Snapshot:
         return "; ".join([self.summary, *workers])
 
 
-def text_of(doing: Doing) -> str:
+def doing_text(doing: Doing) -> str:
     """``gw0 runs suites/a.py::test_b on GPU-1``."""
     on = f" on {', '.join(doing.devices)}" if doing.devices else ""
     return f"{doing.worker} {doing.what}{on}"
@@ -132,7 +132,7 @@ class Progress:
         self._counts[self._word(outcome)] += 1
         self._outcomes[case] = outcome
         if self._word(outcome) == RED:
-            self._last_red = f"{_plain(case)} ({outcome.value})"
+            self._last_red = f"{_printable(case)} ({outcome.value})"
 
     def _begin_part(self) -> None:
         """The run starts, or is resumed. Cases without a verdict are due again, and the pace is that of this part."""
@@ -206,16 +206,18 @@ class Progress:
             activity, start = self._activities.get(worker), self._running.get(worker)
             if activity is not None:
                 since = activity.t if activity.since is None else activity.since
-                doing = Doing(worker, f"is {_plain(activity.what)}", since)
+                doing = Doing(worker, f"is {_printable(activity.what)}", since)
             else:
                 assert start is not None
                 attempt = f" (attempt {start.attempt})" if start.attempt > 1 else ""
-                doing = Doing(worker, f"runs {_plain(start.case)}{attempt}", start.t, tuple(map(_plain, start.devices)))
+                doing = Doing(
+                    worker, f"runs {_printable(start.case)}{attempt}", start.t, tuple(map(_printable, start.devices))
+                )
             found.append(doing)
         return tuple(sorted(found, key=lambda each: (each.since, each.worker)))
 
 
-def _plain(text: str) -> str:
+def _printable(text: str) -> str:
     """The text without anything that a terminal could take for an order, or that changes the direction of writing."""
     shown = " ".join(escape_invalid_xml(text).split())
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in shown)

@@ -46,7 +46,7 @@ class ProgressTable:
                 finished_style="red" if shot.red else "green",
             )  # fmt: skip
             yield Text()  # a bar does not end its line
-        yield Text(f"{shot.summary}; {span(shot.elapsed)} so far", "bold")
+        yield Text(f"{shot.summary}; {time_span(shot.elapsed)} so far", "bold")
 
     def _workers(self, width: int) -> Table:
         most = min(_MOST, max(_LEAST, int(self.height * _SHARE)))
@@ -54,7 +54,7 @@ class ProgressTable:
         wide = width >= _WIDE
         columns = [("worker", [each.worker for each in shown])]
         columns += [("device", [_short(each) for each in shown])] if wide else []
-        columns += [("for", [span(self.snapshot.now - each.since) for each in shown])]
+        columns += [("for", [time_span(self.snapshot.now - each.since) for each in shown])]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, width=width)
         for title, texts in columns:
             longest = max(map(cell_len, (title, *texts)))
@@ -76,7 +76,7 @@ class ProgressTable:
             yield f"{format_count(idle, 'worker has', 'workers have')} nothing to do: {', '.join(self.snapshot.idle)}"
 
 
-def span(seconds: float) -> str:
+def time_span(seconds: float) -> str:
     """``59 s``, ``2:03 min``, ``1:00:00 h``."""
     whole = max(0, round(seconds))
     minutes, rest = divmod(whole, 60)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SILENCE = 30.0
 
 
-def chosen(wanted: str | float, *, movable: bool, here: bool) -> tuple[bool, float]:
+def chosen_signs(wanted: str | float, *, movable: bool, here: bool) -> tuple[bool, float]:
     """Whether a table is shown, and otherwise after how many silent seconds a line; 0 for never.
 
     `wanted`: the option ``--progress``. `movable`: printed lines can be changed, as on a terminal. `here`: cases run in
@@ -45,7 +45,7 @@ class SignsOfLife:
 
     def __init__(self, wanted: str | float, snapshot: Callable[[], Snapshot], *, here: bool) -> None:
         """Call it before pytest makes its terminal reporter: a screen stands for standard output from now on."""
-        live, self._seconds = chosen(wanted, movable=live_screen.fits(sys.stdout), here=here)
+        live, self._seconds = chosen_signs(wanted, movable=live_screen.is_live_terminal(sys.stdout), here=here)
         self._snapshot = snapshot
         self._heartbeat: Heartbeat | None = None
         self._stream = sys.stdout

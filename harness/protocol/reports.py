@@ -235,9 +235,3 @@ def detach_outcome(report: Report) -> None:
 def attach_replayed(report: Report) -> None:
     """Note on a report that its case did not run now: it had its verdict before the run was resumed."""
     report.harness_replayed = True  # type: ignore[attr-defined]
-
-
-def attached_outcome(report: object) -> Outcome | None:
-    """Return the outcome attached by `attach_outcome`, or None."""
-    value = getattr(report, "harness_outcome", None)
-    return None if value is None else Outcome(value)

@@ -1,6 +1,6 @@
-"""What GitHub Actions shows of a run: a job summary in Markdown, and annotations on the lines that failed.
+"""GitHub Actions output of a run: a job summary in Markdown, and annotations on the lines that failed.
 
-No text of a case has an effect in it: names with markup, mentions of people or commands are shown as they are.
+Texts of cases have no effect: markup, mentions and commands in them are shown verbatim.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
 
-#: GitHub takes 1 MiB of all summaries of a step together. Some of it is left to others.
+#: GitHub accepts 1 MiB for all summaries of a step together. Some of it is left for other commands.
 MOST_BYTES = 1_000_000
-#: Red cases that are kept; a summary has as many of them as fit.
+#: Maximum number of red cases in memory; the summary shows as many of them as fit.
 _KEPT = 500
-#: Characters of one traceback, and of a name or message.
+#: Maximum characters of one traceback, and of a name or message.
 _MOST_DETAIL = 8_000
 _MOST_LINE = 300
-#: GitHub shows ten errors of a step.
+#: GitHub shows ten errors per step.
 MOST_ANNOTATIONS = 10
 _MOST_ANNOTATION = 4_000
-#: Findings that are annotated at least.
+#: Minimum number of annotations for findings.
 _LEAST_FINDINGS = 3
 
 #: A row of the table of suites: suite, host and device.
 _Row = tuple[str, str, str]
 
-# Characters that do not show, or that change the order of others: controls, marks of direction, without width.
+# Characters that do not show, or that change the order of others: controls, bidirectional marks, zero width.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 
-# The last line of a traceback of pytest ("path:12: AssertionError"), and frames of Python and of faulthandler.
+# The last line of a pytest traceback ("path:12: AssertionError"), and frames of Python and of faulthandler.
 _PYTEST_LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.py):(?P<line>[0-9]{1,9}): ", re.MULTILINE)
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>[0-9]{1,9})', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A line of a file, relative to the root folder. `line` is 0 if it is not known."""
+    """A line of a file, relative to the root folder. `line` is 0 if unknown."""
 
     file: str
     line: int = 0
@@ -57,7 +57,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class _RedCase:
-    """What is shown of a red case. Its long texts are cut, since many are kept."""
+    """The shown parts of a red case. Long texts are cut, because many cases are kept."""
 
     case: str
     outcome: Outcome
@@ -85,13 +85,13 @@ class _RedCase:
             reproduce=verdict.reproduce or "",
             facts=tuple(truncate_middle(each, _MOST_ANNOTATION) for each in facts),
             detail=truncate_middle(detail, _MOST_DETAIL),
-            where=location(verdict.case, detail, rootdir),
+            where=failure_location(verdict.case, detail, rootdir),
         )
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is shown of the cases: the worst red ones, and numbers."""
+class _SummaryContents:
+    """The contents of the summary: the worst red cases, and numbers."""
 
     fail_on_flaky: bool
     rootdir: str
@@ -103,7 +103,7 @@ class _Found:
     gates: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, results: Results, known: Mapping[str, Any] | None) -> _Found:
+    def of(cls, results: Results, known: Mapping[str, Any] | None) -> _SummaryContents:
         run = results.runs[-1] if results.runs else None
         places = Places(results.runs, results.shards, known)
         found = cls(run is not None and run.fail_on_flaky, "" if run is None else run.rootdir)
@@ -132,11 +132,12 @@ class _Found:
         del self.red[_KEPT:]
 
 
-def summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
-    """The job summary: red cases first. `known`: the facts of environment.json. It begins and ends with an empty line,
-    so that it may stand behind other text.
+def job_summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
+    """Return the job summary, red cases first. `known`: the facts of environment.json.
+
+    The summary begins and ends with an empty line, so that it can follow other text.
     """
-    found = _Found.of(results, known)
+    found = _SummaryContents.of(results, known)
     room = MOST_BYTES - 200  # for the last line
     parts = []
     for part in _parts(results.summary, found):
@@ -149,33 +150,37 @@ def summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
     return b"".join(parts)
 
 
-def _parts(summary: Summary, found: _Found) -> Iterator[str]:
-    """The summary in pieces that stand on their own, the most important first."""
+def _parts(summary: Summary, found: _SummaryContents) -> Iterator[str]:
+    """Yield the summary in independent pieces, the most important first."""
     yield f"\n## {_headline(summary)}\n\n"
     yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
     for finding in summary.findings:
         cases = (
-            f" ({format_count(len(finding.cases), 'case')}: {code(list_first(finding.cases))})" if finding.cases else ""
+            f" ({format_count(len(finding.cases), 'case')}: {markdown_code(list_first(finding.cases))})"
+            if finding.cases
+            else ""
         )
-        yield f"\n- **finding** {code(finding.kind)}: {code(finding.message)}{cases}\n"
-        yield f"    - {code(finding.reproduce)}\n" if finding.reproduce else ""
+        yield f"\n- **finding** {markdown_code(finding.kind)}: {markdown_code(finding.message)}{cases}\n"
+        yield f"    - {markdown_code(finding.reproduce)}\n" if finding.reproduce else ""
     for remark in (*summary.oddities.remarks, *(f"resumed by force: {each}" for each in summary.forced)):
-        yield f"\n- {code(remark)}\n"
+        yield f"\n- {markdown_code(remark)}\n"
     yield "\n"
     for result in summary.lists:
-        yield f"- {code(result.text)}\n"
+        yield f"- {markdown_code(result.text)}\n"
     yield "\n### Red cases\n\n" if found.red else ""
     yield from map(_red, found.red)
     if found.red_cases > len(found.red):
         yield f"\n_And {found.red_cases - len(found.red)} more red cases._\n"
     yield "\n### Flaky cases\n\n" if found.flaky else ""
-    yield from (f"- {code(case)}: {code(message)}\n" for case, message in found.flaky)
+    yield from (f"- {markdown_code(case)}: {markdown_code(message)}\n" for case, message in found.flaky)
     yield from _suite_tables(found)
     if found.gates:
         yield "\n<details><summary>Gated cases, by reason</summary>\n\n"
-        yield _table(("cases", "reason"), ((str(number), code(text)) for text, number in found.gates.most_common()))
+        yield _table(
+            ("cases", "reason"), ((str(number), markdown_code(text)) for text, number in found.gates.most_common())
+        )
         yield "\n</details>\n"
-    yield _facts(summary)
+    yield _run_line(summary)
 
 
 def _headline(summary: Summary) -> str:
@@ -196,19 +201,19 @@ def _by_severity(summary: Summary) -> list[tuple[Outcome, int]]:
 
 
 def _red(case: _RedCase) -> str:
-    title = f"<b>{case.outcome.upper()}</b> {code(case.case)}"
+    title = f"<b>{case.outcome.upper()}</b> {markdown_code(case.case)}"
     command = [f"reproduce: {case.reproduce}"] if case.reproduce else []
     lines = [case.message, *command, *case.facts, "", case.detail]
-    return f"<details><summary>{title}</summary>\n\n{block(lines)}\n\n</details>\n"
+    return f"<details><summary>{title}</summary>\n\n{markdown_block(lines)}\n\n</details>\n"
 
 
-def _suite_tables(found: _Found) -> Iterator[str]:
+def _suite_tables(found: _SummaryContents) -> Iterator[str]:
     if not found.suites:
         return
     rows = [
         (
-            code(suite),
-            code(f"{host}: {device}" if host else device),
+            markdown_code(suite),
+            markdown_code(f"{host}: {device}" if host else device),
             *(str(number) if number else "" for number in _numbers(counts)),
             f"{found.seconds[suite, host, device]:.1f}",
         )
@@ -225,7 +230,7 @@ def _numbers(counts: Mapping[Outcome, int]) -> tuple[int, int, int, int]:
     return red, flaky, passed, sum(counts.values()) - red - flaky - passed
 
 
-def _facts(summary: Summary) -> str:
+def _run_line(summary: Summary) -> str:
     run = summary.run
     if run is None:
         return ""
@@ -236,11 +241,12 @@ def _facts(summary: Summary) -> str:
         "devices": " ".join(run.devices) + (f" ({run.label})" if run.label else ""),
         "seed": str(run.seed),
         "isolation": run.isolation,
+        "ran": "" if run.imported is None else run.imported.text,
         "profile": run.profile,
         "shard": run.shard,
         **identity,
     }
-    rows = ((code(name), code(text)) for name, text in facts.items() if text)
+    rows = ((markdown_code(name), markdown_code(text)) for name, text in facts.items() if text)
     return f"\n<details><summary>Run</summary>\n\n{_table(('fact', 'value'), rows)}\n</details>\n\n"
 
 
@@ -250,14 +256,14 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def code(text: str) -> str:
-    """A text as one line of code, in which nothing is markup, a mention or a link: punctuation is given as numbers."""
+def markdown_code(text: str) -> str:
+    """Return a text as one line of code, with punctuation as character references: no markup, mentions or links."""
     line = _visible(single_line(text, _MOST_LINE) or " ")
     return f"<code>{_PUNCTUATION.sub(lambda match: f'&#{ord(match[0])};', line)}</code>"
 
 
-def block(lines: Iterable[str]) -> str:
-    """Lines as a block of code."""
+def markdown_block(lines: Iterable[str]) -> str:
+    """Return lines as a block of code."""
     text = _visible("\n".join(lines).strip("\n"))
     return f"<pre>{html.escape(text)}</pre>"
 
@@ -267,11 +273,11 @@ def _visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def location(case: str, detail: str, rootdir: str) -> Location:
-    """Where a case failed: the last line of its own file in the traceback or stack, otherwise the file alone."""
+def failure_location(case: str, detail: str, rootdir: str) -> Location:
+    """Return where a case failed: the last line of its own file in the traceback or stack, otherwise the file alone."""
     own = case.partition("::")[0]
     found = Location(own)
-    # In a stack of a process that crashed, the call that crashed comes first.
+    # In the stack of a crashed process, the call that crashed comes first.
     stack = "most recent call first" in detail
     for pattern in (_PYTEST_LINE, _FRAME):
         for match in pattern.finditer(detail):
@@ -290,11 +296,11 @@ def _relative(file: str, rootdir: str) -> str:
 
 
 def workflow_commands(results: Results) -> Iterator[str]:
-    """Workflow commands that mark the lines where cases failed: as many as GitHub shows, the most severe first.
+    """Yield workflow commands that mark the lines where cases failed: as many as GitHub shows, the most severe first.
 
-    Some places are for findings, however many cases are red: one finding may explain them all.
+    Some places are reserved for findings, because one finding may explain all red cases.
     """
-    found = _Found.of(results, None)
+    found = _SummaryContents.of(results, None)
     findings = results.summary.findings
     total = found.red_cases + len(findings)
     room = MOST_ANNOTATIONS if total <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
@@ -319,7 +325,7 @@ def _finding_command(finding: Finding) -> str:
 
 
 def _command(properties: Mapping[str, str], message: str) -> str:
-    """A workflow command of kind ``error``. No text can end it or begin another one."""
+    """Return a workflow command of kind ``error``. No text can end it or begin another one."""
     written = ",".join(f"{name}={_escaped(_visible(value), ':,')}" for name, value in properties.items())
     return f"::error {written}::{_escaped(_visible(truncate_middle(message, _MOST_ANNOTATION)), '')}"
 

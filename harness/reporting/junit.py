@@ -1,4 +1,4 @@
-"""Write junit.xml from the results of a run with junitparser, element by element, so that memory stays flat."""
+"""Write junit.xml from the results of a run with junitparser, one element at a time, in constant memory."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _IN_MEMORY = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A report that was written: where, its size in bytes, and the characters kept of each captured text."""
+class JunitReport:
+    """A written report: its path, its size in bytes, and the maximum characters of each captured text."""
 
     path: Path
     size: int
@@ -46,59 +46,61 @@ class Report:
 
     @property
     def text(self) -> str:
-        """One line: what was written, and what is wrong with it."""
+        """One line: the written file and its limits."""
         cut = f"{format_bytes(self.size)}, long texts cut to {format_count(self.text_limit, 'character')}"
         large = ": too large for GitLab, which takes 30 MB; run shards" if self.size > MOST_BYTES else ""
         return f"wrote {self.path} ({cut}){large}"
 
 
-def write(run_dir: Path, results: Results | None = None, *, flavour: str = "", out: Path | None = None) -> Report:
-    """Write ``run_dir/junit.xml``, or `out`, from the results of the run, or from its journal. An old file is replaced.
+def write_junit(
+    run_dir: Path, results: Results | None = None, *, flavour: str = "", out: Path | None = None
+) -> JunitReport:
+    """Write ``run_dir/junit.xml``, or `out`, from the results of the run, or from its journal. Replace an old file.
 
-    `flavour`: its name; by default that of the run. Raises JournalError if there is no readable journal of a run,
+    `flavour`: a name; by default the run's flavour. Raise JournalError if there is no readable journal of a run,
     WriteError if the file cannot be written.
     """
     path = run_dir / FILE_NAME if out is None else out
     with _document(run_dir, results, flavour) as document:
         with open_atomically(path) as file:
             document.write(file)
-        return Report(path, document.size, document.text_limit)
+        return JunitReport(path, document.size, document.text_limit)
 
 
-def write_to(file: BinaryIO, run_dir: Path, *, flavour: str = "") -> None:
-    """Like `write`, from the journal and into an open file."""
+def stream_junit(file: BinaryIO, run_dir: Path, *, flavour: str = "") -> None:
+    """Write the report into an open file, from the journal. See `write_junit`."""
     with _document(run_dir, None, flavour) as document:
         document.write(file)
 
 
 @contextmanager
-def _document(run_dir: Path, results: Results | None, flavour: str) -> Iterator[Document]:
+def _document(run_dir: Path, results: Results | None, flavour: str) -> Iterator[JunitDocument]:
     with ExitStack() as stack:
         if results is None:
             results = stack.enter_context(StoredRun.of(run_dir))
         try:
-            known = environment.read(run_dir)
+            known = environment.read_environment(run_dir)
         except EnvironmentFileError:
             known = None
-        yield stack.enter_context(Document(results, known, flavour=flavour))
+        yield stack.enter_context(JunitDocument(results, known, flavour=flavour))
 
 
-def serialise(
+def serialise_junit(
     results: Results, known: Mapping[str, Any] | None = None, *, flavour: str = "", most_bytes: int = MOST_BYTES
 ) -> tuple[bytes, int]:
-    """The report as bytes, and the limit on single texts that was needed. `known`: the facts of environment.json.
+    """Return the report as bytes, and the limit on single texts that it needed, in characters. See `JunitDocument`.
 
-    See `Document`.
+    `known`: the facts of environment.json.
     """
-    with Document(results, known, flavour=flavour, most_bytes=most_bytes) as document:
+    with JunitDocument(results, known, flavour=flavour, most_bytes=most_bytes) as document:
         return b"".join(document.chunks()), document.text_limit
 
 
 @dataclass(slots=True)
 class _Suite:
-    """The cases of one place: their totals, and where they are in the temporary file, as begins and ends.
+    """The cases of one place: totals, and their ranges in the temporary file.
 
-    `waiting` are those that are not in the file.
+    `waiting`: cases that are not yet in the file.
     """
 
     tests: int = 0
@@ -117,16 +119,16 @@ class _Suite:
         self.seconds += seconds
 
 
-class Document:
-    """A JUnit report of at most `most_bytes`: a suite for each host, device and suite of cases. Use it as a context.
+class JunitDocument:
+    """A JUnit report of at most `most_bytes`: one suite per host, device and suite of cases. A context manager.
 
     Totals equal the verdicts and findings: each finding is a case with an error. Every text is cleaned, so that any XML
-    parser can read the document. Captured texts are cut shorter until it fits. Names and messages are never cut: if
+    parser can read the document. Captured texts are cut until the document fits. Names and messages are never cut: if
     they alone exceed `most_bytes`, the document is larger, and its captured texts are cut until all of them together
     have at most `most_bytes`.
 
-    `known`: the facts of environment.json. `flavour`: a name; by default that of the run. `text_limit` is the number of
-    characters kept of each captured text.
+    `known`: the facts of environment.json. `flavour`: a name; by default the run's flavour. `text_limit`: maximum
+    characters of each captured text.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Document:
         self._flavour = named(flavour or setting)
         self._names = Names(results.ids, whole=self._flavour.whole_ids)
         self._places = Places(results.runs, results.shards, known)
-        # The cases are written before the totals that stand before them are known.
+        # Cases are written before their totals are known, although the totals come first in the document.
         self._file: IO[bytes] | None = None
         self._suites: dict[Place, _Suite] = {}
         self._heads: list[tuple[bytes, Place | None]] = []
@@ -154,7 +156,7 @@ class Document:
             self.close()
             raise
 
-    def __enter__(self) -> Document:
+    def __enter__(self) -> JunitDocument:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,17 +182,18 @@ class Document:
                 fitting //= 2
 
     def _render(self, costs: list[int] | None) -> None:
-        """Write all cases, and then what stands around them."""
+        """Write all cases, then the surrounding elements."""
         self._suites = {}
         if self._file is not None:
             self._file.seek(0)
             self._file.truncate()
         fail_on_flaky = bool(self._results.runs) and self._results.runs[-1].fail_on_flaky
-        writer = CaseWriter(self._flavour, self._names, self.text_limit, costs)
+        imported = any(run.imported is not None for run in self._results.runs)
+        writer = CaseWriter(self._flavour, self._names, self.text_limit, costs, imported)
         size = waiting = 0
         for verdict, levels in self._results.cases():
             tag = tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky)
-            # Four decimals: below 0.0001 Python writes an exponent, which some readers of the format reject.
+            # Four decimals: below 0.0001 Python writes an exponent, which some readers reject.
             seconds = round(verdict.duration, 4)
             data = writer.case(verdict, levels, tag, seconds)
             place = self._places.of(verdict)
@@ -208,7 +211,7 @@ class Document:
         self.size = size + sum(len(head) for head, _ in self._heads)
 
     def _put_aside(self) -> None:
-        """Move the cases that wait to the temporary file, those of a suite together."""
+        """Move the waiting cases to the temporary file, grouped by suite."""
         with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
             if self._file is None:
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
@@ -220,7 +223,7 @@ class Document:
                 suite.parts.extend((begin, end))
 
     def _frame(self, summary: Summary) -> Iterator[tuple[bytes, Place | None]]:
-        """All bytes of the document but the cases. The cases of a place come after its bytes."""
+        """Return all bytes of the document except the cases. The cases of a place come after its bytes."""
         findings = _Suite()
         for _ in summary.findings:
             findings.add("error", 0.0)
@@ -253,10 +256,10 @@ class Document:
     def _around(
         self, name: str, number: int, suite: _Suite, summary: Summary, facts: Mapping[str, str], host: str
     ) -> tuple[bytes, bytes]:
-        """What comes before the cases of a suite, and what comes after them."""
+        """Return the bytes before and after the cases of a suite."""
         run = summary.run
         element = xunit2.TestSuite(escape_invalid_xml(name))
-        element.id = str(number)  # Jenkins merges suites of one name and time, unless their ids differ
+        element.id = str(number)  # Jenkins merges suites with equal name and time unless their ids differ
         element.tests = suite.tests
         element.failures = suite.failures
         element.errors = suite.errors
@@ -271,7 +274,7 @@ class Document:
         return _halves(element, xunit2.TestCase())
 
     def chunks(self) -> Iterator[bytes]:
-        """The document, piece by piece. Raises WriteError if the temporary file cannot be read."""
+        """Yield the document in pieces. Raise WriteError if the temporary file cannot be read."""
         for head, place in self._heads:
             yield head
             if place is None:
@@ -285,7 +288,7 @@ class Document:
             yield b"".join(suite.waiting)
 
     def write(self, file: BinaryIO) -> None:
-        """Write the document."""
+        """Write the document to `file`."""
         for chunk in self.chunks():
             file.write(chunk)
 
@@ -296,6 +299,7 @@ def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:
         "command": json.dumps(run.argv),
         "seed": str(run.seed),
         "isolation": run.isolation,
+        "ran": "" if run.imported is None else run.imported.text,
         "devices": " ".join(run.devices),
         "device": labels(run.devices),
         "inject": str(run.settings.get("inject") or ""),
@@ -312,7 +316,7 @@ def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:
 
 
 def _halves(parent: Any, child: Any) -> tuple[bytes, bytes]:
-    """The XML of `parent` before and after the place of its children. `child`: an empty element of their kind."""
+    """Return the XML of `parent` before and after the place of its children. `child`: an empty one of their kind."""
     parent.append(child)
     begin, end = xml(parent).split(xml(child))
     return begin + b"\n", end + b"\n"

@@ -1,6 +1,7 @@
 """One case as an element of a JUnit report, built with junitparser: its verdict, its attempts and their output.
 
-junitparser and the XML library below it take any text, also characters that XML forbids: every text is cleaned first.
+junitparser and the XML library below it accept any text, including characters that XML forbids: every text is cleaned
+first.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
 
-#: Characters of one captured text or traceback, if the report has room for them.
+#: Maximum characters of one captured text or traceback, if the report has room for them.
 MOST_TEXT = 32_768
-#: The limits that are tried, until the report is small enough.
+#: The limits that are tried in turn, until the report is small enough.
 LIMITS = (*(MOST_TEXT >> step for step in range(16)), 0)
-#: Of texts of cases that are not red, this part of the limit is kept.
+#: Share of the limit for the texts of cases that are not red.
 _GREEN_SHARE = 8
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.UNEXPECTED_PASS})
@@ -43,7 +44,7 @@ _TAGS = {
 
 
 def tag_of(outcome: Outcome, *, fail_on_flaky: bool) -> str:
-    """The element of a case with this outcome; empty for a case that readers are to count as passed."""
+    """Return the tag of a case with this outcome; empty for a case that readers shall count as passed."""
     return "failure" if fail_on_flaky and outcome is Outcome.FLAKY else _TAGS.get(outcome, "")
 
 
@@ -54,8 +55,8 @@ class _Case(xunit2.TestCase):  # type: ignore[misc]
 
 
 def xml(element: Any) -> bytes:
-    """An element of junitparser with cleaned texts, as bytes of XML."""
-    # A reader replaces a plain carriage return by a line feed. Python's library escapes it in attributes only.
+    """Return an element of junitparser with cleaned texts, as XML bytes."""
+    # XML readers turn a plain carriage return into a line feed. Python's library escapes it in attributes only.
     data: bytes = element.tostring()
     return data.replace(b"\r", b"&#13;")
 
@@ -64,16 +65,18 @@ def xml(element: Any) -> bytes:
 class CaseWriter:
     """Writes cases in a flavour, with at most `limit` characters of each captured text and traceback.
 
-    `costs`: if there is such a list, the bytes that texts need with each of LIMITS are added to it.
+    `costs`: if there is such a list, the bytes that texts need with each of LIMITS are added to it. `imported`: another
+    tool ran the cases, so an attempt has no worker and no seed.
     """
 
     flavour: Flavour
     names: Names
     limit: int
     costs: list[int] | None = None
+    imported: bool = False
 
     def case(self, verdict: Verdict, levels: Sequence[Levels], tag: str, seconds: float) -> bytes:
-        """The element of a case, on a line of its own. `tag`: that of its result, see `tag_of`."""
+        """Return the element of a case, on a line of its own. `tag`: the tag of its result, see `tag_of`."""
         classname, name = self.names.of(verdict.case)
         case = _Case(name, classname, seconds)
         if self.flavour.whole_ids:
@@ -94,7 +97,7 @@ class CaseWriter:
         lines += [f"second device: {each.text}" for each in verdict.second_devices]
         attempt = verdict.decided or next(reversed(verdict.finishes), None)
         if attempt is not None:
-            lines += _facts(attempt)
+            lines += self._facts(attempt)
         if verdict.decided is not None:
             lines += self._detail(verdict.decided.detail)
         if not self.flavour.interim and tag != "skipped":
@@ -103,7 +106,7 @@ class CaseWriter:
         return _with_text(_RESULTS[tag](message, str(verdict.outcome)), _block(lines))
 
     def _interim(self, verdict: Verdict, attempt: Finish) -> Any:
-        """An attempt that did not decide, in the words of Maven's Surefire."""
+        """Return the element for an attempt that did not decide, in Maven Surefire's vocabulary."""
         kind = xunit2.FlakyFailure
         if verdict.outcome.is_red:
             kind = xunit2.RerunError if attempt.outcome in _ERRORS else xunit2.RerunFailure
@@ -114,18 +117,21 @@ class CaseWriter:
         element.extend(self._captured(SystemErr, _errors(attempt), 1))
         return element
 
+    def _facts(self, attempt: Finish) -> Iterable[str]:
+        return attempt.notes if self.imported else _attempt_lines(attempt)
+
     def _told(self, attempts: Iterable[Finish]) -> list[str]:
-        """Attempts as lines, each after an empty one."""
+        """Return attempts as lines, each after an empty line."""
         lines = []
         for attempt in attempts:
-            lines += ["", attempt.message or str(attempt.outcome), *_command(attempt.reproduce), *_facts(attempt)]
+            lines += ["", attempt.message or str(attempt.outcome), *_command(attempt.reproduce), *self._facts(attempt)]
             lines += self._detail(attempt.detail)
         return lines
 
     def _output(
         self, verdict: Verdict, attempt: Finish, levels: Sequence[Levels], earlier: Sequence[Finish]
     ) -> list[Any]:
-        """The output of an attempt, followed by lines of the harness."""
+        """Return the output of an attempt, followed by lines of the harness."""
         # Output, not a property: the strict schema allows no properties of a case.
         more = self._told(earlier)
         for grown in repeated(verdict.case, levels) if levels else ():
@@ -137,7 +143,7 @@ class CaseWriter:
         return out + self._captured(SystemErr, _errors(attempt), share)
 
     def _captured(self, kind: Any, text: str, share: int, more: Sequence[str] = ()) -> list[Any]:
-        """The element of an output; none if there is nothing in it."""
+        """Return the element of an output, or nothing if it is empty."""
         if not text and not more:
             return []
         lines = [self._cut(text, share)] if text else []
@@ -156,7 +162,7 @@ class CaseWriter:
 
 
 def finding_case(finding: Finding, number: int) -> bytes:
-    """A finding as a case of its own."""
+    """Return a finding as a case of its own."""
     case = _Case(escape_invalid_xml(f"finding {number}: {single_line(finding.kind)}"), "harness.findings", 0.0)
     error = Error(escape_invalid_xml(single_line(finding.message) or finding.kind), "finding")
     case.append(_with_text(error, escape_invalid_xml(truncate_middle(finding_text(finding), MOST_TEXT))))
@@ -164,7 +170,7 @@ def finding_case(finding: Finding, number: int) -> bytes:
 
 
 def finding_text(finding: Finding) -> str:
-    """A finding as text, with the first of its cases and its command."""
+    """Return a finding as text, with the first of its cases and its command."""
     cases = f" [{', '.join(finding.cases[:20])}{', …' if len(finding.cases) > 20 else ''}]" if finding.cases else ""
     return "\n".join([f"{finding.kind}: {finding.message}{cases}", *_command(finding.reproduce)])
 
@@ -177,8 +183,8 @@ def _errors(attempt: Finish) -> str:
     return "\n".join(filter(None, [attempt.stderr, attempt.log]))
 
 
-def _facts(attempt: Finish) -> Iterable[str]:
-    """The facts that identify the attempt, one per line."""
+def _attempt_lines(attempt: Finish) -> Iterable[str]:
+    """Yield the facts that identify the attempt, one per line."""
     devices = " ".join(attempt.devices) or "none"
     where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"
     company = "alone" if attempt.alone else "in company"

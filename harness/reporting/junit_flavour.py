@@ -1,4 +1,4 @@
-"""The flavours of a JUnit report: what its reader takes and shows."""
+"""The flavours of a JUnit report: what its reader accepts and shows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Flavour:
     """One flavour of a JUnit report.
 
-    `interim`: earlier attempts are elements of their own; otherwise they are in the text that the reader shows.
-    `whole_ids`: the name of a case is its whole id, and its file is named.
+    `interim`: earlier attempts are separate elements; otherwise they are in the text that the reader shows.
+    `whole_ids`: the name of a case is its whole id, and the report has its file.
     """
 
     name: str
@@ -18,10 +18,10 @@ class Flavour:
     whole_ids: bool = False
 
 
-#: By name. ``default``: what pytest calls xunit2, which is also valid for Jenkins' strict schema (junit-10.xsd), so
-#: ``jenkins`` is the same. ``gitlab``: GitLab knows no earlier attempts, shows the text of a result and not its
-#: message, and shows names without classes. In all of them each finding is a case with an error: readers show only
-#: cases, and judge a run by them.
+#: By name. ``default``: the format that pytest calls xunit2, which is also valid for Jenkins' strict schema
+#: (junit-10.xsd); ``jenkins`` is the same. ``gitlab``: GitLab knows no earlier attempts, shows the text of a result
+#: instead of its message, and shows names without classes. In every flavour each finding is a case with an error,
+#: because readers show only cases and judge a run by them.
 FLAVOURS = {
     each.name: each
     for each in (
@@ -34,5 +34,5 @@ DEFAULT = FLAVOURS["default"]
 
 
 def named(name: object) -> Flavour:
-    """The flavour that a run recorded as its setting. A run of another version may know more, or none."""
+    """Return the flavour that a run recorded as its setting. The run's version may know other flavours, or none."""
     return FLAVOURS.get(name, DEFAULT) if isinstance(name, str) else DEFAULT

@@ -1,4 +1,4 @@
-"""Names of cases in a JUnit report: no two cases have the same one, because readers drop the later of equal names."""
+"""Unique names of cases in a JUnit report: readers drop all but the first of equal names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[str, str]
 
 
 class Names:
-    """The cleaned (classname, name) of each case. `ids` gives the ids of all cases, each time from the start.
+    """The cleaned (classname, name) of each case. `ids` returns an iterator over the ids of all cases at each call.
 
     ``suites/streams/test_events.py::TestX::test_y[cpu]`` gives ``suites.streams.test_events.TestX`` and
     ``test_y[cpu]``, or with `whole` its whole id. If several ids would give the same pair, a digest of the id is added
@@ -25,14 +25,14 @@ class Names:
 
     def __init__(self, ids: Callable[[], Iterable[str]], *, whole: bool = False) -> None:
         self._whole = whole
-        # Eight bytes a case: the names of a million cases would need ten times the memory.
+        # Eight bytes per case: the names of a million cases would need ten times the memory.
         hashes = array("q", (hash(self._pair(case)) for case in ids()))
         twice = {one for one, other in pairwise(sorted(hashes)) if one == other}
         times = Counter(pair for case in ids() if hash(pair := self._pair(case)) in twice) if twice else Counter()
         self._clashing = frozenset(pair for pair, number in times.items() if number > 1)
 
     def of(self, case: str) -> Pair:
-        """The names of a case."""
+        """Return the names of a case."""
         pair = self._pair(case)
         return (pair[0], f"{pair[1]} #{_short_digest(case)}") if pair in self._clashing else pair
 

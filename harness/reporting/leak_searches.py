@@ -1,4 +1,6 @@
-"""What is said of processes that grew over many cases. A proven leak has a verdict or a finding: the rest informs."""
+"""Report lines for processes that grew over many cases. Proven leaks have a verdict or a finding; these lines only
+inform.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,15 @@ from harness.core.text import format_count, single_line
 from harness.journal.events import Batch
 
 
-def unproven(searches: Sequence[Batch]) -> list[str]:
-    """A line for each process whose growth has no explanation: not searched, or not to the end."""
+def unproven_leaks(searches: Sequence[Batch]) -> list[str]:
+    """Return one line per process whose growth has no explanation: not searched, or not to the end."""
     return [_line(each) for each in searches if each.unproven or each.failure]
 
 
-def cost(searches: Sequence[Batch]) -> str:
-    """How many searches there were and what they took, for the line about the cost of isolation; empty for none."""
+def leak_search_cost(searches: Sequence[Batch]) -> str:
+    """Return the number and the duration of the searches, for the line with the cost of isolation; empty without a
+    search.
+    """
     made = [each for each in searches if each.trials]
     return f", {format_count(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""
 

@@ -9,8 +9,8 @@ _PLAIN = " .:#"
 _AXES = {_BLOCKS: "│", _PLAIN: "|"}
 
 
-def fits(encoding: str | None) -> bool:
-    """Whether this encoding has the block characters that a plot is drawn with."""
+def can_encode_blocks(encoding: str | None) -> bool:
+    """Return whether this encoding has the block characters of a plot."""
     try:
         (_BLOCKS + _AXES[_BLOCKS]).encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -21,7 +21,7 @@ def fits(encoding: str | None) -> bool:
 def plot(
     values: Sequence[int], *, blocks: bool, label: Callable[[int], str], width: int = 60, height: int = 3
 ) -> list[str]:
-    """A bar for each value, from left to right: `height` lines (two or more) with an axis and at most `width` columns.
+    """Return a plot with one bar per value: `height` lines (two or more) with an axis and at most `width` columns.
 
     The axis shows the smallest and the largest value, formatted by `label`. If both labels are equal, the top label is
     the difference. If there are more values than columns, a column shows the largest of its values. With `blocks`, bars

@@ -1,4 +1,4 @@
-"""The numbers of a run as a file for the textfile collector of Prometheus' node_exporter."""
+"""The numbers of a run in the text format, for the textfile collector of Prometheus' node_exporter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.core.text import escape_invalid_xml
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Place, Places
 
-#: Characters of a label that are kept.
+#: Maximum characters of a label.
 _MOST_LABEL = 200
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -22,7 +22,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A gauge with its values by labels. The textfile collector takes no times of values."""
+    """A gauge with its values by labels. The textfile collector accepts no timestamps."""
 
     name: str
     help: str
@@ -30,7 +30,7 @@ class Metric:
 
     @property
     def lines(self) -> Iterator[str]:
-        """The metric in the text format. A metric without values has no lines."""
+        """Return the metric in the text format. A metric without values has no lines."""
         if not self.values:
             return
         yield f"# HELP {self.name} {self.help}"
@@ -40,8 +40,10 @@ class Metric:
             yield f"{self.name}{{{written}}} {_number(value)}" if written else f"{self.name} {_number(value)}"
 
 
-def text(results: Results, known: Mapping[str, Any] | None) -> bytes:
-    """All metrics of a run. `known`: the facts of environment.json. Their number does not grow with that of cases."""
+def prometheus_text(results: Results, known: Mapping[str, Any] | None) -> bytes:
+    """Return all metrics of a run. `known`: the facts of environment.json. Their number does not grow with the number
+    of cases.
+    """
     places = Places(results.runs, results.shards, known)
     cases: Counter[Labels] = Counter()
     seconds: dict[Labels, float] = {}
@@ -107,7 +109,7 @@ def _of_place(place: Place, places: Places) -> Labels:
 
 
 def _labels(**texts: str) -> Labels:
-    """Labels, as they are shown. Texts that are cut to the same one are the same series."""
+    """Return labels as they are shown. Labels with equal texts after the cut are one series."""
     return tuple((name, escape_invalid_xml(value).replace("\r", "\\r")[:_MOST_LABEL]) for name, value in texts.items())
 
 

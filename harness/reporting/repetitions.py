@@ -1,4 +1,4 @@
-"""The growth of memory over the repetitions of a case, for reports. Information only, no verdict. Pure functions."""
+"""Memory growth over the repetitions of a case, for reports. Information only, no verdict. Pure functions."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Repeated:
         return f"{text}; also {', '.join(others)}" if self.also else text
 
     def plot(self, *, blocks: bool) -> list[str]:
-        """The series as a few lines of text, in plain ASCII unless `blocks`."""
+        """Return the series as a few lines of text, in plain ASCII unless `blocks`."""
         unit = self.series.unit
         return plot(self.series.values, blocks=blocks, label=lambda value: format_quantity(value, unit))
 
 
 def repetitions(ledger: Ledger) -> list[Repeated]:
-    """Every case that has levels in the journal, in the order of the verdicts."""
+    """Return every case that has levels in the journal, in the order of the verdicts."""
     by_case: dict[str, list[Levels]] = {}
     for line in ledger.levels:
         by_case.setdefault(line.case, []).append(line)
@@ -54,7 +54,7 @@ def repetitions(ledger: Ledger) -> list[Repeated]:
 
 
 def repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
-    """The entry of a case with these ``levels`` lines, or nothing if no meter could be read."""
+    """Return the entry of a case with these ``levels`` lines, or nothing if no meter could be read."""
     found = soak.trend_series(LevelSample(line.executor, line.values) for line in lines)
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""The JSON report: one document about a run, written case by case, and the schema that is shipped for it.
+"""The JSON report: one document per run, written case by case, and its shipped schema.
 
 After a change here, run ``python -m harness.reporting.report_json`` to regenerate the schema.
 """
@@ -16,15 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, truncate_middle
 from harness.journal import events
-from harness.journal.events import Finish, Gate, Ruling
+from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
 
-#: Increased with every change that a reader of the previous number would misread.
+#: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
-#: Characters of one captured text that are kept. The journal has all.
+#: Maximum characters of one captured text. The journal has the whole text.
 MOST_TEXT = 32_768
 
 Seconds = Annotated[float, Field(ge=0)]
@@ -35,7 +35,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Run(_Model):
+class RunRow(_Model):
     """The run, as its latest ``run`` line has it."""
 
     run_id: str
@@ -46,7 +46,7 @@ class Run(_Model):
     devices: tuple[str, ...]
     """UUIDs of the devices that the run may use."""
     label: str
-    """What the devices are if they are no GPUs and not the CPU."""
+    """The kind of the devices if they are neither GPUs nor the CPU."""
     seed: int
     isolation: str
     rootdir: str
@@ -54,12 +54,14 @@ class Run(_Model):
     hardware: str
     shard: str
     parts: Annotated[int, Field(ge=1)]
-    """2 if the run was resumed once, and so on."""
+    """2 after one resumption, and so on."""
     fail_on_flaky: bool
     resumed_by_force: tuple[str, ...]
-    """What had changed when the run was resumed all the same."""
+    """What had changed before the run was resumed by force."""
     identity: dict[str, str]
     settings: dict[str, str | int | float | bool | None]
+    imported: Imported | None
+    """Where the results come from if another tool ran the cases; otherwise null."""
 
 
 class FindingRow(_Model):
@@ -87,18 +89,18 @@ class OddLine(_Model):
 
     number: Annotated[int, Field(ge=0)]
     reason: str
-    """Why it cannot be read, or its unknown kind."""
+    """The reason why it cannot be read, or its unknown kind."""
 
 
 class JournalLines(_Model):
-    """The lines of the journal that are not as they should be: their numbers, and the first of them."""
+    """The irregular lines of the journal: their numbers, and the first of them."""
 
     damaged: Count
-    """Unreadable lines. They are a finding as well."""
+    """Unreadable lines. They are also a finding."""
     unknown: Count
     """Lines of a kind that the harness does not know. They do not count."""
     doubled: Count
-    """Lines that came twice. They count once."""
+    """Duplicate lines. They count once."""
     first_damaged: tuple[OddLine, ...]
     first_unknown: tuple[OddLine, ...]
 
@@ -141,7 +143,7 @@ class Attempt(_Model):
 
 
 class SecondDevice(_Model):
-    """What a red case came to on another device of the same kind. It changes nothing of the verdict."""
+    """The result of a red case on another device of the same kind. It does not change the verdict."""
 
     first: str
     """UUID of the device on which the case was red."""
@@ -150,12 +152,12 @@ class SecondDevice(_Model):
     host: str
     """The node of the other device."""
     outcome: Outcome
-    """What the case came to on the other device."""
+    """The outcome of the case on the other device."""
     finding: Literal["red on this device only", "red on both"]
     message: str = ""
 
 
-class Case(_Model):
+class CaseRow(_Model):
     """A case with its verdict."""
 
     id: str
@@ -174,14 +176,14 @@ class Case(_Model):
     """False for a case that is in no list of collected cases."""
     attempts: tuple[Attempt, ...]
     second_devices: tuple[SecondDevice, ...] = ()
-    """Only of a red case of a cluster run, and only if it was tried on another device."""
+    """Only for a red case of a cluster run that ran on another device."""
 
 
 class Report(_Model):
     """The results of a run."""
 
     schema_version: Literal[1] = Field(alias="schema")
-    run: Run | None
+    run: RunRow | None
     finished: bool
     """False if the run was cut off. It counts as red."""
     exit_status: int
@@ -196,14 +198,14 @@ class Report(_Model):
     journal: JournalLines
     environment: dict[str, Any] | None
     """What environment.json has; null without the file."""
-    cases: tuple[Case, ...]
+    cases: tuple[CaseRow, ...]
     """In collection order."""
 
 
-def chunks(results: Results, known: Mapping[str, Any] | None) -> Iterator[bytes]:
-    """The report, piece by piece: a line for each case. `known`: the facts of environment.json.
+def report_json_chunks(results: Results, known: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield the report in pieces, one line per case. `known`: the facts of environment.json.
 
-    The same results give the same bytes.
+    Equal results give equal bytes.
     """
     summary = results.summary
     head = _head(summary, known).model_dump(mode="json", by_alias=True, exclude={"cases"})
@@ -254,13 +256,13 @@ def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
         ),
         environment=None
         if known is None
-        else {escape_invalid_xml(name): _plain(value) for name, value in known.items()},
+        else {escape_invalid_xml(name): _jsonable(value) for name, value in known.items()},
         cases=(),
     )
 
 
-def _plain(value: object, depth: int = 20) -> Any:
-    """A value of environment.json, which may hold anything, as JSON that every reader takes."""
+def _jsonable(value: object, depth: int = 20) -> Any:
+    """Return a value of environment.json, which may hold anything, as JSON that every reader accepts."""
     if isinstance(value, str):
         return escape_invalid_xml(value)
     if isinstance(value, float):
@@ -268,14 +270,14 @@ def _plain(value: object, depth: int = 20) -> Any:
     if isinstance(value, dict | list) and not depth:
         return None
     if isinstance(value, dict):
-        return {escape_invalid_xml(name): _plain(each, depth - 1) for name, each in value.items()}
-    return [_plain(each, depth - 1) for each in value] if isinstance(value, list) else value
+        return {escape_invalid_xml(name): _jsonable(each, depth - 1) for name, each in value.items()}
+    return [_jsonable(each, depth - 1) for each in value] if isinstance(value, list) else value
 
 
-def _run(summary: Summary) -> Run:
+def _run(summary: Summary) -> RunRow:
     run = summary.run
     assert run is not None
-    return Run(
+    return RunRow(
         run_id=run.run_id,
         started=summary.runs[0].t,
         argv=run.argv,
@@ -293,11 +295,12 @@ def _run(summary: Summary) -> Run:
         resumed_by_force=summary.forced,
         identity=run.identity,
         settings=run.settings,
+        imported=run.imported,
     )
 
 
 def _case(verdict: Verdict, places: Places, summary: Summary) -> dict[str, Any]:
-    """A case as JSON values. Plain dicts, because a model for each of a million cases takes twice the time."""
+    """Return a case as JSON values. Plain dicts: a model for each of a million cases takes twice the time."""
     place = places.of(verdict)
     return {
         "id": verdict.case,
@@ -355,11 +358,11 @@ def _attempt(finish: Finish) -> dict[str, Any]:
     }
 
 
-def schema_text() -> str:
-    """The contents of the shipped schema file."""
+def report_schema_text() -> str:
+    """Return the contents of the shipped schema file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema(by_alias=True)}
     return json.dumps(schema, indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA_FILE.write_text(report_schema_text(), encoding="utf-8")

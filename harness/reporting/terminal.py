@@ -1,4 +1,4 @@
-"""The lines that a run prints when it has ended."""
+"""The summary that a run prints at its end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from harness.journal.verdicts import Verdict
 from harness.reporting import leak_searches
 from harness.reporting.repetitions import repetitions
 
-#: The number of cases shown in the summary. The report has all of them.
+#: Maximum number of cases in the summary. The report has all of them.
 SHOWN = 50
-#: The number of growing cases shown in the summary, each with a plot.
+#: Maximum number of growing cases in the summary, each with a plot.
 PLOTTED = 10
 
 
-def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
-    """The lines below the run: outcomes, red cases and how to reproduce them, growing cases, the cost of isolation.
+def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
+    """Return the summary lines: outcomes, red cases and how to reproduce them, growing cases, the cost of isolation.
 
     `blocks`: see `harness.reporting.plot.plot`.
     """
@@ -55,7 +55,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
     lines += _kept(ledger)
-    lines += leak_searches.unproven(ledger.searches)[:SHOWN]
+    lines += leak_searches.unproven_leaks(ledger.searches)[:SHOWN]
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]
@@ -65,14 +65,14 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines.append(
         f"isolation: {format_count(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
         f"{format_count(cost.restarts, 'restart')}, {format_count(cost.retries, 'retry', 'retries')}"
-        f"{leak_searches.cost(ledger.searches)}"
+        f"{leak_searches.leak_search_cost(ledger.searches)}"
     )
     lines.append(f"results: {run_dir}")
     return lines
 
 
 def _other_words(counts: Mapping[Outcome, int]) -> list[str]:
-    """What pytest's last line, which counts the reports that it was shown, calls outcomes that it does not know."""
+    """Return how pytest's last line names the outcomes that pytest does not know."""
     own = (Outcome.FAILED, Outcome.ERROR, Outcome.NOT_RUN)
     failed = [f"{number} {outcome}" for outcome, number in counts.items() if outcome.is_red and outcome not in own]
     waived = [f"{counts[Outcome.WAIVED]} waived as xfailed"] if Outcome.WAIVED in counts else []
@@ -81,12 +81,12 @@ def _other_words(counts: Mapping[Outcome, int]) -> list[str]:
 
 
 def last_line_word(findings: int) -> str:
-    """The word under which pytest's last line counts so many findings."""
+    """Return the word under which pytest's last line counts this number of findings."""
     return "finding" if findings == 1 else "findings"
 
 
 def _shard(ledger: Ledger) -> list[str]:
-    """For a shard: what is left to do with it."""
+    """Return the remaining steps for a shard."""
     if ledger.run is None or not ledger.run.shard:
         return []
     later = "must-pass lists and the least number of cases are checked in the merged run"
@@ -94,7 +94,7 @@ def _shard(ledger: Ledger) -> list[str]:
 
 
 def _kept(ledger: Ledger) -> list[str]:
-    """For each reason in a ``keeps`` mark, the number of cases that may keep memory."""
+    """Return the number of cases that may keep memory, for each reason in a ``keeps`` mark."""
     decided = (verdict.decided for verdict in ledger.verdicts)
     reasons = Counter(finish.keeps for finish in decided if finish is not None and finish.keeps)
     return [
@@ -104,7 +104,7 @@ def _kept(ledger: Ledger) -> list[str]:
 
 
 def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
-    """With ``--repeat``, the cases whose memory grew over their repetitions. Information only, no verdict."""
+    """Return the cases whose memory grew over their repetitions with ``--repeat``. Information only, no verdict."""
     grown = [each for each in repetitions(ledger) if each.grows]
     lines = []
     for each in grown[:PLOTTED]:
@@ -115,7 +115,7 @@ def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
 
 
 def _verified(ledger: Ledger) -> list[str]:
-    """With ``--verify``, a line for each case that was verified."""
+    """Return one line per case that ``--verify`` verified."""
     finishes = ((verdict, verdict.finishes[-1]) for verdict in ledger.verdicts if verdict.finishes)
     rulings = [(verdict, finish.ruling) for verdict, finish in finishes if finish.ruling is not None]
     good = [

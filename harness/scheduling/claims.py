@@ -54,7 +54,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LeaseDecision:
     """By position in the list of waiting claims: the new `leases`, and the devices that the others wait for."""
 
     leases: Mapping[int, Lease]
@@ -70,7 +70,7 @@ class _Load:
         return replace(self, share=self.share + share, memory=self.memory + memory)
 
 
-def decide(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mapping[str, int]) -> Decision:
+def grant_leases(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mapping[str, int]) -> LeaseDecision:
     """Decide about all waiting claims. `waiting`: the earliest first. `memory`: the bytes of each device, if known."""
     loads: dict[str, _Load] = {}
     for lease in held:
@@ -90,7 +90,7 @@ def decide(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mapping[str,
         else:
             awaited[position] = devices
             reserved.update(devices)
-    return Decision(leases, awaited)
+    return LeaseDecision(leases, awaited)
 
 
 def share_of(slots: int, memory: int, total: int | None, *, alone: bool) -> Fraction:

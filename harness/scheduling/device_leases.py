@@ -25,7 +25,7 @@ from filelock import FileLock
 from harness.core import clock, linux
 from harness.core.errors import HarnessError, NoDeviceError, convert_to_write_error
 from harness.scheduling.claims import Claim, Lease
-from harness.scheduling.lease_board import Board, Entry, Process
+from harness.scheduling.lease_board import BoardEntry, LeaseBoard, Process
 
 #: The environment variable with the folder of the board. All runs that share devices must use the same one.
 VARIABLE = "HARNESS_LEASE_DIR"
@@ -106,7 +106,7 @@ class DeviceLeases:
         self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._alive: int | None = None
         self._pipe: int | None = None
-        self._entry: Entry | None = None
+        self._entry: BoardEntry | None = None
         self._seen: tuple[int, int] | None = None
         self._wanted = False
 
@@ -196,7 +196,7 @@ class DeviceLeases:
         """Create the folder and the files of this worker. Raises BoardError, WriteError."""
         if self._alive is not None:
             return
-        prepare(self._folder)
+        prepare_board(self._folder)
         with convert_to_write_error(f"into {str(self._folder)!r}"):
             os.mkfifo(self._file("pipe"))
             # Opened for writing too: a pipe without a writer is at end of file, so poll would always return.
@@ -211,7 +211,7 @@ class DeviceLeases:
         with self._changing() as change:
             board = change.board
             who = f"worker {self._worker} (process {os.getpid()})"
-            mine = Entry(board.turns + 1, self._holder, who, claim)
+            mine = BoardEntry(board.turns + 1, self._holder, who, claim)
             memory = {**board.memory, **self._memory}
             change.board = replace(board, turns=mine.turn, entries=(*board.entries, mine), memory=memory).settled()
             self._entry = change.board.find(mine.turn)
@@ -253,7 +253,7 @@ class DeviceLeases:
                 mine = self._mine(change.board)
         self._entry = mine
 
-    def _mine(self, board: Board) -> Entry:
+    def _mine(self, board: LeaseBoard) -> BoardEntry:
         assert self._entry is not None
         found = board.find(self._entry.turn)
         if found is None:
@@ -271,7 +271,7 @@ class DeviceLeases:
                 return common[0], f"{entry.who}\n{entry.turn}"
         return awaited[0], ""
 
-    def _is_over(self, entry: Entry) -> bool:
+    def _is_over(self, entry: BoardEntry) -> bool:
         """Whether nobody uses or wants the devices of this entry any more."""
         if entry.holder == self._holder and not entry.ended:
             return False
@@ -324,18 +324,18 @@ class DeviceLeases:
             finally:
                 os.close(descriptor)
 
-    def _read(self) -> Board:
+    def _read(self) -> LeaseBoard:
         """The board. It is empty if there is none, or if it is from before the last boot. Raises BoardError."""
         path, boot = self._folder / _BOARD, linux.boot_id()
         try:
-            board = Board.from_json(path.read_text(encoding="utf-8"))
+            board = LeaseBoard.from_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return Board(boot)
+            return LeaseBoard(boot)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BoardError(
                 f"{str(path)!r} is not a board of leases ({error!r}): remove it once no run uses a GPU of this machine"
             ) from None
-        return board if board.boot == boot else Board(boot)
+        return board if board.boot == boot else LeaseBoard(boot)
 
     def _remove_files(self, holder: str) -> None:
         for kind in ("pipe", "alive"):
@@ -347,10 +347,10 @@ class DeviceLeases:
 
 @dataclass(slots=True)
 class _Change:
-    board: Board
+    board: LeaseBoard
 
 
-def prepare(folder: Path) -> None:
+def prepare_board(folder: Path) -> None:
     """Create the folder of the board, for users of our group. Raises BoardError if others could change the board."""
     with convert_to_write_error(f"into {str(folder.parent)!r}"):
         try:

@@ -43,7 +43,7 @@ class Durations:
         own = settings["results_dir"] is None and settings["resume"] is None
         device = ", ".join(sorted({each.name for each in inventory.usable}))
         try:
-            slow = slow_files.load(configs)
+            slow = slow_files.load_slow_files(configs)
         except HarnessError as error:
             raise pytest.UsageError(str(error)) from None
         found = cls(History(slow=slow), device, path if own else None, settings["history"])

@@ -50,7 +50,7 @@ class EarlierRun:
 
         Raises JournalError if it has no run.
         """
-        ledger = Ledger.from_journal(journal.read_run(run_dir / journal.FILE_NAME))
+        ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
         red = {verdict.case for verdict in ledger.red}
         words = only or (RED,)
         ids = tuple(
@@ -65,7 +65,7 @@ class EarlierRun:
 
         A case that the `arguments` of this run do not reach is not looked for.
         """
-        missing = [case for case in self.ids if case not in cases and patterns.reaches(case, arguments)]
+        missing = [case for case in self.ids if case not in cases and patterns.pattern_reaches(case, arguments)]
         if not missing:
             return ""
         what = "a case" if len(missing) == 1 else f"{len(missing)} cases"

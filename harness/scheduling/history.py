@@ -60,7 +60,7 @@ class History:
         """The durations of several runs: of each case, the median. Raises JournalError if a folder has no run."""
         found: dict[str, list[float]] = defaultdict(list)
         for run_dir in run_dirs:
-            ledger = Ledger.from_journal(journal.read_run(run_dir / journal.FILE_NAME))
+            ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
             for case, seconds in cls.of_ledger(ledger).seconds.items():
                 found[case].append(seconds)
         return cls({case: statistics.median(values) for case, values in found.items()})

@@ -24,13 +24,15 @@ class InterruptedRun:
         """`force`: go on whatever has changed. Raises HarnessError if the folder has no run, or another run uses it."""
         self.run_dir = run_dir
         self.force = force
-        contents = journal.read_run(run_dir / journal.FILE_NAME)
+        contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
         try:
             self._lock = RunLock(run_dir)
         except OSError as error:
             raise ResumeError(f"cannot write into {str(run_dir)!r}: {error.strerror}") from None
         try:
-            contents = journal.read_run(run_dir / journal.FILE_NAME)  # again: another run may have written until now
+            contents = journal.read_run_journal(
+                run_dir / journal.FILE_NAME
+            )  # again: another run may have written until now
             self.resumption: Resumption = resumption_of(contents, forced=force)
         except BaseException:
             self._lock.release()
@@ -78,12 +80,12 @@ class InterruptedRun:
         Raises ResumeError if something has changed and the run is not forced.
         """
         before, now = (
-            {**identity.facts(each), "devices": ", ".join(each.devices), "--shard": each.shard}
+            {**identity.identity_facts(each), "devices": ", ".join(each.devices), "--shard": each.shard}
             for each in (self._first, run)
         )
         found = tuple(each.text for each in identity.differences(before, now))
         if found and not self.force:
-            raise ResumeError(unlike(found))
+            raise ResumeError(changed_conditions_message(found))
         return found
 
     def keep_environment(self) -> None:
@@ -97,7 +99,7 @@ class InterruptedRun:
         self._lock.release()
 
 
-def unlike(changes: tuple[str, ...]) -> str:
+def changed_conditions_message(changes: tuple[str, ...]) -> str:
     """The sentence for a run that cannot be resumed since something has changed."""
     return (
         f"the run was started under other conditions: {'; '.join(changes)}; "

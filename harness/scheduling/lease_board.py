@@ -1,4 +1,4 @@
-"""A board of leases: all claims of a host, as plain values. `claims.decide` says which of them are granted."""
+"""A board of leases: all claims of a host, as plain values. `claims.grant_leases` says which of them are granted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from harness.core import linux
-from harness.scheduling.claims import Claim, Lease, decide
+from harness.scheduling.claims import Claim, Lease, grant_leases
 
 _FORMAT = 1
 
@@ -35,7 +35,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BoardEntry:
     """A claim on the board, or a lease once it has been granted.
 
     `turn` is another number for each entry. `holder`: the name of its worker's files. `who`: its worker, as a text for
@@ -57,7 +57,7 @@ class Entry:
         return any(process.lives for process in self.processes)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+    def from_json(cls, data: Mapping[str, Any]) -> BoardEntry:
         """Raises KeyError or TypeError if a field is missing or has another type."""
         lease = data["lease"]
         return cls(
@@ -72,31 +72,31 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class LeaseBoard:
     """All entries, the earliest first. `memory`: bytes of each device that a worker has told."""
 
     boot: str
     turns: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[BoardEntry, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, text: str) -> Board:
+    def from_json(cls, text: str) -> LeaseBoard:
         """Raises ValueError, KeyError or TypeError if the text is not a board of this format."""
         data = json.loads(text)
         if data["format"] != _FORMAT:
             raise ValueError(f"format {data['format']!r}")
-        entries = tuple(Entry.from_json(entry) for entry in data["entries"])
+        entries = tuple(BoardEntry.from_json(entry) for entry in data["entries"])
         return cls(str(data["boot"]), int(data["turns"]), entries, {str(k): int(v) for k, v in data["memory"].items()})
 
     def to_json(self) -> str:
         return json.dumps({"format": _FORMAT, **asdict(self)}, default=str)
 
-    def settled(self) -> Board:
+    def settled(self) -> LeaseBoard:
         """The board after all claims have been granted that can be."""
         waiting = [entry for entry in self.entries if entry.lease is None]
         held = [entry.lease for entry in self.entries if entry.lease is not None]
-        leases = decide([entry.claim for entry in waiting], held, self.memory).leases
+        leases = grant_leases([entry.claim for entry in waiting], held, self.memory).leases
         granted = {waiting[position].turn: lease for position, lease in leases.items()}
         entries = (replace(each, lease=granted.get(each.turn, each.lease)) for each in self.entries)
         return replace(self, entries=tuple(entries))
@@ -105,17 +105,17 @@ class Board:
         """By turn, the devices that each waiting claim waits for."""
         waiting = [entry for entry in self.entries if entry.lease is None]
         held = [entry.lease for entry in self.entries if entry.lease is not None]
-        found = decide([entry.claim for entry in waiting], held, self.memory).awaited
+        found = grant_leases([entry.claim for entry in waiting], held, self.memory).awaited
         return {waiting[position].turn: devices for position, devices in found.items()}
 
-    def updated(self, entry: Entry) -> Board:
+    def updated(self, entry: BoardEntry) -> LeaseBoard:
         """The board with another version of an entry."""
         return replace(self, entries=tuple(entry if each.turn == entry.turn else each for each in self.entries))
 
-    def without(self, *turns: int) -> Board:
+    def without(self, *turns: int) -> LeaseBoard:
         return replace(self, entries=tuple(entry for entry in self.entries if entry.turn not in turns))
 
-    def find(self, turn: int) -> Entry | None:
+    def find(self, turn: int) -> BoardEntry | None:
         """The entry with this turn; None if it has been removed."""
         return next((entry for entry in self.entries if entry.turn == turn), None)
 

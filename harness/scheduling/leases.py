@@ -33,7 +33,7 @@ class LeaseBook:
         self._holders.pop(worker, None)
 
 
-def together(leased: Device, count: int, usable: Sequence[Device]) -> tuple[Device, ...]:
+def devices_of_lease(leased: Device, count: int, usable: Sequence[Device]) -> tuple[Device, ...]:
     """Returns the `count` devices of a case: the leased one first, then those after it in `usable`, cyclically.
 
     Raises ValueError if there are too few.

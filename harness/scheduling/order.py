@@ -9,12 +9,12 @@ from harness.core.caseid import suite_of
 from harness.gating.policy import Policy
 
 
-def chosen(policy: Policy, ids: Sequence[str]) -> list[int]:
+def selected_positions(policy: Policy, ids: Sequence[str]) -> list[int]:
     """Returns the positions in `ids` of the cases that the run's profile selects."""
     return [position for position, case_id in enumerate(ids) if policy.selects(case_id, suite_of(case_id))]
 
 
-def shuffled(ids: Sequence[str], seed: int) -> list[int]:
+def shuffled_positions(ids: Sequence[str], seed: int) -> list[int]:
     """Returns the positions of `ids` in a random order that `seed` determines.
 
     The relative order of two cases depends only on the seed and on their ids. So it is the same in every worker, and

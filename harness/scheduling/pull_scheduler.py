@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from xdist.workermanage import parse_tx_spec_config
 
 from harness.scheduling.handed_out import HandedOut
-from harness.scheduling.remote_queue import Given, RemoteQueue
-from harness.scheduling.worker_collections import same_everywhere
+from harness.scheduling.remote_queue import GivenCase, RemoteQueue
+from harness.scheduling.worker_scheduling import WorkerScheduling, number
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -31,7 +29,7 @@ def depth(mean_seconds: float) -> int:
     return min(MOST, max(LEAST, math.ceil(AHEAD_SECONDS / mean_seconds)))
 
 
-class PullScheduling:
+class PullScheduling(WorkerScheduling):
     """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`).
 
     xdist calls it in the main thread and the queue in another one, so a lock guards each method.
@@ -54,36 +52,21 @@ class PullScheduling:
 
         `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
         """
-        self._config = config
+        super().__init__(config, handed_out)
         self._source = source
-        self._handed_out = handed_out
         self._describe = describe
         self._widths = widths
         self._device_of = device_of
         self._stop = stop
         self._failed = failed
-        self._workers = len(parse_tx_spec_config(config))
-        self._queues: dict[WorkerController, list[int]] = {}
-        self._collections: dict[WorkerController, list[str]] = {}
-        self._ids: list[str] | None = None
-        self._buffer: deque[Given] = deque()
+        self._buffer: deque[GivenCase] = deque()
         #: Those that take several devices wait here. One worker runs all of them: of several, each would wait for the
         #: devices of the others again and again, with a new executor for each.
-        self._wide: deque[Given] = deque()
+        self._wide: deque[GivenCase] = deque()
         self._is_wide: frozenset[int] = frozenset()
         self._asked = 0
         self._ended = False
         self._mean = math.inf
-        self._lock = threading.RLock()
-
-    @property
-    def nodes(self) -> list[WorkerController]:
-        with self._lock:
-            return list(self._queues)
-
-    @property
-    def collection_is_completed(self) -> bool:
-        return len(self._collections) >= self._workers
 
     @property
     def tests_finished(self) -> bool:
@@ -95,23 +78,15 @@ class PullScheduling:
         with self._lock:
             return bool(self._waiting) or any(self._queues.values())
 
-    def add_node(self, node: WorkerController) -> None:
-        with self._lock:
-            self._queues[node] = []
-
-    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        if self._ids is not None and list(collection) != self._ids:
-            return  # the replacement of a dead worker found other cases: it gets none
-        self._collections[node] = list(collection)
-
     def schedule(self) -> None:
         """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
         with self._lock:
             if self._ids is None:
-                if not same_everywhere(self._config, self._collections) or self._failed():
+                collected = self._collected()
+                if collected is None or self._failed():
                     self.end()
                     return
-                self._ids = next(iter(self._collections.values()))
+                self._ids = collected
                 widths = self._widths(self._ids)
                 self._is_wide = frozenset(case for case, width in enumerate(widths) if width)
                 self._source.say("ready", workers=len(self._queues), **self._describe(self._ids))
@@ -128,9 +103,6 @@ class PullScheduling:
     def mark_test_pending(self, item: str) -> None:
         raise NotImplementedError("the head decides which cases run again")
 
-    def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
-        raise NotImplementedError("this scheduler takes no case back from a worker that lives")
-
     def remove_node(self, node: WorkerController) -> str | None:
         """Forget a worker. Returns the case that it was running when it died."""
         with self._lock:
@@ -141,12 +113,12 @@ class PullScheduling:
             assert self._ids is not None
             running, *others = queue
             for case in reversed(others):
-                self._buffer_of(case).appendleft(Given(case))
+                self._buffer_of(case).appendleft(GivenCase(case))
             self._source.say("done", case=running)
             self._fill()
             return self._ids[running]
 
-    def give(self, cases: Sequence[Given]) -> None:
+    def give(self, cases: Sequence[GivenCase]) -> None:
         with self._lock:
             self._asked = max(0, self._asked - len(cases))
             for each in cases:
@@ -167,14 +139,14 @@ class PullScheduling:
         """How many cases no worker has."""
         return len(self._buffer) + len(self._wide)
 
-    def _buffer_of(self, case: int) -> deque[Given]:
+    def _buffer_of(self, case: int) -> deque[GivenCase]:
         return self._wide if case in self._is_wide else self._buffer
 
     def _fill(self) -> None:
         """Give workers what they need. One that gets no more is told so: otherwise its last case waits for ever."""
         ready = [node for node in self._queues if node in self._collections and not node.shutting_down]
         deep = depth(self._mean)
-        leader = min(ready, key=_number, default=None)
+        leader = min(ready, key=number, default=None)
         while self._wide and leader is not None and len(self._queues[leader]) < LEAST:
             self._send(leader, self._wide.popleft().case)
         while self._buffer and ready:
@@ -203,9 +175,3 @@ class PullScheduling:
         self._queues[node].append(case)
         self._handed_out.tell(node.gateway.id, [case])
         node.send_runtest_some([case])
-
-
-def _number(node: WorkerController) -> tuple[int, str]:
-    """By what workers are in the order of their numbers."""
-    name = node.gateway.id
-    return len(name), name

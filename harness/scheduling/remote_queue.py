@@ -24,7 +24,7 @@ _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenCase:
     """A case to run: its position in the list of the run. `avoid`: the UUID of a device that it should not run on."""
 
     case: int
@@ -34,7 +34,7 @@ class Given:
 class Receiver(Protocol):
     """Whoever takes what the agent says. It is called from a thread of its own."""
 
-    def give(self, cases: Sequence[Given]) -> None:
+    def give(self, cases: Sequence[GivenCase]) -> None:
         """These cases have come."""
 
     def end(self) -> None:
@@ -100,7 +100,7 @@ class RemoteQueue:
 def _pass_on(message: Mapping[str, Any], receiver: Receiver) -> None:
     match message["say"]:
         case "give":
-            receiver.give([Given(case, avoid) for case, avoid in message["cases"]])
+            receiver.give([GivenCase(case, avoid) for case, avoid in message["cases"]])
         case "end":
             receiver.end()
         case "stop":

@@ -93,7 +93,7 @@ def note_change(folder: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def change(folder: Path) -> str:
+def noted_change(folder: Path) -> str:
     """How the list of cases has changed, as a worker has found; empty if it has not."""
     try:
         return (folder / _CHANGE).read_text(encoding="utf-8")

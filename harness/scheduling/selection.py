@@ -42,11 +42,11 @@ class Selection:
 
     def choose(self, ids: Sequence[str]) -> Chosen:
         """Choose from the collected cases. The shard is taken last, so that all shards agree on the whole."""
-        known = order.chosen(self.policy, ids)
+        known = order.selected_positions(self.policy, ids)
         selected = [position for position in known if self.only is None or ids[position] in self.only]
         here = [position for position in selected if self.shard is None or self.shard.has(ids[position])]
         if self.policy.shuffle:
-            here = [here[place] for place in order.shuffled([ids[position] for position in here], self.seed)]
+            here = [here[place] for place in order.shuffled_positions([ids[position] for position in here], self.seed)]
         return Chosen(tuple(selected), tuple(here))
 
 

@@ -39,13 +39,13 @@ class SlowFiles(BaseModel):
     files: dict[Annotated[str, Field(min_length=1)], Positive] = Field(default_factory=dict)
 
 
-def load(configs: Path) -> SlowFiles | None:
+def load_slow_files(configs: Path) -> SlowFiles | None:
     """The file in the folder `configs`; None if there is none. Raises ConfigError."""
     path = configs / FILE_NAME
-    return configfile.load(path, SlowFiles).value if path.is_file() else None
+    return configfile.load_config(path, SlowFiles).value if path.is_file() else None
 
 
-def measured(runs: Sequence[Mapping[str, float]]) -> SlowFiles:
+def measured_slow_files(runs: Sequence[Mapping[str, float]]) -> SlowFiles:
     """The slow files of several runs, from the seconds of each case in each run. There must be at least one case.
 
     The first case that compiles something pays for all, and this is not the same case in every order. So the figure of
@@ -64,7 +64,7 @@ def measured(runs: Sequence[Mapping[str, float]]) -> SlowFiles:
     return SlowFiles(other=_rounded(statistics.fmean(others)) if others else LISTED, files=slow)
 
 
-def text(slow: SlowFiles) -> str:
+def slow_files_text(slow: SlowFiles) -> str:
     """The contents of the file."""
     return _HEADER + yaml.safe_dump(slow.model_dump(), sort_keys=False, allow_unicode=True, width=1000)
 

@@ -26,7 +26,7 @@ class StoppedError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRequest:
     """A request to stop. `reason`: for example ``stopped by SIGTERM``. Running cases may go on until `deadline`.
 
     `deadline` is a time of `harness.core.clock.monotonic`. `grace`: seconds from the request to the deadline.
@@ -37,7 +37,7 @@ class Stop:
     deadline: float
 
     @classmethod
-    def after(cls, grace: float, reason: str) -> Stop:
+    def after(cls, grace: float, reason: str) -> StopRequest:
         """Returns a request with its deadline `grace` seconds from now."""
         return cls(reason, grace, clock.monotonic() + grace)
 
@@ -47,7 +47,7 @@ class Stop:
         return f"{self.reason} after {self.grace:g} s of grace" if self.grace else f"{self.reason}, without grace"
 
 
-def send(folder: Path, stop: Stop) -> None:
+def send_stop(folder: Path, stop: StopRequest) -> None:
     """Send the request to every supervisor that has or will have a pipe in `folder`.
 
     Raises OSError if it cannot be stored for later supervisors; the existing ones have received it then.
@@ -86,14 +86,14 @@ class StopListener:
         # Opened for writing too: a pipe without a writer is at end of file, so poll would always return.
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._rest = b""
-        self._stop: Stop | None = None
+        self._stop: StopRequest | None = None
         with contextlib.suppress(FileNotFoundError):
             self._take((folder / _REQUEST).read_bytes())
 
     def fileno(self) -> int:
         return self._descriptor
 
-    def heard(self) -> Stop | None:
+    def heard(self) -> StopRequest | None:
         """Returns the latest request, or None."""
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -101,7 +101,7 @@ class StopListener:
         return self._stop
 
     @property
-    def known(self) -> Stop | None:
+    def known(self) -> StopRequest | None:
         """The request that was heard last, or None. Does not look for a new one."""
         return self._stop
 
@@ -117,4 +117,4 @@ class StopListener:
     def _take(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if lines:
-            self._stop = Stop(**json.loads(lines[-1]))
+            self._stop = StopRequest(**json.loads(lines[-1]))

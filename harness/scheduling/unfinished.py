@@ -24,7 +24,10 @@ def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumpt
     lines = [event for event in contents.events if isinstance(event, Collected)]
     if not lines:
         raise ResumeError("the run ended before it had collected its cases: start it again")
-    needed = finals_needed(next(event for event in contents.events if isinstance(event, RunStarted)))
+    run = next(event for event in contents.events if isinstance(event, RunStarted))
+    if run.imported is not None:
+        raise ResumeError(f"its cases were run {run.imported.text}: only a run of the harness can be resumed")
+    needed = finals_needed(run)
     verdicts = Ledger.from_events(contents.events).verdicts
     finished = {verdict.case: _finished(verdict) for verdict in verdicts if is_finished(verdict, needed)}
     last: dict[str, int] = {}

@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
-from xdist.workermanage import parse_tx_spec_config
 
 from harness.scheduling.backlog import Backlog
 from harness.scheduling.handed_out import HandedOut
-from harness.scheduling.worker_collections import same_everywhere
+from harness.scheduling.worker_scheduling import WorkerScheduling, number
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 
-class LongestFirstScheduling:
-    """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`)."""
+class LongestFirstScheduling(WorkerScheduling):
+    """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`). The controller's main thread alone uses it."""
 
     def __init__(
         self,
@@ -32,27 +31,14 @@ class LongestFirstScheduling:
         """`expected` returns the seconds that each of the given cases is expected to take. `widths`, `devices`: see
         `Backlog`.
         """
-        self._handed_out = handed_out
-        self._config = config
+        super().__init__(config, handed_out)
         self._expected = expected
         self._widths = widths
         self._devices = devices
-        self._workers = len(parse_tx_spec_config(config))
-        self._queues: dict[WorkerController, list[int]] = {}
         #: How long the cases behind the first one of each queue will take. To add it up for each case would take longer
         #: the more cases there are.
         self._waiting: dict[WorkerController, float] = {}
-        self._collections: dict[WorkerController, list[str]] = {}
-        self._ids: list[str] | None = None
         self._backlog = Backlog((), 1)
-
-    @property
-    def nodes(self) -> list[WorkerController]:
-        return list(self._queues)
-
-    @property
-    def collection_is_completed(self) -> bool:
-        return len(self._collections) >= self._workers
 
     @property
     def tests_finished(self) -> bool:
@@ -65,20 +51,12 @@ class LongestFirstScheduling:
     def has_pending(self) -> bool:
         return bool(self._backlog) or any(self._queues.values())
 
-    def add_node(self, node: WorkerController) -> None:
-        self._queues[node] = []
-
-    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        if self._ids is not None and list(collection) != self._ids:
-            return  # the replacement of a dead worker found other cases: it gets none
-        self._collections[node] = list(collection)
-
     def schedule(self) -> None:
         """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
         if self._ids is None:
-            if not same_everywhere(self._config, self._collections):
+            self._ids = self._collected()
+            if self._ids is None:
                 return
-            self._ids = next(iter(self._collections.values()))
             self._backlog = Backlog(
                 self._expected(self._ids), len(self._queues), self._widths(self._ids), self._devices
             )
@@ -98,9 +76,6 @@ class LongestFirstScheduling:
         assert self._ids is not None
         self._give_back([self._ids.index(item)])
 
-    def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
-        raise NotImplementedError("this scheduler takes no case back from a worker that lives")
-
     def remove_node(self, node: WorkerController) -> str | None:
         """Forget a worker. Returns the case that it was running when it died."""
         queue = self._queues.pop(node)
@@ -119,7 +94,7 @@ class LongestFirstScheduling:
 
     def _by_number(self) -> list[WorkerController]:
         """The workers in the order of their numbers, in which they got their devices. They come in any order."""
-        return sorted(self._queues, key=lambda node: (len(node.gateway.id), node.gateway.id))
+        return sorted(self._queues, key=number)
 
     def _fill_all(self) -> None:
         for node in self._queues:

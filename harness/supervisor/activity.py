@@ -1,4 +1,4 @@
-"""What a worker does between attempts at cases. The journal records it, so that a long silence can be explained."""
+"""Records what a worker does between attempts at cases, which explains a long silence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Activity:
 
 
 class Activities:
-    """What one worker is doing. Activities nest: when the inner one ends, the outer one is current again."""
+    """The current activity of one worker. Activities nest: when the inner one ends, the outer one is current again."""
 
     def __init__(
         self, record: Callable[[Mapping[str, Any]], None], worker: str, *, clock: Callable[[], float] = now

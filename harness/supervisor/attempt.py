@@ -31,7 +31,7 @@ OUTPUT_LIMIT = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class CaseRequest:
-    """What an executor is asked to do. `following` is the case that it runs next; fixtures shared with it are kept.
+    """A request to an executor. `following` is the case that it runs next; fixtures shared with it are kept.
 
     `leave`: the executor must exit afterwards, and the exit is part of this attempt. `light`: it takes the short exit.
     `levels`: it must report what its process uses afterwards.
@@ -48,7 +48,7 @@ class CaseRequest:
 
     @property
     def fields(self) -> Message:
-        """What an executor is told of the case."""
+        """The fields of the message to the executor."""
         return {
             "case": self.case,
             "next": self.following,
@@ -141,7 +141,7 @@ def attempt_of(
     duration: float,
     ended: float | None = None,
 ) -> Attempt:
-    """Returns an attempt, with what its executor has printed and reported."""
+    """Return an attempt, with what its executor has printed and reported."""
     handle = listener.handle
     out, err = handle.outputs.out, handle.outputs.err
     end = listener.end or (out.size(), err.size())
@@ -179,7 +179,7 @@ def attempt_of(
 
 @dataclass
 class Listener:
-    """What a supervisor hears of one case from its executor."""
+    """Receives the messages and reports of one case from its executor."""
 
     handle: ExecutorHandle
     request: CaseRequest
@@ -218,7 +218,7 @@ class Listener:
 
     def run(self) -> Evidence:
         """Wait for the end of the case."""
-        return self.heed(lambda: self.handle.receive(self.deadline))
+        return self.evidence_of(lambda: self.handle.receive(self.deadline))
 
     def plain(self, facts: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> Evidence:
         """The case has passed in these phases, with these further facts, and another one has begun after it.
@@ -229,7 +229,7 @@ class Listener:
         self._take_reports(facts, passed, silent=silent)
         return Evidence(phases=tuple(self.phases), done=True, limit=self.request.limit)
 
-    def heed(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
+    def evidence_of(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
         """Take the end of the case that `receive` returns, with all that follows from it."""
         try:
             self._converse(receive)
@@ -259,7 +259,7 @@ class Listener:
         )
 
     def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
-        """Raises ZygoteError."""
+        """Raise ZygoteError."""
         handle, request = self.handle, self.request
         try:
             answer = receive()
@@ -336,8 +336,8 @@ class Listener:
         """Take the reports and warnings in the facts, and the phases that have passed. Raises ProtocolError."""
         facts = decode_messages(lines, f"executor {self.handle.name}") if lines else []
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
-        told = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
-        messages = phase_page.merge_phases_and_facts(passed, told)
+        others = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
+        messages = phase_page.merge_phases_and_facts(passed, others)
         self.reports = reports.unpack_reports(self.request.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
             if not silent:
@@ -356,7 +356,7 @@ class Listener:
 
 
 def session_of(message: Message) -> dict[str, str]:
-    """Returns what code in an executor has told its session, of those attributes that end one."""
+    """Return what code in an executor has told its session, of those attributes that end one."""
     return {name: str(reason) for name, reason in message.get("session", {}).items() if name in SESSION_ENDS}
 
 
@@ -384,7 +384,7 @@ def _amounts(grown: Mapping[str, int]) -> dict[str, int]:
 
 
 def marks_in(message: Message) -> tuple[int, int]:
-    """Returns the sizes of standard output and error that a fact has. Raises ProtocolError."""
+    """Return the sizes of standard output and error that a fact has. Raises ProtocolError."""
     match message.get("out"):
         case [int(out), int(err)]:
             return out, err
@@ -393,7 +393,7 @@ def marks_in(message: Message) -> tuple[int, int]:
 
 
 def phases_in(message: Message) -> list[PassedPhase]:
-    """Returns the phases that have passed of the case before, which the begin of a case has. Raises ProtocolError."""
+    """Return the phases that have passed of the case before, which the begin of a case has. Raises ProtocolError."""
     match message.get("passed", []):
         case list(entries):
             return [phase_page.parse_passed_phase(entry) for entry in entries]

@@ -22,7 +22,7 @@ from harness.zygote.client import ZygoteError
 
 
 class Attempts:
-    """Makes single attempts, each recorded with a `start` line. What they come to is decided elsewhere."""
+    """Makes single attempts, each recorded with a `start` line. The supervisor decides their outcome."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Attempts:
         """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
         handle, attempt = running.handle, running.result()
         if isinstance(running, Begun):
-            self._lookahead.heed_end(running)
+            self._lookahead.note_end(running)
         if attempt.outcome.is_red:
             self._red.add(handle.name)
             attempt = self._diagnostics.add(history.case, handle, attempt)

@@ -32,7 +32,7 @@ _BEGUN = b'{"op":"begun"'
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is known of an attempt by its place in the burst; see `Attempt`."""
+    """The fields of an attempt that follow from its place in the burst; see `Attempt`."""
 
     number: int
     alone: bool
@@ -48,7 +48,7 @@ class Burst:
         self.handle = handle
         self._requests = requests
         self._numbers = numbers
-        #: Of a case that has passed in silence, how to make its attempt: the executor shall not wait for that.
+        #: For a case that has passed in silence, a function makes its attempt later: the executor need not wait.
         self._attempts: list[Attempt | Callable[[], Attempt]] = []
         #: When each case began, as far as is known.
         self._begins = [clock.now()]
@@ -112,7 +112,7 @@ class Burst:
         self._over = clock.now()
 
     def _receive(self) -> Message | NoMessage:
-        """Raises ZygoteError, StoppedError."""
+        """Raise ZygoteError, StoppedError."""
         if self._error is not None:
             raise self._error
         if self._answer is None:
@@ -148,7 +148,7 @@ class Burst:
 
     def _conclude(self) -> None:
         """Take the attempt at the last case that has begun."""
-        evidence = self._listener.heed(self._receive)
+        evidence = self._listener.evidence_of(self._receive)
         self._add(evidence, self._over or clock.now())
 
     def _place(self, ended: float) -> _Place:
@@ -166,7 +166,7 @@ class Burst:
         return Listener(self.handle, request, start=self.handle.marks, deadline=self._since + request.limit + GRACE)
 
     def _begin(self, message: Message) -> float:
-        """Returns when the next case began. A case may have changed the clock: then a time between those known.
+        """Return when the next case began. A case may have changed the clock: then a time between those known.
 
         Raises ProtocolError.
         """

@@ -59,7 +59,7 @@ class Case:
         devices: Sequence[str] = (),
         **more: Any,
     ) -> dict[str, Any]:
-        """Returns a journal event about one attempt at this case. Empty values in `more` are left out."""
+        """Return a journal event about one attempt at this case. Empty values in `more` are left out."""
         return {
             "event": event,
             "case": self.id,
@@ -73,7 +73,7 @@ class Case:
         }
 
     def gated(self, unmet: Unmet, worker: str) -> dict[str, Any]:
-        """Returns the journal line of a case that is not run because of `unmet`."""
+        """Return the journal line of a case that is not run because of `unmet`."""
         return self.line(
             "finish",
             attempt=1,
@@ -88,7 +88,7 @@ class Case:
         )
 
     def not_run(self, reason: str, worker: str) -> dict[str, Any]:
-        """Returns the journal line of a case that could not be run, with the `reason`."""
+        """Return the journal line of a case that could not be run, with the `reason`."""
         outcome = Outcome.NOT_RUN.value
         return self.line(
             "finish", attempt=1, alone=True, worker=worker, outcome=outcome, final=True, duration=0.0, message=reason
@@ -96,14 +96,14 @@ class Case:
 
 
 def ruling_line(ruling: Ruling | None) -> dict[str, str] | None:
-    """Returns a ruling as it is written to the journal."""
+    """Return a ruling as it is written to the journal."""
     if ruling is None:
         return None
     return {"outcome": ruling.outcome.value, "text": ruling.text, "source": ruling.source}
 
 
 def first_line(reports: Sequence[pytest.TestReport]) -> str:
-    """Returns one line with the exception of a failure or the reason of a skip; empty for a pass."""
+    """Return one line with the exception of a failure or the reason of a skip; empty for a pass."""
     for report in reports:
         if report.failed:
             crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
@@ -116,7 +116,7 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
 
 
 def tracebacks(reports: Sequence[pytest.TestReport]) -> str:
-    """Returns the tracebacks of all failed phases."""
+    """Return the tracebacks of all failed phases."""
     return truncate_middle("\n\n".join(report.longreprtext for report in reports if report.failed), _TRACEBACK_LIMIT)
 
 

@@ -71,12 +71,12 @@ class CaseHistory:
 
 
 def result(attempt: Attempt, *, final: bool = True) -> AttemptResult:
-    """Returns an attempt in the form that verdicts and rules need."""
+    """Return an attempt in the form that verdicts and rules need."""
     return AttemptResult(
         attempt.outcome, final=final, message=message(attempt), alone=attempt.alone, duration=attempt.duration
     )
 
 
 def message(attempt: Attempt) -> str:
-    """Returns one line about what happened; "" for a plain pass."""
+    """Return one line about what happened; "" for a plain pass."""
     return attempt.judgement.message or first_line(attempt.reports)

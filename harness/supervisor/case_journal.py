@@ -78,7 +78,7 @@ class CaseJournal:
     def record_abandoned(
         self, history: CaseHistory, handle: ExecutorHandle, reason: str, outcome: Outcome, *, final: bool
     ) -> None:
-        """Record the end of an attempt whose executor was ended before it told a result."""
+        """Record the end of an attempt whose executor was ended before it reported a result."""
         line = history.case.line(
             "finish",
             attempt=history.next_number,

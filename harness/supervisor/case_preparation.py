@@ -62,9 +62,9 @@ class CasePreparation:
     def _decide(self, item: pytest.Item, device: Device) -> Case:
         offered = self._offered(device)
         marks = list(item.iter_markers())  # once: each walk goes through all nodes above the item
-        wanted = requirements.from_marks(_named(marks, "requires"))
+        wanted = requirements.requirements_from_marks(_named(marks, "requires"))
         case_id = item.stash[CASE_ID]
-        unmet = requirements.evaluate(wanted, offered)
+        unmet = requirements.first_unmet(wanted, offered)
         memory = requirements.memory_wanted(wanted)
         alone = any(_named(marks, "serial"))
         return Case(
@@ -76,10 +76,10 @@ class CasePreparation:
             ),
             devices=requirements.devices_wanted(wanted),
             unmet=unmet,
-            objection=rules.on_gate(self._policy, wanted, offered) if unmet is not None else None,
+            objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet is not None else None,
             waivers=(
                 *_own_waivers(item, case_id, _named(marks, "leaks")),
-                *waivers.applying(self._policy.waivers, case_id, offered, self._today),
+                *waivers.applying_waivers(self._policy.waivers, case_id, offered, self._today),
             ),
             share=claims.share_of(self._slots, memory, device.memory, alone=alone),
             memory=memory,
@@ -90,7 +90,7 @@ class CasePreparation:
     def whole_devices(self, item: pytest.Item) -> int:
         """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
         try:
-            wanted = requirements.from_marks(item.iter_markers("requires"))
+            wanted = requirements.requirements_from_marks(item.iter_markers("requires"))
             count = requirements.devices_wanted(wanted)
         except HarnessError:  # an invalid mark is reported elsewhere
             return 0
@@ -123,4 +123,4 @@ def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) 
         return ()  # the location is expensive
     path, line, _ = item.location
     source = f"{path}:{(line or 0) + 1}"
-    return tuple(waivers.from_mark(mark, case_id, source) for mark in marks)
+    return tuple(waivers.waiver_from_mark(mark, case_id, source) for mark in marks)

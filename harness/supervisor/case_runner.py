@@ -18,19 +18,19 @@ class CaseRunner(Protocol):
     """
 
     def obstacle(self, count: int) -> str:
-        """Returns why no case can run on `count` healthy devices, or an empty string."""
+        """Return why no case can run on `count` healthy devices, or an empty string."""
         ...
 
     def spawn(self, case: Case) -> ExecutorHandle:
-        """Starts a new executor on the devices that `case` needs."""
+        """Start a new executor on the devices that `case` needs."""
         ...
 
     def history_of(self, case_id: str) -> CaseHistory:
-        """Returns the history of a case."""
+        """Return the history of a case."""
         ...
 
     def run_alone(self, history: CaseHistory) -> Attempt:
-        """Makes one recorded attempt at the case, in its own process."""
+        """Make one recorded attempt at the case, in its own process."""
         ...
 
     def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
@@ -42,7 +42,7 @@ class CaseRunner(Protocol):
         ...
 
     def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
-        """Returns a shell command that runs each case `times` times in one process, on the devices of `handle`."""
+        """Return a shell command that runs each case `times` times in one process, on the devices of `handle`."""
         ...
 
     def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:

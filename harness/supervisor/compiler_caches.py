@@ -19,7 +19,7 @@ _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", 
 
 
 def variables(run_dir: Path, outer: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment variables of the caches: folders of the run, unless the environment `outer` sets them.
+    """Return the environment variables of the caches: folders of the run, unless the environment `outer` sets them.
 
     The default is the folder for temporary files or the user's home. An executor's temporary folder is removed, so
     nothing would stay compiled. With the home folder, a run would depend on earlier runs.
@@ -59,7 +59,7 @@ def is_shared_default(path: Path) -> bool:
 
 @functools.cache
 def _default_name() -> str:
-    """Returns the name of inductor's default folder (torch/_inductor/runtime/cache_dir_utils.py), "" if unknown."""
+    """Return the name of inductor's default folder (torch/_inductor/runtime/cache_dir_utils.py), "" if unknown."""
     try:
         return INDUCTOR_FOLDER + re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
     except (KeyError, ImportError, OSError):  # a user without a name
@@ -93,7 +93,7 @@ def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 
 
 def _open_anywhere() -> set[tuple[int, int]]:
-    """Returns device and inode of every file that is open in a process that we may inspect."""
+    """Return device and inode of every file that is open in a process that we may inspect."""
     found = set()
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

@@ -80,7 +80,7 @@ def of_process(pid: int, folder: Path, since: float) -> tuple[Path | None, str]:
 
 
 def _value(specifier: str, pid: int) -> str:
-    """What stands in the name for ``%`` and this letter, as a pattern of glob."""
+    """Return the glob pattern for ``%`` and this letter in a core file's name."""
     if specifier in ("p", "P", "i", "I"):
         return str(pid) if specifier in ("p", "P") else "*"
     return "%" if specifier == "%" else "*" if specifier else ""

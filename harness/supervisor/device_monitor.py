@@ -43,7 +43,7 @@ class DeviceMonitor:
         self._add_finding = add_finding
 
     def missing(self, count: int) -> str:
-        """Returns why fewer than `count` healthy devices exist, or an empty string. Examines devices that are new here.
+        """Return why fewer than `count` healthy devices exist, or an empty string. Examines devices that are new here.
 
         Raises StoppedError.
         """
@@ -72,7 +72,7 @@ class DeviceMonitor:
             self._examine_one(device)
 
     def _examine_one(self, device: Device) -> None:
-        """Raises NoDeviceError."""
+        """Raise NoDeviceError."""
         for _, event in self._pool.new_events([device.uuid]):
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, "at the start", [])

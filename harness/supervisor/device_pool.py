@@ -81,17 +81,20 @@ class DevicePool:
         return True
 
     def choose(self, count: int) -> tuple[Device, ...]:
-        """Returns devices for a case that needs `count`, ours first. Raises NoDeviceError with the reason."""
-        return leases.together(self.device, count, self._combinable(count))
+        """Return devices for a case that needs `count`, this worker's own first. Raises NoDeviceError."""
+        return leases.devices_of_lease(self.device, count, self._combinable(count))
 
     def claim(self, case: Case) -> Claim:
-        """Returns what a case needs: our device, and others that are healthy. Raises NoDeviceError with the reason."""
+        """Return what a case needs: our device, and others that are healthy. Raises NoDeviceError with the reason."""
         usable = self._combinable(case.devices)
-        own, *others = leases.together(self.device, len(usable), usable)
+        own, *others = leases.devices_of_lease(self.device, len(usable), usable)
         return Claim(own.uuid, tuple(device.uuid for device in others), case.devices, case.share, case.memory)
 
     def _combinable(self, count: int) -> tuple[Device, ...]:
-        """Returns the healthy devices that one process can use with ours; at least `count`. Raises NoDeviceError."""
+        """Return the healthy devices that one process can use with this worker's, at least `count`.
+
+        Raises NoDeviceError.
+        """
         if self._monitored:
             return self._combine(count)
         if count not in self._combined:
@@ -110,15 +113,15 @@ class DevicePool:
         raise NoDeviceError(f"{missing}; {reasons}" if reasons else missing)
 
     def ordered(self, uuids: Sequence[str]) -> tuple[Device, ...]:
-        """Returns the devices with these UUIDs, in the same order."""
+        """Return the devices with these UUIDs, in the same order."""
         return tuple(device for uuid in uuids for device in self._usable if device.uuid == uuid)
 
     def known(self, uuids: Sequence[str]) -> list[Device]:
-        """Returns the devices with these UUIDs."""
+        """Return the devices with these UUIDs."""
         return [device for device in self._usable if device.uuid in uuids]
 
     def unexamined(self, devices: Sequence[Device]) -> list[Device]:
-        """Returns those of `devices` that this worker must examine before it uses them."""
+        """Return those of `devices` that this worker must examine before it uses them."""
         return [device for device in devices if device.uuid not in self._examined] if self._monitored else []
 
     def record_examination(
@@ -150,14 +153,14 @@ class DevicePool:
         self._record(lines.finding("sick_device", message, cases))
 
     def drained(self, device: Device) -> str | None:
-        """Returns why a device is drained, or None if it is not."""
+        """Return why a device is drained, or None if it is not."""
         try:
             return self._file(device).read_text(encoding="utf-8", errors="backslashreplace")
         except FileNotFoundError:
             return None
 
     def new_events(self, uuids: Sequence[str]) -> list[tuple[Device, HealthEvent]]:
-        """Returns the NVML events of these devices since the last call; on the first call, the existing faults."""
+        """Return the NVML events of these devices since the last call; on the first call, the existing faults."""
         if self._watch is None:
             return []
         found = []
@@ -171,7 +174,7 @@ class DevicePool:
         return found
 
     def users_left_before(self, device: Device) -> frozenset[int]:
-        """Returns the ids of ended processes that the driver lists as users of a device; to be asked before it is used.
+        """Return the ids of ended processes that the driver lists as users of a device; to be asked before it is used.
 
         They are not blamed on this run.
         """

@@ -54,7 +54,7 @@ class Failure:
 
 
 class Diagnostics:
-    """What a worker collects for its red cases."""
+    """Collects files and notes about the red cases of a worker."""
 
     def __init__(self, context: RunContext, activities: Activities, is_stopping: Callable[[], bool]) -> None:
         """`is_stopping`: the run was asked to stop, so no program is started."""

@@ -61,7 +61,7 @@ class OutputFile:
         return os.fstat(self.descriptor).st_size
 
     def read(self, start: int, end: int, limit: int) -> str:
-        """Returns the text from byte `start` to `end`; only head and tail of more than `limit` bytes."""
+        """Return the text from byte `start` to `end`; only head and tail of more than `limit` bytes."""
         length = max(0, end - start)
         if not length:
             return ""
@@ -72,11 +72,11 @@ class OutputFile:
         return f"{_text(head)}\n[… {length - 2 * half} bytes cut …]\n{_text(tail)}"
 
     def whole(self, limit: int) -> str:
-        """Returns the whole text, cut as by `read`."""
+        """Return the whole text, cut as by `read`."""
         return self.read(0, self.size(), limit)
 
     def lines(self, start: int) -> list[bytes]:
-        """Returns all complete lines from byte `start`. An incomplete last line of a killed writer is dropped."""
+        """Return all complete lines from byte `start`. An incomplete last line of a killed writer is dropped."""
         return os.pread(self.descriptor, self.size() - start, start).split(b"\n")[:-1]
 
     def empty(self) -> None:
@@ -116,7 +116,7 @@ class Outputs:
         return self.out, self.err, self.stacks, self.facts
 
     def descriptors(self) -> tuple[int, ...]:
-        """Returns the descriptors for an executor, in protocol order."""
+        """Return the descriptors for an executor, in protocol order."""
         return *(file.descriptor for file in self._all), self._page
 
     def empty(self) -> None:
@@ -134,7 +134,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What an executor is given: devices (by UUID), environment, and the `workerinput` of the xdist worker it serves.
+    """The surroundings of an executor: devices (by UUID), environment, and the `workerinput` of its xdist worker.
 
     `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
     ``--leak-check``: off, fast or full. `snapshots`: it writes the allocator's snapshot when a case fails.
@@ -184,7 +184,7 @@ class ExecutorHandle:
         self.grown: dict[str, int] = {}
         #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
-        #: What the teardown of the last fixtures told the session.
+        #: The attributes of pytest's session that the teardown of the last fixtures set.
         self.told_session: dict[str, str] = {}
         self.temp = temp
         self.kept = kept
@@ -197,37 +197,43 @@ class ExecutorHandle:
         with convert_to_write_error(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
         compiler_caches.share_default(temp)
-        ours, theirs = socket.socketpair()
-        order: Message = {
-            "executor": name,
-            "env": dict(binding.environment),
-            "temp": str(temp),
-            "kind": binding.kind,
-            "library": binding.library,
-            "workerinput": binding.workerinput,
-            "leak_check": binding.leak_check,
-            "snapshots": str(kept) if binding.snapshots else None,
-        }
-        seconds, rest = divmod(SEND_LIMIT, 1.0)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
-        self._channel = Channel(ours, f"executor {name}")
-        with theirs:
-            try:
-                given = [theirs.fileno(), *outputs.descriptors()]
-                if ahead:
-                    link.order(order, given)
-                else:
-                    self.pid = link.spawn(order, given)
-            except ZygoteError:
-                self.close()
-                temp_folder.remove_temp_folder(temp)
-                raise
+        channel = self._spawn(ahead=ahead)
         self._poll = select.poll()
-        self._poll.register(ours, select.POLLIN)
+        self._poll.register(channel, select.POLLIN)
         self._poll.register(link.channel, select.POLLIN)
         self._poll.register(link.stop, select.POLLIN)
         if link.cold:
             self._await_ready()
+
+    def _spawn(self, *, ahead: bool) -> socket.socket:
+        """Have the executor forked. Returns this end of its socket. Raises ZygoteError."""
+        binding = self.binding
+        own_end, executor_end = socket.socketpair()
+        order: Message = {
+            "executor": self.name,
+            "env": dict(binding.environment),
+            "temp": str(self.temp),
+            "kind": binding.kind,
+            "library": binding.library,
+            "workerinput": binding.workerinput,
+            "leak_check": binding.leak_check,
+            "snapshots": str(self.kept) if binding.snapshots else None,
+        }
+        seconds, rest = divmod(SEND_LIMIT, 1.0)
+        own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
+        self._channel = Channel(own_end, f"executor {self.name}")
+        with executor_end:
+            try:
+                given = [executor_end.fileno(), *self.outputs.descriptors()]
+                if ahead:
+                    self._link.order(order, given)
+                else:
+                    self.pid = self._link.spawn(order, given)
+            except ZygoteError:
+                self.close()
+                temp_folder.remove_temp_folder(self.temp)
+                raise
+        return own_end
 
     def await_start(self) -> bool:
         """Wait for an executor that was started ahead. Returns whether it is fit for use: it lives, and has not failed.
@@ -236,7 +242,7 @@ class ExecutorHandle:
         """
         self.pid = self._link.spawned(self.name)
         self._check_exit()
-        # It says nothing before it is asked, so there is an error to read, or the end of the stream.
+        # An executor is silent until it is asked, so there is an error to read, or the end of the stream.
         return self.exit_status is None and not select.select([self._channel], [], [], 0)[0]
 
     def _await_ready(self) -> None:
@@ -263,19 +269,19 @@ class ExecutorHandle:
         ):  # `receive` sees the exit of a dead executor, and the deadline of a stuck one
             self._channel.send(message)
 
-    def receive(self, deadline: float, *, heed_stop: bool = True) -> Message | NoMessage:
+    def receive(self, deadline: float, *, obey_stop: bool = True) -> Message | NoMessage:
         """Return the next message, or why none came by `deadline` (of `core.clock.monotonic`). Raises ZygoteError.
 
-        With `heed_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
+        With `obey_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
         """
-        stop = self._link.stop.heard() if heed_stop else None
+        stop = self._link.stop.heard() if obey_stop else None
         over = False
         while True:
             if stop is not None:
                 self.outputs.phases.hold()
             try:
                 if self.exit_status is None:
-                    self._check_exit()  # it may have come together with an answer of the zygote, and so be read already
+                    self._check_exit()  # its exit may have arrived together with an answer of the zygote
                 if (message := self._channel.pop()) is not None:
                     self._sent_message = True
                     if message["op"] != "harness_error":
@@ -298,9 +304,9 @@ class ExecutorHandle:
                     elif descriptor == self._link.channel.fileno():
                         self._link.pump()
                         self._check_exit()
-                    else:  # also without `heed_stop`: this empties the pipe, so that the next poll waits
+                    else:  # also without `obey_stop`: this empties the pipe, so that the next poll waits
                         heard = self._link.stop.heard()
-                        stop = heard if heed_stop else None
+                        stop = heard if obey_stop else None
             except ProtocolError as error:
                 self.garbled = str(error)
                 return NoMessage.GARBLED
@@ -308,7 +314,7 @@ class ExecutorHandle:
     def wait_exit(self, deadline: float) -> bool:
         """Wait for the exit; messages that arrive meanwhile are dropped. Raises ZygoteError."""
         while self.exit_status is None:
-            happened = self.receive(deadline, heed_stop=False)
+            happened = self.receive(deadline, obey_stop=False)
             if happened is NoMessage.DEADLINE:
                 return False
         return True
@@ -337,7 +343,7 @@ class ExecutorHandle:
         self._channel.close()
 
     def new_facts(self) -> list[bytes]:
-        """Returns the lines of facts about the current or last case."""
+        """Return the lines of facts about the current or last case."""
         return self.outputs.facts.lines(self._facts_start)
 
     def pass_facts(self, lines: list[bytes]) -> None:
@@ -385,5 +391,5 @@ class ExecutorHandle:
 
 
 def device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Returns the variables of an executor's environment that select its devices."""
+    """Return the variables of an executor's environment that select its devices."""
     return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}

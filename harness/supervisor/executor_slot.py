@@ -115,7 +115,7 @@ class ExecutorSlot:
         """End the executor that `prepare` has started, unless it is in use."""
         if self._spare is None:
             return
-        with contextlib.suppress(ZygoteError):  # whoever uses the zygote next is told
+        with contextlib.suppress(ZygoteError):  # the next user of the zygote gets the error
             if self._spare.await_start():
                 self._spare.kill(at_once=True)
         self._put_spare_away()
@@ -141,7 +141,7 @@ class ExecutorSlot:
         return handle
 
     def _start(self, link: ZygoteClient, binding: Binding, *, ahead: bool = False) -> ExecutorHandle:
-        """Raises ZygoteError, StoppedError, WriteError."""
+        """Raise ZygoteError, StoppedError, WriteError."""
         self._count += 1
         name = f"{self._worker}-e{self._count}"
         outputs = self._outputs.pop() if self._outputs else Outputs()
@@ -154,7 +154,7 @@ class ExecutorSlot:
             raise
 
     def _adopt(self, binding: Binding) -> ExecutorHandle | None:
-        """Returns the executor that `prepare` has started, if it is fit for use and has this binding.
+        """Return the executor that `prepare` has started, if it is fit for use and has this binding.
 
         Raises ZygoteError.
         """
@@ -219,7 +219,7 @@ class ExecutorSlot:
         temp_folder.remove_temp_folder(handle.temp)
 
     def release(self) -> None:
-        """Release the devices for other workers, unless an executor of ours runs."""
+        """Release the devices for other workers, unless an executor of this worker runs."""
         if self.current is None:
             self._leases.give_back()
 

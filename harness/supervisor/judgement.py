@@ -41,7 +41,7 @@ class Evidence:
     `harness_error`: an exception of the harness's own code in the executor.
     `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
     `stopped`: why the run was stopped; the supervisor then waited no longer.
-    `session`: what the case has told its session: reasons to fail or to stop, by the attribute of the session.
+    `session`: what the case has set on its session: reasons to fail or to stop, by the attribute of the session.
     """
 
     phases: Sequence[Phase] = ()
@@ -70,7 +70,7 @@ class Evidence:
 
     @property
     def is_plain_pass(self) -> bool:
-        """Whether all phases have passed, and nothing else is known of the attempt. So it is with most."""
+        """Whether all phases have passed, and there is nothing else to report. This is the common case."""
         ended_well = self.exit_status is None or (self.exit_status == 0 and self.leaving)
         broken = self.problems or self.poison or self.interruption or self.hook_error is not None
         cut = self.late or self.stopped or self.garbled or self.unknown or self.unkillable
@@ -94,7 +94,7 @@ class Judgement:
 
 
 def phase_of(report: pytest.TestReport) -> Phase:
-    """Returns the parts of one pytest report that a verdict needs."""
+    """Return the parts of one pytest report that a verdict needs."""
     if (
         report.passed
         and type(report) is pytest.TestReport
@@ -113,7 +113,7 @@ def phase_of(report: pytest.TestReport) -> Phase:
 
 
 def judge(seen: Evidence) -> Judgement:
-    """Returns the outcome of one attempt.
+    """Return the outcome of one attempt.
 
     Order of priority: first a fault of the harness, because all other evidence is then unreliable; then what ended the
     process while the case ran; then the worst of the case's own reports and of the problems found after it.
@@ -166,7 +166,7 @@ def _aborted(seen: Evidence, where: str) -> Judgement:
 
 
 def _reported(seen: Evidence) -> Judgement:
-    """Returns the outcome that the case's own reports give."""
+    """Return the outcome that the case's own reports give."""
     by_phase: dict[str, list[Phase]] = {}
     for phase in seen.phases:
         by_phase.setdefault(phase.when, []).append(phase)
@@ -193,7 +193,7 @@ def _reported(seen: Evidence) -> Judgement:
 
 
 def _found_after(seen: Evidence) -> list[Judgement]:
-    """Returns the problems found after the case: in its process, on its device, and at the end of the process."""
+    """Return the problems found after the case: in its process, on its device, and at the end of the process."""
     found = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
     if seen.interruption:
         when = _current_phase(seen)
@@ -216,7 +216,7 @@ def _found_after(seen: Evidence) -> list[Judgement]:
 
 
 def _damage(exit_status: int | None, when: str) -> Judgement | None:
-    """Returns the judgement where the executor has ended itself, since a case had damaged its process."""
+    """Return the judgement where the executor has ended itself, since a case had damaged its process."""
     if exit_status == EXIT_CHANNEL_GONE:
         return Judgement(Outcome.CONTAMINATED, f"closed or replaced a descriptor of the harness ({when})")
     if exit_status == EXIT_NO_MEMORY:
@@ -229,7 +229,7 @@ def _timer_fired(seen: Evidence) -> bool:
 
 
 def _current_phase(seen: Evidence) -> str:
-    """Returns the phase that was running when the reports stopped."""
+    """Return the phase that was running when the reports stopped."""
     reported = {phase.when for phase in seen.phases if not phase.subtest}
     if "teardown" in reported:
         return "teardown"

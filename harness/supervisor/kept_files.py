@@ -24,12 +24,12 @@ _SHOWN = 300
 
 
 def list_of_left_out(target: Path) -> Path:
-    """Returns the path of the list of files that were not kept in `target`."""
+    """Return the path of the list of files that were not kept in `target`."""
     return target.with_name(f"{target.name}.left-out.txt")
 
 
 def note(target: Path) -> str:
-    """Returns one line with the place of the kept files."""
+    """Return one line with the place of the kept files."""
     more = list_of_left_out(target)
     return f"temporary files are kept in {target}" + (f", except for those named in {more}" if more.exists() else "")
 
@@ -57,7 +57,7 @@ def keep(source: Path, target: Path, most: int) -> int:
 
 def _files(source: Path, leave_out: Callable[[Path, str], object]) -> Iterator[Path]:
     """The paths in `source` that are no folders. `leave_out` is called with each folder that is not looked into."""
-    if source.is_symlink():  # a case has put it there; what it points to is not ours
+    if source.is_symlink():  # made by a case; its target is not the harness's
         leave_out(source, "the folder was replaced by a link")
         return
     waiting = [(source, 0)]  # no recursion: a case may have made thousands of levels

@@ -74,7 +74,7 @@ class LeakConfirmation:
         self._time = search_time
 
     def confirm(self, case: Case, attempt: Attempt) -> Attempt:
-        """Returns the attempt with its final judgement. Raises NoDeviceError.
+        """Return the attempt with its final judgement. Raises NoDeviceError.
 
         Growth of a meter that may have harmless reasons is a leak only if two processes show it, within the time for
         searches.
@@ -147,7 +147,7 @@ def _leaks(attempt: Attempt, repeated: Repeated) -> list[Leak]:
 
 
 def lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Returns a line for each leak but the first, each followed by lines about its origin."""
+    """Return a line for each leak but the first, each followed by lines about its origin."""
     result = []
     for position, leak in enumerate(found):
         if position:

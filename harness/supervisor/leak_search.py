@@ -37,7 +37,7 @@ class Suspicion:
 
 @dataclass(slots=True)
 class Result:
-    """What is known of a suspicion. `failure`: what remains unknown, and why."""
+    """The result of a search. `failure`: what remains unknown, and why."""
 
     found: list[Culprits] = field(default_factory=list)
     tried: int = 0

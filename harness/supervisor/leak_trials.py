@@ -70,7 +70,7 @@ class LeakTrials:
         return "; ".join(reason for reason in (self._spent, self._broken) if reason)
 
     def origins(self, culprits: Culprits) -> Mapping[str, Sequence[str]]:
-        """Returns, by meter, lines about the origin of the leaks; none if it is not found in the time that is left.
+        """Return, by meter, lines about the origin of the leaks; none if it is not found in the time that is left.
 
         Raises NoDeviceError.
         """
@@ -118,7 +118,7 @@ class LeakTrials:
         return rounds
 
     def _rounds(self, handle: ExecutorHandle, members: Sequence[Case], is_open: Open) -> CountedRounds:
-        """Raises ZygoteError, SpentError."""
+        """Raise ZygoteError, SpentError."""
         rounds: list[Sequence[Mapping[str, int]]] = []
         begun = self._clock()
         for number in range(WARMUP_ROUNDS + COUNTED_ROUNDS):
@@ -146,7 +146,7 @@ class LeakTrials:
     def _round(
         self, handle: ExecutorHandle, members: Sequence[Case], number: int, history: Sequence[str] = ()
     ) -> Message | NoMessage:
-        """Raises ZygoteError."""
+        """Raise ZygoteError."""
         following = [*(case.id for case in members[1:]), None]
         entries = [
             {"case": case.id, "seed": case.seed, "limit": case.limit, "next": after}
@@ -171,17 +171,17 @@ def _several(members: Sequence[Case]) -> str:
 
 
 def growth_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
-    """Returns, for example, ``executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
+    """Return, for example, ``executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
     return f"executor {executor} grew by {format_growths(grown)} over {format_count(cases, 'case')}"
 
 
 def describe(culprits: Culprits) -> str:
-    """Returns one line with the cases and what they leak."""
+    """Return one line with the cases and what they leak."""
     return f"{_who(culprits)}: {culprits.leaks[0].text}"
 
 
 def details(culprits: Culprits, origins: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns further lines: the other leaks, and the origin of each."""
+    """Return further lines: the other leaks, and the origin of each."""
     return confirmation.lines(culprits.leaks, origins)
 
 

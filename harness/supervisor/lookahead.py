@@ -1,7 +1,7 @@
 """The cases that an executor runs before pytest asks for them.
 
 Pytest asks for a case once it has the reports of the one before. If the executor waited for that, the two processes
-would work in turns. See "The next cases begin early" in the documentation of the supervisor.
+would work in turns. docs/dev/lookahead.md says when cases may begin early.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Lookahead:
         if self._begun:
             self._abandon(self._begun.popleft(), reason, Outcome.NOT_RUN, final=True)
 
-    def heed_end(self, begun: Begun) -> None:
+    def note_end(self, begun: Begun) -> None:
         """After the end of an attempt: drop the cases of its request that will not begin, and size the next one."""
         burst = begun.burst
         if not burst.over:

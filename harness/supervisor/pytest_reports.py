@@ -21,7 +21,7 @@ _ATTEMPTS_LISTED = 20
 
 
 def shown(history: CaseHistory, reproduce: Callable[[], str]) -> list[pytest.TestReport]:
-    """Returns the reports of a case as a whole. `reproduce` returns the command that runs it again."""
+    """Return the reports of a case as a whole. `reproduce` returns the command that runs it again."""
     attempt, outcome = history.decisive, history.outcome
     own = list(attempt.reports)
     if outcome is Outcome.WAIVED and history.ruling is not None:
@@ -46,7 +46,7 @@ def shown(history: CaseHistory, reproduce: Callable[[], str]) -> list[pytest.Tes
 
 
 def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestReport:
-    """Returns the failing report of a case, in its phase `when`."""
+    """Return the failing report of a case, in its phase `when`."""
     attempt = history.decisive
     reason = message(attempt) if history.ruling is None else history.ruling.text
     text = f"{history.outcome}: {reason}" if reason else str(history.outcome)
@@ -62,7 +62,7 @@ def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestRepor
 
 
 def detail(attempt: Attempt) -> str:
-    """Returns the tracebacks of failed phases and of errors that aborted them, then the stacks of all threads."""
+    """Return the tracebacks of failed phases and of errors that aborted them, then the stacks of all threads."""
     seen = attempt.evidence
     if not seen.stacks and not attempt.outcome.is_red:
         return ""
@@ -73,7 +73,7 @@ def detail(attempt: Attempt) -> str:
 
 
 def where_files_are(attempt: Attempt) -> list[str]:
-    """Returns where the temporary files of a red attempt are, or will be after its executor's end, if any exist."""
+    """Return where the temporary files of a red attempt are, or will be after its executor's end, if any exist."""
     if not attempt.outcome.is_red:
         return []
     made = attempt.kept.is_dir() or kept_files.has_any(attempt.temp, compiler_caches.is_shared_default)
@@ -83,7 +83,7 @@ def where_files_are(attempt: Attempt) -> list[str]:
 def _three_phases(
     case: Case, main: pytest.TestReport, before: Sequence[pytest.TestReport] = ()
 ) -> list[pytest.TestReport]:
-    """Returns `main` with reports of the other phases: plugins expect a setup and a teardown of each case."""
+    """Return `main` with reports of the other phases: plugins expect a setup and a teardown of each case."""
     set_up = [report for report in before if report.when == "setup" and report.passed and main.when != "setup"]
     return [*set_up, main, plain(case.item, "teardown")]
 
@@ -113,7 +113,7 @@ def synthetic(
     duration: float = 0.0,
     sections: Sequence[tuple[str, str]] = (),
 ) -> pytest.TestReport:
-    """Returns a failing report for an outcome that pytest does not have (crashed, timeout, leaked …)."""
+    """Return a failing report for an outcome that pytest does not have (crashed, timeout, leaked …)."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -129,7 +129,7 @@ def synthetic(
 
 
 def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> pytest.TestReport:
-    """Returns the only report, of the setup phase, of a case that was deliberately not run."""
+    """Return the only report, of the setup phase, of a case that was deliberately not run."""
     path, line, _ = item.location
     report = pytest.TestReport(
         nodeid=item.nodeid,
@@ -144,14 +144,14 @@ def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> pytest.TestRep
 
 
 def gated(item: pytest.Item, why: str, objection: Ruling | None) -> pytest.TestReport:
-    """Returns the report of a case with an unmet requirement: a skip, or a failure if the run has an `objection`."""
+    """Return the report of a case with an unmet requirement: a skip, or a failure if the run has an `objection`."""
     if objection is None:
         return skipped(item, outcome=Outcome.GATED, text=f"gated: {why}")
     return synthetic(item, outcome=objection.outcome, text=objection.text, when="setup")
 
 
 def expected(item: pytest.Item, reason: str, duration: float) -> pytest.TestReport:
-    """Returns the report of a case that failed as a waiver expects: for pytest, an expected failure."""
+    """Return the report of a case that failed as a waiver expects: for pytest, an expected failure."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -166,7 +166,7 @@ def expected(item: pytest.Item, reason: str, duration: float) -> pytest.TestRepo
 
 
 def plain(item: pytest.Item, when: str) -> pytest.TestReport:
-    """Returns a passed report with no duration, for a phase that the executor did not report."""
+    """Return a passed report with no duration, for a phase that the executor did not report."""
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -178,7 +178,7 @@ def plain(item: pytest.Item, when: str) -> pytest.TestReport:
 
 
 def lost_dependency(item: pytest.Item, attempt: Attempt) -> list[RecordedWarning]:
-    """Returns a warning about a test of pytest-dependency that was skipped in a process that is not its worker's first.
+    """Return a warning about a test of pytest-dependency that was skipped in a process that is not its worker's first.
 
     That plugin keeps the results of the tests that others depend on in their process.
     """
@@ -214,5 +214,5 @@ def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
 
 
 def log_text(shown: Sequence[pytest.TestReport]) -> str:
-    """Returns what the phases logged."""
+    """Return what the phases logged."""
     return "\n".join(text for report in shown for name, text in report.sections if name.startswith("Captured log"))

@@ -1,4 +1,4 @@
-"""What a case recorded with pytest's ``record_property``, as texts for the journal."""
+"""Properties that a case recorded with pytest's ``record_property``, as texts for the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_OF_NAME, MOST_OF_VALUE = 200, 2000
 
 
 def texts(reports: Sequence[pytest.TestReport]) -> list[tuple[str, str]]:
-    """Returns names and values in the order in which they were recorded.
+    """Return names and values in the order in which they were recorded.
 
     Each report has those of the phases before it, so the last one that has any has all.
     """

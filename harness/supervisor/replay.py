@@ -13,7 +13,7 @@ _NOTE = "replayed: the case had this verdict before the run was resumed"
 
 
 def shown(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
-    """Returns the reports of the verdict, marked as replayed."""
+    """Return the reports of the verdict, marked as replayed."""
     made = _reports(item, finished)
     for report in made:
         report.duration = finished.phases.get(report.when or "", report.duration)

@@ -162,9 +162,9 @@ class Supervisor:
         if interruption.startswith("raised Exit"):
             history.case.item.session.shouldstop = interruption
 
-    def _tell_session(self, told: Mapping[str, str]) -> None:
-        """Tell pytest's session what code in an executor told its copy: why to fail, or to stop."""
-        for name, reason in told.items() if self._session is not None else ():
+    def _tell_session(self, attributes: Mapping[str, str]) -> None:
+        """Set on pytest's session what code in an executor set on its copy: why to fail, or to stop."""
+        for name, reason in attributes.items() if self._session is not None else ():
             setattr(self._session, name, reason)
 
     @property
@@ -195,7 +195,7 @@ class Supervisor:
                 self._attempts.dispose(handle, str(error))
                 return
             self._attempts.dispose(handle, "retired")
-        if handle.lost:  # it did not end in time since its zygote could not tell
+        if handle.lost:  # its zygote could not report the end in time
             self._add_unknown_end(handle, handle.lost)
             return
         if handle.harness_error is not None:
@@ -320,7 +320,7 @@ class Supervisor:
         """Whether ``--retries`` applies to this attempt: it is red, and no waiver expects that."""
         if not attempt.outcome.is_red or attempt.outcome is Outcome.UNEXPECTED_PASS:
             return False
-        ruling = rules.on_verdict(self._policy, attempt.outcome, [result(attempt)], history.case.waivers)
+        ruling = rules.rule_on_verdict(self._policy, attempt.outcome, [result(attempt)], history.case.waivers)
         return ruling is None or ruling.outcome.is_red
 
     def _run_alone(self, history: CaseHistory) -> Attempt:
@@ -358,8 +358,8 @@ class Supervisor:
         loops = self._policy.verify
         if loops and not history.earlier:
             attempts = [result(attempt) for attempt in history.attempts]
-            return rules.on_verification(attempts[:loops], attempts[loops:], history.case.limit)
-        return rules.on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
+            return rules.rule_on_verification(attempts[:loops], attempts[loops:], history.case.limit)
+        return rules.rule_on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
 
     # What investigations of an executor need: `CaseRunner`
 

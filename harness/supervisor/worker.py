@@ -15,10 +15,8 @@ from typing import Any
 
 import pytest
 
-from harness.backends import cuda
-from harness.collection import description
 from harness.collection.cases import CASE_ID, is_case
-from harness.collection.description import CollectionDescription, DescriptionError
+from harness.collection.description import CollectionDescription
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_time_limit
 from harness.core import linux
@@ -32,7 +30,7 @@ from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, Current
 from harness.gating.policy import Policy
 from harness.journal import lines
-from harness.journal.journal import Journal, JournalWriteError, digest
+from harness.journal.journal import Journal, JournalWriteError, digest_of_ids
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
@@ -50,23 +48,11 @@ from harness.supervisor.executor_handle import Binding
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.inline import InlineCase
 from harness.supervisor.supervisor import Supervisor
-from harness.zygote.client import (
-    ANSWER_LIMIT,
-    START_LIMIT,
-    NoZygoteError,
-    ZygoteClient,
-    ZygoteError,
-    ZygoteProcess,
-    ZygoteUnfitError,
-    description_file,
-    early_end_text,
-    read_log_tail,
-)
-from harness.zygote.spec import ZygoteSpec, executor_environment
+from harness.supervisor.zygote_links import ZygoteLinks
+from harness.zygote.client import ZygoteError
+from harness.zygote.spec import executor_environment
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
-#: How many zygotes may die before they are ready. After that, the worker gives up.
-_STARTS = 5
 #: An attempt may take this many case time limits: it may run once more, and a suspected leak runs twice seven times.
 _ATTEMPT_FACTOR = 20
 #: Errors of a process that has no descriptor, process or memory left.
@@ -131,10 +117,6 @@ class Worker:
             self._resumption,
             slots=slots_per_device(context.slots, workers, inventory),
         )
-        self._own: list[ZygoteProcess] = []
-        self._was_linked = False
-        #: The hash of the list that the run's zygote has collected, once this worker has it from there.
-        self._list = ""
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
         #: What the controller hands out; None in a session without xdist, which goes by its list.
@@ -142,74 +124,72 @@ class Worker:
         #: Whether the run has cases that take several devices, once that is known.
         self._has_wide: bool | None = None
         self._order = RunOrder(is_case, self._handed_out)
+        self._zygotes: ZygoteLinks | None = None
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
-            self._stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, name)
-            self._slot = ExecutorSlot(
-                worker=name,
-                temp=Path(context.temp_dir),
-                files=Path(context.run_dir) / kept_files.FOLDER,
-                record=self._record,
-                stop=self._stop,
-                leases=self._device_leases(),
-                connect=self._connect,
-                after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
-                await_release=self._pool.await_release,
-                numbered=self._resumption.executors.get(name, 0),
-            )
-            self._supervisor = Supervisor(
-                context,
-                self.policy,
-                self._preparation,
-                worker=name,
-                record=self._record,
-                late=late,
-                slot=self._slot,
-                pool=self._pool,
-                bind=self._bind,
-            )
-        elif self._pool.device.backend.accelerator or context.device == CPU.kind:
-            os.environ.update(masks_for([self._pool.device]))
-            if self._pool.device.backend.injectable:
-                os.environ[self._pool.device.backend.faults_variable] = faults.join_injections(context.inject)
-            if context.variables:
-                self._prepare_process(context.variables)
+            self._start_isolation(late)
+        elif self._pool.device.backend.accelerator or context.device == self._pool.device.kind:
+            self._offer_devices_here()
+
+    def _start_isolation(self, late: Callable[[pytest.TestReport], None]) -> None:
+        """Set up what takes cases to executors."""
+        context = self.context
+        self._stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, self.name)
+        self._zygotes = ZygoteLinks(
+            context,
+            self.name,
+            self._stop,
+            record=self._record,
+            on_write_error=self._note_failure,
+            skip_early_exit_handlers=not self._pool.device.backend.hardware,
+        )
+        self._slot = ExecutorSlot(
+            worker=self.name,
+            temp=Path(context.temp_dir),
+            files=Path(context.run_dir) / kept_files.FOLDER,
+            record=self._record,
+            stop=self._stop,
+            leases=self._device_leases(),
+            connect=self._zygotes.connect,
+            after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
+            await_release=self._pool.await_release,
+            numbered=self._resumption.executors.get(self.name, 0),
+        )
+        self._supervisor = Supervisor(
+            context,
+            self.policy,
+            self._preparation,
+            worker=self.name,
+            record=self._record,
+            late=late,
+            slot=self._slot,
+            pool=self._pool,
+            bind=self._bind,
+        )
+
+    def _offer_devices_here(self) -> None:
+        """Set the environment of this process, for cases that run in it. Raises pytest.UsageError."""
+        device = self._pool.device
+        os.environ.update(masks_for([device]))
+        if device.backend.injectable:
+            os.environ[device.backend.faults_variable] = faults.join_injections(self.context.inject)
+        if self.context.variables:
+            self._prepare_process(self.context.variables)
 
     def _prepare_process(self, variables: Mapping[str, str]) -> None:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
             provider.provider_of(self._pool.device.backend).prepare(variables)
-            if cuda.INJECT in variables:
+            if self._pool.device.backend.interposed and self._pool.device.backend.faults_variable in variables:
                 front.inject_into_this_process(self.context.inject)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 
     def description(self) -> CollectionDescription:
-        """What the run's zygote has collected; waits for it. Raises DescriptionError, StoppedError."""
-        assert self._stop is not None
-        assert self.context.zygote is not None
-        file = description_file(self.context.zygote)
-        log = Path(self.context.run_dir) / "zygote.log"
-        if not file.exists():
-            try:
-                ZygoteClient(self.context.zygote, log, self._stop).close()
-                self._was_linked = True
-            except ZygoteUnfitError as error:
-                if not file.exists():
-                    raise DescriptionError(str(error)) from None
-            except ZygoteError as error:
-                if not file.exists():
-                    # The same words, whether it died before this worker asked or after: xdist shows equal errors once.
-                    why = early_end_text(log) if isinstance(error, NoZygoteError) else str(error)
-                    raise _uncollected(why, file, log) from None
-            except WriteError as error:
-                self._note_failure(error)  # no case runs, but the cases are listed
-        found = description.read_description(file)
-        if found.ended:
-            raise _uncollected(found.ended, file, log)
-        self._list = found.hash
-        return found
+        """Return what the run's zygote has collected; wait for it. Raises DescriptionError, StoppedError."""
+        assert self._zygotes is not None
+        return self._zygotes.description()
 
     def collected(self, ids: list[str], selected: list[str], deselected: list[str]) -> None:
         """Record the cases that are to run here, all selected ones of all shards, and the deselected ones.
@@ -223,13 +203,13 @@ class Worker:
                 note_change(Path(self.context.temp_dir), changed)
             if not self._resumption.forced:
                 raise ResumeError(changed)
-        found = digest(ids)
+        found = digest_of_ids(ids)
         with self.context.journal.open("rb") as file:
             first = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
             listed = any(found.encode() in line for line in first)
         shard: dict[str, Any] = {}
         if self.context.shard:
-            shard = {"selection": digest(sorted(selected)), "selected": () if listed else selected}
+            shard = {"selection": digest_of_ids(sorted(selected)), "selected": () if listed else selected}
         line = lines.collected(
             self.name,
             count=len(ids),
@@ -297,7 +277,7 @@ class Worker:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno not in _STARVED:
-                raise  # a mistake of ours: pytest shows its traceback
+                raise  # a bug in the harness: pytest shows its traceback
             self.over = (
                 f"harness: worker {self.name} cannot go on: {error!r}; look at the limits on open files and processes "
                 f"(`ulimit -n`, `ulimit -u`) and at the free memory"
@@ -396,9 +376,8 @@ class Worker:
         self._pool.close()
         if self._handed_out is not None:
             self._handed_out.close()
-        for zygote in self._own:
-            zygote.close()
-        self._own.clear()
+        if self._zygotes is not None:
+            self._zygotes.close()
         if self._stop is not None:
             self._stop.close()
             self._stop = None
@@ -448,64 +427,6 @@ class Worker:
             library=self.context.library,
             snapshots="allocator" in self.context.collect_on_failure,
         )
-
-    def _connect(self) -> ZygoteClient:
-        """The run's zygote, or a zygote of this worker if that one is gone. Raises ZygoteError, StoppedError."""
-        run_dir = Path(self.context.run_dir)
-        if self.context.zygote is not None and not self._own:
-            # A zygote that was ready before has finished collecting, so it answers soon unless it is stopped or hangs.
-            limit = ANSWER_LIMIT if self._was_linked else START_LIMIT
-            link = self._link(self.context.zygote, run_dir / "zygote.log", limit)
-            if link is not None:
-                self._was_linked = True
-                return link
-        log = run_dir / f"zygote-{self.name}.log"
-        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=not self._pool.device.backend.hardware)
-        for _ in range(_STARTS):
-            home = Path(self.context.temp_dir) / f"zygote-{self.name}-{len(self._own) + 1}"
-            self._own.append(ZygoteProcess(spec, folder=Path(self.context.invocation_dir), home=home, log=log))
-            link = self._link(self._own[-1].address, log)
-            if link is not None:
-                return link
-        raise ZygoteError(f"worker {self.name}: {_STARTS} zygotes died before they were ready; see {log}")
-
-    def _link(self, address: str, log: Path, limit: float = START_LIMIT) -> ZygoteClient | None:
-        """A connection. If the zygote is gone: None, and a finding is recorded. Raises ZygoteUnfitError."""
-        assert self._stop is not None
-        try:
-            link = ZygoteClient(address, log, self._stop, limit=limit, on_wait=self._record_wait)
-            self._expect_same_list(address, link)
-            return link
-        except ZygoteUnfitError:
-            raise
-        except ZygoteError as error:
-            self._record(lines.finding("zygote", str(error)))
-            return None
-
-    def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
-        """Raise ZygoteUnfitError if the zygote at `address` has collected other cases than those of this worker."""
-        try:
-            if not self._list or description.read_collection_hash(description_file(address)) == self._list:
-                return
-        except DescriptionError as error:
-            link.close()
-            raise ZygoteUnfitError(str(error)) from None
-        link.close()
-        raise ZygoteUnfitError(
-            "a zygote that was started again found other cases, or another order, than the first zygote of the run; "
-            "check that what is collected does not depend on the time, on chance or on files that change"
-        )
-
-    def _record_wait(self, message: str) -> None:
-        self._record(lines.wait(self.name, message))
-
-
-def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
-    """The error of a zygote that has not come to the end of its collection."""
-    at = description.last_collecting_file(file)
-    text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
-    ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{read_log_tail(log)}"
-    return DescriptionError(text + ending)
 
 
 def _own_limit(item: pytest.Item) -> float | None:

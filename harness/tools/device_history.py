@@ -69,7 +69,7 @@ class History:
         }
 
 
-def history(runs: Iterable[JournalContents]) -> History:
+def device_history(runs: Iterable[JournalContents]) -> History:
     """The devices of these runs. One that is no GPU has the same UUID everywhere, so its host is part of its name."""
     found: dict[str, DeviceRecord] = {}
     others: Counter[str] = Counter()

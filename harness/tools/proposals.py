@@ -91,7 +91,7 @@ def read_machine(run_dir: Path) -> Machine | None:
         raise ProposalError(f"{str(path)!r} is no environment.json of a run: {where}: {first['msg']}") from None
 
 
-def propose(contents: JournalContents, machine: Machine | None, today: date) -> Proposals:
+def propose_waivers(contents: JournalContents, machine: Machine | None, today: date) -> Proposals:
     """An entry for each red case without a waiver, and remarks on the other red cases.
 
     Parametrised variants of one test with the same outcome and message become one pattern, if the pattern matches no
@@ -111,16 +111,16 @@ def propose(contents: JournalContents, machine: Machine | None, today: date) -> 
                 remarks.append(f"not proposed, because its pattern also matches other cases: {verdicts[0].case}")
                 continue
             devices = {uuid for verdict in verdicts for finish in verdict.finishes for uuid in finish.devices}
-            reason = _plain(single_line(message, _REASON_LIMIT)) or " or ".join(expect)
+            reason = _one_printable_line(single_line(message, _REASON_LIMIT)) or " or ".join(expect)
             cases = tuple(verdict.case for verdict in verdicts)
             entries.append(Proposal(pattern, _when(devices, machine), expect, reason, today + LIFE, cases))
     return Proposals(tuple(entries), (*remarks, *_remarks(ledger)))
 
 
-def as_yaml(proposals: Proposals, title: str) -> str:
+def proposals_yaml(proposals: Proposals, title: str) -> str:
     """A waiver file with empty links and owners. `title` names the source of the proposals."""
     lines = [
-        f"# {_plain(title)}",
+        f"# {_one_printable_line(title)}",
         "# Each entry accepts a known failure under the conditions in 'when'. Check each entry: is the failure",
         "# acceptable? Remove conditions that do not matter. Fill in link (the issue) and owner.",
         "waivers:" if proposals.entries else "waivers: []",
@@ -138,7 +138,7 @@ def as_yaml(proposals: Proposals, title: str) -> str:
             "    owner: ''  # the person or team responsible",
             f"    expires: {entry.expires}",
         ]
-    return "\n".join([*lines, *(f"# {_plain(remark)}" for remark in proposals.remarks), ""])
+    return "\n".join([*lines, *(f"# {_one_printable_line(remark)}" for remark in proposals.remarks), ""])
 
 
 class _Ids:
@@ -154,7 +154,7 @@ class _Ids:
         """The ids that match `pattern`, which was made from cases of `function`."""
         # Comparing all ids takes minutes for 10,000 red cases. Only a wildcard in the name can match another function.
         among = self._by_function[function] if patterns.literal_prefix(_pattern(function)) == function else self._ids
-        return {case for case in among if patterns.matches(pattern, case)}
+        return {case for case in among if patterns.matches_pattern(pattern, case)}
 
 
 def _patterns(function: str, group: Sequence[Verdict], ids: _Ids) -> Iterator[tuple[str | None, Sequence[Verdict]]]:
@@ -253,7 +253,7 @@ def _pattern(text: str) -> str:
     return f"{'?' * begin}{inner}{'?' * (len(plain) - begin - len(inner))}"
 
 
-def _plain(text: str) -> str:
+def _one_printable_line(text: str) -> str:
     """The text on one line. Unprintable characters, and those that YAML does not allow, become visible escapes."""
     words = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in words)

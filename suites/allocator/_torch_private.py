@@ -19,8 +19,10 @@ from .pools import spared
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
-    """Register an observer, permanently. Its arguments: device, bytes requested, bytes allowed to torch, and bytes
-    free."""
+    """Register an observer, permanently.
+
+    Its arguments: device, bytes requested, bytes allowed to torch, and bytes free.
+    """
     reach("torch._C._cuda_attach_out_of_memory_observer")(observer)
 
 

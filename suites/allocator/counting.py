@@ -14,8 +14,10 @@ SOURCE = Path(__file__).with_name("counting.cpp")
 
 
 def build(folder: Path) -> Path:
-    """Compile the library into a folder, which takes a second or two. Raises CalledProcessError with the compiler's
-    output."""
+    """Compile the library into a folder, which takes a second or two.
+
+    Raises CalledProcessError with the compiler's output.
+    """
     library = folder / "counting.so"
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     subprocess.run(

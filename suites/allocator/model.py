@@ -214,8 +214,10 @@ class Model:
             self._free(segment, piece)
 
     def noticed(self, still_held: int, *, use_is_done: bool) -> None:
-        """Record how many blocks the allocator holds for other streams after a step. The use is queried after that
-        count."""
+        """Record how many blocks the allocator holds for other streams after a step.
+
+        The use is queried after that count.
+        """
         if self.held is None or still_held:
             return
         if not use_is_done:

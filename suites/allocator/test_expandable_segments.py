@@ -13,8 +13,10 @@ CONF = "expandable_segments:True"
 
 
 def test_expandable_segments_grow_in_place(device: torch.device) -> None:
-    """Growing requests, each freed before the next, are served by one segment that expands in place; without it by
-    several."""
+    """Growing requests, each freed before the next, are served by one segment that expands in place.
+
+    Without the setting, each needs a segment of its own.
+    """
     script = """
 places = set()
 for size in range(20, 200, 20):

@@ -71,8 +71,10 @@ def test_set_per_process_memory_fraction_refuses_more_than_the_fraction(device: 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
 def test_set_per_process_memory_fraction_counts_cached_memory(device: torch.device, whole: int) -> None:
-    """Cached memory counts towards the fraction: reserved bytes never exceed it, and cached blocks are released to make
-    room."""
+    """Cached memory counts towards the fraction.
+
+    Reserved bytes never exceed it, and cached blocks are released to make room.
+    """
     limit(device, whole, 100 * MIB)
     allowed = torch.cuda.memory_reserved(device) + 100 * MIB
     for size in (30, 50, 70, 90):

@@ -44,8 +44,10 @@ def test_outofmemoryerror_message_names_size_device_total_and_free(device: torch
 
 @pytest.mark.parametrize("size", [1, 1000, MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
 def test_outofmemoryerror_for_sizes_that_would_overflow_when_rounded(device: torch.device, size: int) -> None:
-    """Sizes near the maximum do not overflow when rounded up: they raise OutOfMemoryError instead of returning a small
-    block."""
+    """Sizes near the maximum do not overflow when rounded up.
+
+    They raise OutOfMemoryError instead of returning a small block.
+    """
     before = torch.accelerator.memory_allocated(device)
     kept = torch.full((1000,), 7, device=device)
 
@@ -59,8 +61,10 @@ def test_outofmemoryerror_for_sizes_that_would_overflow_when_rounded(device: tor
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory_retry")
 def test_cached_blocks_are_released_before_outofmemoryerror(device: torch.device) -> None:
-    """A request that fits only without the cached memory succeeds: the allocator releases the cache and counts one
-    retry."""
+    """A request that fits only without the cached memory succeeds.
+
+    The allocator releases the cache and counts one retry.
+    """
     with short_of_memory(device):
         pieces = [block(device, LEFT // 4) for _ in range(3)]
         before = retries(device)

@@ -39,8 +39,10 @@ def blocks(number: int = 8) -> list[torch.Tensor]:
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use")
 @pytest.mark.parametrize("times", [1, 3])
 def test_pinned_block_unused_in_its_capture_does_no_harm(device: torch.device, times: int) -> None:
-    """Pinned memory may be allocated and dropped in a capture that does not use it; the graph and later requests
-    work."""
+    """Pinned memory may be allocated and dropped in a capture that does not use it.
+
+    The graph and later requests work.
+    """
     x = torch.zeros(100, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):

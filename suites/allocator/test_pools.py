@@ -226,8 +226,10 @@ def test_mempool_request_releases_cached_memory_of_the_pool(device: torch.device
 
 @pytest.mark.parametrize("last_resort", [False, True], ids=["own_use_only", "last_resort"])
 def test_mempool_use_on_oom_serves_requests_outside(device: torch.device, last_resort: bool) -> None:
-    """With `use_on_oom`, a request outside the pool can use the pool's cached memory; without it, the request
-    raises."""
+    """With `use_on_oom`, a request outside the pool can use the pool's cached memory.
+
+    Without it, the request raises.
+    """
     pool = Pool(use_on_oom=last_resort)
     with short_of_memory(device):
         with use(pool):
@@ -247,8 +249,10 @@ def test_mempool_use_on_oom_serves_requests_outside(device: torch.device, last_r
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_deleted_mempool_not_used_on_oom")
 def test_mempool_use_on_oom_ends_with_the_pool(device: torch.device) -> None:
-    """A deleted pool does not serve other requests, even while one of its tensors lives: a request that does not fit
-    raises."""
+    """A deleted pool does not serve other requests, even while one of its tensors lives.
+
+    A request that does not fit raises.
+    """
     pool = Pool(use_on_oom=True)
     with short_of_memory(device):
         with use(pool):

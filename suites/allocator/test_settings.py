@@ -104,7 +104,7 @@ def test_set_allocator_settings_refuses_a_setting_without_a_value() -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.xfail(
-    reason="torch 2.11 to 2.15 report `INTERNAL ASSERT FAILED`, which asks for a bug report, or of `stoull`, and name"
+    reason="torch 2.11 to 2.15 report `INTERNAL ASSERT FAILED`, which asks for a bug report, or `stoull`, and name"
     " no setting (ConfigTokenizer in c10/core/AllocatorConfig.h, https://github.com/pytorch/pytorch)",
 )
 def test_set_allocator_settings_names_a_setting_without_a_value() -> None:

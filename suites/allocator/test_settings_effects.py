@@ -56,8 +56,10 @@ tell([y.data_ptr() == address, counter("segment") == before])
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "size"), [("", 20), ("large_segment_size_mb:40", 40)], ids=["default", "larger"])
 def test_large_segment_size_mb_sets_the_size_of_segments(device: torch.device, conf: str, size: int) -> None:
-    """For requests above 1 MiB and below 10 MiB, a segment has 20 MiB, or `large_segment_size_mb`; for others it does
-    not."""
+    """For requests above 1 MiB and below 10 MiB, a segment has 20 MiB, or `large_segment_size_mb`.
+
+    For others it does not.
+    """
     script = """
 grown = []
 for size in (MIB, MIB + 1, 2 * MIB, 10 * MIB - 512, 10 * MIB):

@@ -27,8 +27,10 @@ def allocated(*devices: torch.device) -> list[int]:
 
 
 def test_memory_stats_of_each_device_are_separate(device: torch.device, other: torch.device) -> None:
-    """A tensor counts on its own device only: all statistics of the other stay the same, whichever device is
-    current."""
+    """A tensor counts on its own device only.
+
+    All statistics of the other stay the same, whichever device is current.
+    """
     for current, (taking, idle) in product(range(2), ((device, other), (other, device))):
         before = torch.accelerator.memory_stats(idle)
         start = torch.accelerator.memory_allocated(taking)

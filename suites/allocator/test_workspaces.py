@@ -74,8 +74,10 @@ def test_cublas_workspace_config_sets_the_size_of_a_workspace(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_matmul_memory_use")
 def test_matmul_of_expanded_matrices_needs_no_copies(device: torch.device) -> None:
-    """`matmul` with an expanded matrix needs no more memory than equivalent operations: the matrix is not copied per
-    batch."""
+    """`matmul` with an expanded matrix needs no more memory than equivalent operations.
+
+    The matrix is not copied per batch.
+    """
     a = torch.randn(1, 64, 512, device=device)
     b = torch.randn(512, 64, 512, device=device)
     left = a.expand(512, 64, 512)
@@ -121,8 +123,10 @@ def test_cublas_workspace_size_can_be_set(name: str) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_blas_workspace_size_api")
 @pytest.mark.parametrize("backend", ["cublas", "cublaslt"])
 def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None:
-    """The generic interface sets and returns the same size as the backend's own; an unknown backend raises with its
-    name."""
+    """The generic interface sets and returns the same size as the backend's own.
+
+    An unknown backend raises with its name.
+    """
     generic, own = has("blas_workspace_size"), has(f"{backend}_workspace_size")
     before = own()
     try:
@@ -138,8 +142,10 @@ def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None
 @pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_lazy_reallocation")
 def test_cublas_workspace_size_holds_from_the_next_product(device: torch.device) -> None:
-    """Setting a size allocates nothing; the next product replaces the workspace with one of that size and is
-    correct."""
+    """Setting a size allocates nothing.
+
+    The next product replaces the workspace with one of that size and is correct.
+    """
     size = has("cublas_workspace_size")
     before = size()
     x = torch.ones(SIDE, SIDE, device=device)

@@ -1,6 +1,6 @@
-"""The names of torch, undocumented or not in every release, that this suite depends on. Nothing else reaches for one.
+"""The undocumented or release-dependent torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ import torch
 
 from suites.reaching import reach
 
-#: Where torch keeps the operations that autocast treats on purpose, with arguments for each; written for its own tests.
+#: The module with torch's lists of the operations that autocast handles, with arguments for each; written for its own
+#: tests.
 LISTS = "torch.testing._internal.autocast_test_lists"
-#: What that module imports. It is large, freezes `torch.backends` and reads the command line, for two names.
+#: A module that the lists' module imports for two names. It is large, freezes `torch.backends` and parses the command
+#: line.
 COMMON = "torch.testing._internal.common_utils"
 
 
 class _NoTestCase:
-    """In place of the test class that the lists' module derives another one from, which is not used here."""
+    """A placeholder for the base class of a test class in the lists' module that is not used here."""
 
 
 @contextmanager
 def _without_common() -> Iterator[None]:
-    """Let the lists' module be imported without what it imports, unless that is there already."""
+    """Allow importing the lists' module without its large import, unless that is already imported."""
     if COMMON in sys.modules:
         yield
         return
@@ -45,7 +47,7 @@ def _without_common() -> Iterator[None]:
 
 @functools.cache
 def _module() -> ModuleType:
-    """torch's module of lists, under a name of its own, so that nothing finds one that lacks its base class."""
+    """torch's module of lists, under a separate name, so that no other code gets the version with the placeholder."""
     spec = importlib.util.find_spec(LISTS)
     if spec is None or spec.loader is None:
         pytest.skip(f"torch {torch.__version__} has no {LISTS}")
@@ -56,7 +58,7 @@ def _module() -> ModuleType:
 
 
 def onednn_lacks_bf16() -> bool:
-    """Whether oneDNN has no arithmetic for BF16 on this processor (on x86: without AVX-512).
+    """Whether oneDNN has no BF16 arithmetic on this processor (on x86: without AVX-512).
 
     False if torch has no oneDNN, or cannot tell.
     """
@@ -65,7 +67,7 @@ def onednn_lacks_bf16() -> bool:
 
 
 def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, ...]]]:
-    """torch's lists of operations with arguments on the device, by name: those `of` the "cpu" or of an "accelerator".
+    """torch's lists of operations with arguments on the device, by name, for "cpu" or for an "accelerator".
 
     The arguments are drawn from torch's generator.
     """
@@ -77,14 +79,16 @@ def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, .
 
 
 def nn_function(name: str) -> Callable[..., Any]:
-    """A function of `torch._C._nn`, which has the operations behind `torch.nn.functional` as autocast sees them."""
+    """A function of `torch._C._nn`, which has the operations behind `torch.nn.functional` that autocast handles."""
     function: Callable[..., Any] = reach(f"torch._C._nn.{name}")
     return function
 
 
 def counting_casts(tally: list[torch.dtype]) -> Any:
-    """A context in which the target type of every conversion between floating-point types is added to `tally`, those
-    that autocast asks for among them. The mode that operations pass through below autocast is no public name."""
+    """A context that appends the target dtype of every floating-point conversion to `tally`, including autocast's.
+
+    The dispatch mode below autocast is not a public name.
+    """
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
     except ImportError:
@@ -103,8 +107,10 @@ def counting_casts(tally: list[torch.dtype]) -> Any:
 
 
 def growth_tracker(scaler: torch.amp.GradScaler) -> int:
-    """How many steps without infinity the scaler has counted since its scale last changed. Its state dictionary has
-    the same number under a name with an underscore."""
+    """The number of consecutive finite steps since the scaler's scale last changed.
+
+    The scaler's state dictionary has it under a name with an underscore.
+    """
     found: Any = scaler.state_dict().get("_growth_tracker")
     if found is None:
         pytest.skip(f"torch {torch.__version__}: GradScaler.state_dict() has no '_growth_tracker'")

@@ -1,7 +1,7 @@
-"""The operations that autocast treats on purpose, by torch's own lists, as parameters of cases.
+"""The operations that autocast handles, according to torch's own lists, as parameters of cases.
 
-The names are written down here, so that the cases are the same on every machine and release; the arguments come from
-torch's lists when a case runs. `complete` tells what torch lists and this table does not.
+The names are written out here, so that the cases are the same on every machine and release; the arguments come from
+torch's lists when a case runs. `complete` returns what torch lists and this table lacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._torch_private import operator_lists
 
 CPU, ACCELERATOR = "cpu", "accelerator"
 
-#: {(of, list): operations}. One that a list has twice is here twice.
+#: {(of, list): operations}. An operation that a list has twice is here twice.
 TABLE: dict[tuple[str, str], str] = {
     (CPU, "torch_16"): """conv1d conv2d conv3d bmm mm matmul baddbmm addmm _addmm_activation addbmm conv_tbc
         conv_transpose1d conv_transpose2d conv_transpose3d prelu _native_multi_head_attention""",
@@ -55,7 +55,7 @@ TABLE: dict[tuple[str, str], str] = {
 
 @dataclass(frozen=True)
 class Listed:
-    """One entry of a list: its operation, and which of the list's entries for it."""
+    """One entry of a list: its operation, and its index among the list's entries for that operation."""
 
     of: str
     list: str
@@ -68,7 +68,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Call:
-    """What torch lists for an entry: arguments, and the type of the result where the list says it."""
+    """The call that torch lists for an entry: arguments, and the dtype of the result if the list has it."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -76,7 +76,7 @@ class Call:
 
 
 def entries(of: str, *lists: str) -> list[Listed]:
-    """The entries of the named lists, in order."""
+    """The entries of the given lists, in order."""
     found: list[Listed] = []
     for name in lists:
         seen: Counter[str] = Counter()
@@ -87,7 +87,7 @@ def entries(of: str, *lists: str) -> list[Listed]:
 
 
 def complete(of: str, device: torch.device) -> list[tuple[str, str]]:
-    """What torch lists, and how often, and the table does not: (list, operation), once for each entry too many."""
+    """The entries that torch lists and the table lacks, as (list, operation), once per missing entry."""
     listed = Counter((name, entry[0]) for name, all_ in operator_lists(of, device).items() for entry in all_)
     here = Counter(
         (name, operation) for (group, name), text in TABLE.items() if group == of for operation in text.split()
@@ -96,16 +96,16 @@ def complete(of: str, device: torch.device) -> list[tuple[str, str]]:
 
 
 def call(entry: Listed, device: torch.device, dtype: torch.dtype) -> Call:
-    """The call that torch lists for the entry, where it lists 16-bit floating-point arguments with those of `dtype`.
+    """The call that torch lists for the entry, with 16-bit floating-point arguments converted to `dtype`.
 
-    Skips where this release does not list it.
+    Skips the case if this release does not list it.
     """
     listed = [row for row in operator_lists(entry.of, device).get(entry.list, []) if row[0] == entry.operation]
     if entry.nth >= len(listed):
         pytest.skip(f"torch {torch.__version__} does not list {entry}")
     row = listed[entry.nth]
     found = (
-        # Listed with its equation in the place of the arguments, and with matrices that do not fit it.
+        # The list has its equation in place of the arguments, and matrices that do not match it.
         Call(("bkhd,bqhd->bqkh", *(torch.randn(2, 3, 4, 5, device=device) for _ in range(2))), {})
         if entry.operation == "einsum"
         else _read(entry, row)
@@ -114,19 +114,22 @@ def call(entry: Listed, device: torch.device, dtype: torch.dtype) -> Call:
 
 
 def _read(entry: Listed, row: tuple[Any, ...]) -> Call:
-    """A row of torch's lists: operation, arguments, then what depends on the list."""
+    """A row of torch's lists: operation, arguments, then list-specific fields."""
     args, rest = row[1], row[2:]
-    if entry.of == CPU and "promote" in entry.list:  # arguments with bfloat16, then those with float16
+    if entry.of == CPU and "promote" in entry.list:  # the result's dtype for bfloat16 arguments, then for float16
         return Call(args, {}, rest[1] if len(rest) > 1 else None)
     if rest and isinstance(rest[0], dict):
         return Call(args, rest[0])
     if rest and isinstance(rest[0], torch.dtype):
         return Call(args, {}, rest[0])
-    return Call(args, {})  # what is left says where torch's own tests leave it out, or in which module it is
+    return Call(args, {})  # the remaining fields say where torch's own tests skip it, or its module
 
 
 def converted(value: Any, dtype: torch.dtype, only: Iterable[torch.dtype] = ()) -> Any:
-    """A value with the floating-point tensors in it converted, in tuples and lists too; `only` those of these types."""
+    """Convert the floating-point tensors in a value, also in tuples and lists.
+
+    With `only`, convert only tensors of the given dtypes.
+    """
     wanted = tuple(only)
     if isinstance(value, torch.Tensor):
         change = value.is_floating_point() and (not wanted or value.dtype in wanted)
@@ -137,12 +140,12 @@ def converted(value: Any, dtype: torch.dtype, only: Iterable[torch.dtype] = ()) 
 
 
 def lowered(value: Any, dtype: torch.dtype) -> Any:
-    """A value with the 16-bit tensors in it converted to `dtype`."""
+    """A value with its 16-bit tensors converted to `dtype`."""
     return converted(value, dtype, (torch.float16, torch.bfloat16))
 
 
 def dtypes(value: Any) -> set[torch.dtype]:
-    """The types of the tensors in a result."""
+    """The dtypes of the tensors in a result."""
     if isinstance(value, torch.Tensor):
         return {value.dtype}
     if isinstance(value, tuple | list):
@@ -151,7 +154,7 @@ def dtypes(value: Any) -> set[torch.dtype]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two results are the same to the last bit, types and nesting included."""
+    """Whether two results are bitwise equal, including dtypes and nesting."""
     if isinstance(left, torch.Tensor):
         return isinstance(right, torch.Tensor) and left.dtype == right.dtype and torch.equal(left, right)
     if isinstance(left, tuple | list):

@@ -1,4 +1,4 @@
-"""Autocast on the device: which type operations run in."""
+"""Autocast on the device: the dtype in which operations run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def test_autocast_runs_matrix_products_in_the_lower_type(
     device: torch.device, dtype: torch.dtype, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> None:
-    """Contract: under autocast a product of float32 matrices is of the autocast type, and is that of the matrices cast
-    to it; outside it is float32."""
+    """Under autocast, a product of float32 matrices has the autocast dtype and equals that of converted matrices."""
     a, b = (torch.randn(8, 8, device=device) for _ in range(2))
 
     with torch.autocast(device.type, dtype=dtype):
@@ -40,8 +39,8 @@ def test_autocast_runs_matrix_products_in_the_lower_type(
 
 @LOWER
 def test_autocast_runs_mse_loss_in_float32(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a loss of lower-precision inputs is computed in float32 under autocast: it is that of the inputs cast
-    to it, to the last bit."""
+    """Under autocast, the MSE loss of lower-precision inputs is computed in float32, bitwise equal to converted
+    inputs."""
     a, b = (torch.randn(8, 8, device=device, dtype=dtype) for _ in range(2))
 
     with torch.autocast(device.type, dtype=dtype):
@@ -53,7 +52,7 @@ def test_autocast_runs_mse_loss_in_float32(device: torch.device, dtype: torch.dt
 
 @LOWER
 def test_autocast_enabled_false_switches_off_inside_a_region(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a nested block with `enabled=False` computes in the inputs' type; the outer one goes on after it."""
+    """A nested block with `enabled=False` uses the inputs' dtype, and the outer region continues after it."""
     a, b = (torch.randn(8, 8, device=device) for _ in range(2))
 
     with torch.autocast(device.type, dtype=dtype):
@@ -70,8 +69,10 @@ def test_autocast_enabled_false_switches_off_inside_a_region(device: torch.devic
 
 @LOWER
 def test_autocast_backward_gives_gradients_of_the_parameters_type(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: gradients of float32 parameters used under autocast are float32, and near those without it: within a
-    twentieth of the largest, some ten roundings to the eight bits of bfloat16."""
+    """Gradients of float32 parameters under autocast are float32, and close to those without it.
+
+    The tolerance is a twentieth of the largest gradient, about ten roundings to bfloat16's eight bits.
+    """
     layer = torch.nn.Linear(8, 4, device=device)
     x = torch.randn(3, 8, device=device)
 

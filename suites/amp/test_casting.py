@@ -1,6 +1,6 @@
-"""What autocast converts and what it leaves alone: types it does not touch, and the copies of weights it keeps.
+"""What autocast converts and what it does not: dtypes that it ignores, and its cache of converted weights.
 
-How often it converts is counted by a mode below autocast, through which every conversion passes.
+A dispatch mode below autocast counts the conversions.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from .lower import BF16, LOWER
 UNTOUCHED = pytest.mark.parametrize("ignored", [torch.float64, torch.int32], ids=["float64", "int32"])
 
 
-# ---- types that are left alone ----
+# ---- dtypes that are not converted ----
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_ignored_types")
 @LOWER
 @UNTOUCHED
-def test_autocast_leaves_float64_and_whole_numbers_alone(
+def test_autocast_does_not_convert_float64_and_integers(
     device: torch.device, dtype: torch.dtype, ignored: torch.dtype
 ) -> None:
-    """Contract: autocast does not convert float64 and whole numbers, neither for operations of lower precision nor for
-    those of float32: what they give is what they give without autocast, of the same type. The numbers are such that
-    neither the lower type nor float32 can hold them."""
+    """Autocast does not convert float64 and integer tensors, for operations of lower precision or of float32.
+
+    The results equal those without autocast. The values are representable neither in the lower dtype nor in float32.
+    """
     x = torch.tensor([[(1 << 24) + 1, 3], [5, 7]], dtype=ignored, device=device)
     if ignored == torch.float64:
         x = torch.tensor([[1 / 3, 2 / 7], [5 / 11, 13 / 17]], dtype=ignored, device=device)
-    # CUDA has no product of matrices of whole numbers.
+    # CUDA has no integer matrix product.
     calls = {"pow": lambda: x.pow(2.0), "sum": lambda: x.sum(), "cumsum": lambda: x.cumsum(0), "prod": lambda: x.prod()}
     if ignored == torch.float64:
         calls |= {"mm": lambda: x.mm(x), "norm": lambda: x.norm(), "softmax": lambda: x.softmax(0)}
@@ -47,11 +48,10 @@ def test_autocast_leaves_float64_and_whole_numbers_alone(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_ignored_types")
-@pytest.mark.requires(not_={"device": "soft"})  # which finds arguments that do not fit late, as a broken device
+@pytest.mark.requires(not_={"device": "soft"})  # which reports arguments of mismatched dtypes late, as a device failure
 @LOWER
 def test_autocast_product_of_float64_and_lower_type_is_an_error(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: since float64 is left alone, a product of it and a matrix of the autocast type stays the error that it
-    is without autocast."""
+    """A product of a float64 matrix and one of the autocast dtype raises, as it does without autocast."""
     double = torch.ones(2, 2, dtype=torch.float64, device=device)
     half = torch.ones(2, 2, dtype=dtype, device=device)
 
@@ -61,8 +61,7 @@ def test_autocast_product_of_float64_and_lower_type_is_an_error(device: torch.de
 
 @LOWER
 def test_autocast_does_not_convert_out_and_in_place_results(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: `out=` and in-place forms are not autocast (torch.amp, autocast op reference): they give what they
-    give without it, of the type of the tensor that is written to."""
+    """`out=` and in-place variants are not autocast (torch.amp, autocast op reference): results are as without it."""
     a, b = (torch.randn(4, 4, device=device) for _ in range(2))
     into, here = torch.empty(4, 4, device=device), a.clone()
 
@@ -76,8 +75,8 @@ def test_autocast_does_not_convert_out_and_in_place_results(device: torch.device
 
 
 @LOWER
-def test_autocast_keeps_a_dtype_that_is_asked_for(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: where a caller asks for a result's type, autocast does not change it."""
+def test_autocast_keeps_an_explicit_dtype(device: torch.device, dtype: torch.dtype) -> None:
+    """Autocast does not override an explicitly requested result dtype."""
     x = torch.ones(4, device=device, dtype=dtype)
 
     with torch.autocast(device.type, dtype=dtype):
@@ -90,7 +89,7 @@ def test_autocast_keeps_a_dtype_that_is_asked_for(device: torch.device, dtype: t
 
 
 def casts(device: torch.device, dtype: torch.dtype, layer: nn.Module, rounds: int = 3, **options: bool) -> int:
-    """How often something is converted to `dtype` when a layer is called several times in a region of its own."""
+    """The number of conversions to `dtype` when a layer is called several times in a new region."""
     x = torch.ones(2, 4, device=device)
     tally: list[torch.dtype] = []
     with counting_casts(tally), torch.autocast(device.type, dtype=dtype, **options):
@@ -101,8 +100,7 @@ def casts(device: torch.device, dtype: torch.dtype, layer: nn.Module, rounds: in
 
 @LOWER
 def test_autocast_cache_converts_a_weight_once_a_region(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: in a region, parameters are converted once, however often they are used, and data each time; in the
-    next region parameters are converted again."""
+    """In a region, a parameter is converted once and data each time; the next region converts the parameter again."""
     layer = nn.Linear(4, 4, device=device)
 
     assert casts(device, dtype, layer, rounds=1) == 3
@@ -112,7 +110,7 @@ def test_autocast_cache_converts_a_weight_once_a_region(device: torch.device, dt
 
 @LOWER
 def test_autocast_cache_enabled_false_converts_a_weight_each_time(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: with `cache_enabled=False` nothing is kept: parameters too are converted at each use."""
+    """With `cache_enabled=False`, parameters are converted at each use."""
     layer = nn.Linear(4, 4, device=device)
 
     assert casts(device, dtype, layer, cache_enabled=False) == 3 * 3
@@ -121,7 +119,7 @@ def test_autocast_cache_enabled_false_converts_a_weight_each_time(device: torch.
 
 @LOWER
 def test_autocast_cache_keeps_only_leaves_that_require_grad(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: only leaves that require a gradient are kept converted: a frozen layer's weights are not."""
+    """Only leaves that require grad are cached, so a frozen layer's weights are converted each time."""
     layer = nn.Linear(4, 4, device=device).requires_grad_(requires_grad=False)
 
     assert casts(device, dtype, layer) == 3 * 3
@@ -129,8 +127,10 @@ def test_autocast_cache_keeps_only_leaves_that_require_grad(device: torch.device
 
 @LOWER
 def test_clear_autocast_cache_drops_converted_weights(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a converted weight hides a change made in place in the same region, until the cache is cleared; the
-    next region sees the change in any case."""
+    """A cached weight hides an in-place change in the same region until `clear_autocast_cache`.
+
+    The next region always sees the change.
+    """
     weight = torch.ones(2, 2, device=device, requires_grad=True)
     x = torch.ones(1, 2, device=device)
 
@@ -151,8 +151,7 @@ def test_clear_autocast_cache_drops_converted_weights(device: torch.device, dtyp
 
 @LOWER
 def test_autocast_cache_of_an_outer_region_serves_the_inner_one(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: what is kept is dropped when the outermost region ends, not before: an inner region of the same type
-    shares it, and its end does not drop it."""
+    """The cache is cleared when the outermost region ends: an inner region of the same dtype shares it."""
     layer = nn.Linear(4, 4, device=device)
     x = torch.ones(2, 4, device=device)
     tally: list[torch.dtype] = []
@@ -167,11 +166,8 @@ def test_autocast_cache_of_an_outer_region_serves_the_inner_one(device: torch.de
 
 
 @LOWER
-def test_autocast_cache_filled_under_no_grad_does_not_cut_off_gradients(
-    device: torch.device, dtype: torch.dtype
-) -> None:
-    """Contract: a weight first used under `no_grad` and then with gradients, in one region, gets its gradient: that of
-    a region in which it was not used before."""
+def test_autocast_cache_filled_under_no_grad_keeps_gradients(device: torch.device, dtype: torch.dtype) -> None:
+    """A weight first used under `no_grad` and then with grad mode on, in one region, gets its full gradient."""
     layer = nn.Linear(4, 4, device=device)
     x = torch.randn(2, 4, device=device)
 
@@ -193,7 +189,7 @@ def test_autocast_cache_filled_under_no_grad_does_not_cut_off_gradients(
 
 @LOWER
 def test_autocast_cache_under_no_grad_keeps_a_weight_once(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: under `no_grad` too, parameters are converted once a region, so that nothing piles up."""
+    """Under `no_grad` too, parameters are converted once per region."""
     with torch.no_grad():
         assert casts(device, dtype, nn.Linear(4, 4, device=device)) == 2 + 3
 
@@ -203,9 +199,11 @@ def test_autocast_cache_under_no_grad_keeps_a_weight_once(device: torch.device, 
 @pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16", marks=BF16), pytest.param(torch.float16, id="fp16")]
 )
-def test_autocast_cache_under_no_grad_piles_up_no_memory(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: calls of a layer under `no_grad`, in one region, take no more memory after the first; that counts is
-    shown by the first, which takes some, and all of it comes back with the region's end."""
+def test_autocast_cache_under_no_grad_does_not_leak(device: torch.device, dtype: torch.dtype) -> None:
+    """Repeated calls of a layer under `no_grad` in one region allocate no further memory after the first.
+
+    The first call allocates some, as a control, and all of it is freed at the end of the region.
+    """
     layer = nn.Linear(64, 64, device=device)
     x = torch.randn(1, 64, device=device)
     layer(x)

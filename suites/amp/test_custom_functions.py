@@ -1,4 +1,4 @@
-"""`custom_fwd` and `custom_bwd`: autograd functions whose two passes run in one state of autocast."""
+"""`custom_fwd` and `custom_bwd`: autograd functions whose forward and backward run in the same autocast state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .lower import LOWER, other
 
 
 def state(device: torch.device) -> tuple[bool, torch.dtype]:
-    """Whether autocast is on, and with which type."""
+    """Whether autocast is enabled, and its dtype."""
     return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
 
@@ -25,9 +25,11 @@ def matrices(device: torch.device, dtype: torch.dtype = torch.float32) -> tuple[
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_enabled")
 @LOWER
 def test_custom_bwd_runs_in_the_autocast_state_of_custom_fwd(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: with `custom_fwd` and `custom_bwd`, the backward function runs with autocast on and with the type that
-    the forward one saw, though `backward` is called outside, or in a region of another type; a forward call outside
-    has its backward run without autocast, though `backward` is called in a region."""
+    """With `custom_fwd` and `custom_bwd`, the backward runs in the autocast state of its forward.
+
+    This holds when `backward` is called outside, or in a region of another dtype, and for a forward outside with a
+    `backward` call in a region.
+    """
     seen: list[tuple[str, bool, torch.dtype, torch.dtype]] = []
 
     class Product(torch.autograd.Function):
@@ -74,9 +76,10 @@ def test_custom_bwd_runs_in_the_autocast_state_of_custom_fwd(device: torch.devic
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_cast_inputs")
 @LOWER
 def test_custom_fwd_cast_inputs_converts_tensors_in_containers(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: with `cast_inputs` a forward function called in a region gets its floating-point tensors converted, in
-    tuples, lists and dictionaries too, and runs with autocast off, as its backward does. Called
-    outside, it gets what it was given."""
+    """With `cast_inputs`, a forward in a region gets converted floating-point tensors, also in containers.
+
+    Forward and backward then run with autocast off. Outside a region, inputs are unchanged.
+    """
     seen: list[tuple[str, bool, list[torch.dtype]]] = []
 
     class Product(torch.autograd.Function):
@@ -119,9 +122,8 @@ def test_custom_fwd_cast_inputs_converts_tensors_in_containers(device: torch.dev
 
 
 @LOWER
-def test_custom_fwd_cast_inputs_leaves_everything_else_alone(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: `cast_inputs` leaves alone tensors of whole numbers, of float64 and of another kind of device, texts,
-    bytes, NumPy's arrays and numbers."""
+def test_custom_fwd_cast_inputs_does_not_convert_other_inputs(device: torch.device, dtype: torch.dtype) -> None:
+    """`cast_inputs` does not convert integer or float64 tensors, tensors of other device types, or non-tensors."""
     whole = torch.ones(2, dtype=torch.int64, device=device)
     double = torch.ones(2, dtype=torch.float64, device=device)
     elsewhere = torch.ones(2, device="meta")
@@ -144,7 +146,7 @@ def test_custom_fwd_cast_inputs_leaves_everything_else_alone(device: torch.devic
 
 
 def test_custom_fwd_and_custom_bwd_want_device_type_as_text() -> None:
-    """Contract: both say with a ValueError that a device type is a text."""
+    """Both raise ValueError if the device type is not a string."""
     for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd):
         with pytest.raises(ValueError, match="str"):
             decorate(device_type=torch.device("cpu"))  # type: ignore[call-overload]
@@ -153,8 +155,10 @@ def test_custom_fwd_and_custom_bwd_want_device_type_as_text() -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_deprecated_warning")
 @pytest.mark.filterwarnings("ignore:CUDA is not available", "ignore:User provided device_type of 'cuda'")
 def test_custom_fwd_and_custom_bwd_old_names_warn_and_work() -> None:
-    """Contract: `torch.cuda.amp.custom_fwd` and `custom_bwd` warn with a FutureWarning that names the new form, when
-    they decorate, and do what the new ones do: `cast_inputs` switches autocast off in both passes."""
+    """The deprecated `torch.cuda.amp` names warn with a FutureWarning that names the replacement, when they decorate.
+
+    They behave like the new ones: `cast_inputs` disables autocast in forward and backward.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 

@@ -1,8 +1,8 @@
-"""Which type each operation runs in under autocast, by torch's own lists of the operations it treats on purpose.
+"""The dtype in which each operation runs under autocast, according to torch's own lists.
 
-The results are compared to the last bit with those of the same call on arguments converted by hand, outside of
-autocast: nothing but the conversion is autocast's work, so no tolerance is needed. cuDNN is held to deterministic
-algorithms meanwhile, since two of its algorithms may round differently.
+Results are bitwise compared with the same call on explicitly converted arguments outside of autocast: autocast only
+converts, so no tolerance is needed. cuDNN uses deterministic algorithms, because two of its algorithms may round
+differently.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ._torch_private import nn_function
 from .lists import ACCELERATOR, CPU, Call, Listed, call, complete, converted, dtypes, entries, lowered, same
 from .lower import BF16_PRODUCTS, LOWER, LOWER_ON_HOST
 
-#: Old names and ways of calling that torch's lists have.
+#: Deprecated names and signatures in torch's lists.
 OF_OLD_NAMES = pytest.mark.filterwarnings(
     "ignore:torch.chain_matmul is deprecated", "ignore:Using torch.cross without specifying the dim arg"
 )
@@ -25,7 +25,7 @@ OF_OLD_NAMES = pytest.mark.filterwarnings(
 HOST = torch.device("cpu")
 ON_ACCELERATOR = pytest.mark.requires(accelerator=True)
 
-#: What only a GPU has kernels for.
+#: Operations with kernels for GPUs only.
 CUDNN = pytest.mark.requires(device="cuda", cudnn=True, rocm=False)
 FUSED = pytest.mark.requires(device="cuda")
 NEEDS = {
@@ -40,7 +40,7 @@ NEEDS = {
 
 @pytest.fixture
 def steady(device: torch.device) -> Iterator[None]:
-    """cuDNN with deterministic algorithms and no search for the fastest, on a GPU."""
+    """On a GPU, cuDNN with deterministic algorithms and without benchmarking."""
     if device.type != "cuda":
         yield
         return
@@ -49,7 +49,7 @@ def steady(device: torch.device) -> Iterator[None]:
 
 
 def parameters(of: str, *lists: str) -> Any:
-    """The lists' entries as parameters; what needs more than an accelerator says so."""
+    """The lists' entries as parameters, with marks for those that need more than an accelerator."""
     return pytest.mark.parametrize(
         "entry",
         [pytest.param(entry, id=str(entry), marks=NEEDS.get(entry.operation, ())) for entry in entries(of, *lists)],
@@ -57,7 +57,7 @@ def parameters(of: str, *lists: str) -> Any:
 
 
 def forms(entry: Listed) -> dict[str, Callable[..., Any]]:
-    """The ways to call an operation that torch has: as a function, and as a tensor's method."""
+    """The variants of an operation in torch: as a function and as a tensor method."""
     found: dict[str, Callable[..., Any]] = {}
     if entry.list.startswith("nn_") or entry.list == "banned":
         found["function"] = nn_function(entry.operation)
@@ -74,8 +74,10 @@ def forms(entry: Listed) -> dict[str, Callable[..., Any]]:
 def check(
     entry: Listed, listed: Call, device: torch.device, dtype: torch.dtype, runs_in: torch.dtype, gives: torch.dtype
 ) -> None:
-    """Check, in each form, that the call under autocast with `dtype` gives tensors of the type `gives`, which are
-    those of the call on arguments of the type `runs_in` outside of autocast."""
+    """Check that each variant of the call under autocast with `dtype` returns tensors of dtype `gives`.
+
+    They must equal those of the call on arguments of dtype `runs_in` outside of autocast.
+    """
     for form, function in forms(entry).items():
         with torch.autocast(device.type, dtype=dtype):
             inside = function(*listed.args, **listed.kwargs)
@@ -92,8 +94,7 @@ def check(
 @LOWER_ON_HOST
 @parameters(CPU, "torch_16", "nn_16")
 def test_autocast_on_the_cpu_lower_precision(entry: Listed, dtype: torch.dtype) -> None:
-    """Contract: on the CPU, an operation of the lists of lower precision gives the autocast type for float32
-    arguments, and what it gives for arguments of that type, as a function and as a method."""
+    """On the CPU, operations of the lower-precision lists return the autocast dtype for float32 arguments."""
     check(entry, call(entry, HOST, dtype), HOST, dtype, runs_in=dtype, gives=dtype)
 
 
@@ -111,8 +112,7 @@ def test_autocast_on_the_cpu_lower_precision(entry: Listed, dtype: torch.dtype) 
 @LOWER
 @parameters(ACCELERATOR, "torch_fp16", "nn_fp16", "linalg_fp16", "methods_fp16")
 def test_autocast_on_an_accelerator_lower_precision(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
-    """Contract: on an accelerator, an operation of the lists of lower precision gives the autocast type for float32
-    arguments, and what it gives for arguments of that type, as a function and as a method."""
+    """On an accelerator, operations of the lower-precision lists return the autocast dtype for float32 arguments."""
     check(entry, call(entry, device, dtype), device, dtype, runs_in=dtype, gives=dtype)
 
 
@@ -122,8 +122,7 @@ def test_autocast_on_an_accelerator_lower_precision(device: torch.device, entry:
 @LOWER_ON_HOST
 @parameters(CPU, "torch_fp32", "nn_fp32")
 def test_autocast_on_the_cpu_float32(entry: Listed, dtype: torch.dtype) -> None:
-    """Contract: on the CPU, an operation of the lists of float32 gives float32 for arguments of the autocast type, and
-    what it gives for them in float32: it is computed there, not only rounded to it."""
+    """On the CPU, operations of the float32 lists compute and return float32 for arguments of the autocast dtype."""
     check(entry, call(entry, HOST, dtype), HOST, dtype, runs_in=torch.float32, gives=torch.float32)
 
 
@@ -137,19 +136,19 @@ def test_autocast_on_the_cpu_float32(entry: Listed, dtype: torch.dtype) -> None:
 @LOWER
 @parameters(ACCELERATOR, "torch_fp32", "nn_fp32", "methods_fp32")
 def test_autocast_on_an_accelerator_float32(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
-    """Contract: on an accelerator, an operation of the lists of float32 gives float32 for arguments of the autocast
-    type, and what it gives for them in float32: it is computed there, not only rounded to it."""
+    """On an accelerator, operations of the float32 lists compute and return float32 for arguments of the autocast
+    dtype."""
     check(entry, call(entry, device, dtype), device, dtype, runs_in=torch.float32, gives=torch.float32)
 
 
-# ---- the widest type ----
+# ---- the widest dtype ----
 
 
 @LOWER_ON_HOST
 @parameters(CPU, "torch_need_autocast_promote")
 def test_autocast_on_the_cpu_promotes_to_the_widest_type(entry: Listed, dtype: torch.dtype) -> None:
-    """Contract: on the CPU, an operation of the list for promotion runs in float32 where one argument is, and in the
-    autocast type where all are."""
+    """On the CPU, operations of the promotion list run in float32 if one argument is, and else in the autocast
+    dtype."""
     listed = call(entry, HOST, dtype)
 
     check(entry, listed, HOST, dtype, runs_in=torch.float32, gives=torch.float32)
@@ -165,8 +164,8 @@ def test_autocast_on_the_cpu_promotes_to_the_widest_type(entry: Listed, dtype: t
 def test_autocast_on_an_accelerator_promotes_to_the_widest_type(
     device: torch.device, entry: Listed, dtype: torch.dtype
 ) -> None:
-    """Contract: on an accelerator, an operation of the list for promotion runs in float32 where one argument is, and
-    gives the autocast type where all are."""
+    """On an accelerator, operations of the promotion list run in float32 if one argument is, else in the autocast
+    dtype."""
     listed = call(entry, device, dtype)
     check(entry, listed, device, dtype, runs_in=torch.float32, gives=torch.float32)
 
@@ -177,7 +176,7 @@ def test_autocast_on_an_accelerator_promotes_to_the_widest_type(
 
 
 def check_builtin(entry: Listed, device: torch.device, dtype: torch.dtype) -> None:
-    """Check that the call gives the same with and without autocast, of the type that torch lists."""
+    """Check that the call gives the same with and without autocast, with the dtype that torch lists."""
     listed = call(entry, device, dtype)
     for form, function in forms(entry).items():
         with torch.autocast(device.type, dtype=dtype):
@@ -191,7 +190,7 @@ def check_builtin(entry: Listed, device: torch.device, dtype: torch.dtype) -> No
 @LOWER_ON_HOST
 @parameters(CPU, "torch_expect_builtin_promote", "methods_expect_builtin_promote")
 def test_autocast_on_the_cpu_leaves_promotion_to_the_operation(entry: Listed, dtype: torch.dtype) -> None:
-    """Contract: on the CPU, an operation that promotes its arguments itself does the same under autocast."""
+    """On the CPU, an operation that promotes its arguments itself does the same under autocast."""
     check_builtin(entry, HOST, dtype)
 
 
@@ -206,8 +205,10 @@ def test_autocast_on_the_cpu_leaves_promotion_to_the_operation(entry: Listed, dt
 def test_autocast_on_an_accelerator_leaves_promotion_to_the_operation(
     device: torch.device, entry: Listed, dtype: torch.dtype
 ) -> None:
-    """Contract: on an accelerator, an operation that promotes its arguments itself does the same under autocast; where
-    it would refuse mixed arguments, autocast gives it what they promote to."""
+    """On an accelerator, an operation that promotes its arguments itself does the same under autocast.
+
+    If it does not support mixed arguments, autocast converts them to the common dtype.
+    """
     check_builtin(entry, device, dtype)
 
 
@@ -219,8 +220,7 @@ def test_autocast_on_an_accelerator_leaves_promotion_to_the_operation(
 @pytest.mark.usefixtures("steady")
 @parameters(ACCELERATOR, "banned")
 def test_autocast_on_an_accelerator_refuses_banned_operations(device: torch.device, entry: Listed) -> None:
-    """Contract: what is unsafe to autocast raises RuntimeError under it, naming what to use instead, and works once
-    autocast is switched off."""
+    """A banned operation raises RuntimeError under autocast, names a replacement, and works with autocast disabled."""
     listed = call(entry, device, torch.float16)
     (function,) = forms(entry).values()
 
@@ -236,13 +236,13 @@ def test_autocast_on_an_accelerator_refuses_banned_operations(device: torch.devi
 
 @pytest.mark.requires(torch=">=2.11")
 @pytest.mark.parametrize("of", [CPU, ACCELERATOR])
-def test_autocast_lists_of_torch_are_all_cases(of: str) -> None:
-    """Contract: what torch's lists have, this suite has: no operation is left out unseen."""
+def test_autocast_lists_of_torch_are_complete(of: str) -> None:
+    """Every operation in torch's lists is a case of this suite."""
     assert complete(of, torch.device("cpu")) == []
 
 
 def test_autocast_lists_arguments_are_lowered() -> None:
-    """Contract: a call is one of the type that is asked for: 16-bit tensors in it become that type, others stay."""
+    """`lowered` converts a call's 16-bit tensors to the requested dtype, and no others."""
     args = ([torch.ones(1, dtype=torch.float16)], torch.ones(1), torch.ones(1, dtype=torch.int64), 2.0, "sum")
 
     found = lowered(args, torch.bfloat16)

@@ -1,6 +1,6 @@
-"""Where autocast holds: regions in regions, switched off and on again, functions, threads, the backward pass.
+"""The extent of autocast regions: nesting, disabling, functions, threads, the backward pass.
 
-The state is asked of torch, and seen in the type of a matrix product.
+The cases check torch's state and the dtype of a matrix product.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ import torch
 
 from .lower import BF16, LOWER, other
 
-#: Seconds until a thread that the others wait for counts as lost.
+#: Seconds after which a thread that the others wait for counts as lost.
 LOST = 60.0
 
 
 def product(device: torch.device) -> torch.dtype:
-    """The type in which a product of float32 matrices runs here and now."""
+    """The dtype in which a product of float32 matrices currently runs."""
     a = torch.ones(4, 4, device=device)
     return (a @ a).dtype
 
 
 @pytest.fixture(autouse=True)
 def outside(device: torch.device) -> None:
-    """Cases begin where autocast is off."""
+    """Check that autocast is off at the start of the case."""
     assert not torch.is_autocast_enabled(device.type)
 
 
 @LOWER
-def test_is_autocast_enabled_and_dtype_are_the_innermost_regions(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: in a region, torch says that autocast is on and with which type; a region inside has its own type, on
-    or off, and after it the outer one's holds again."""
+def test_is_autocast_enabled_and_dtype_of_nested_regions(device: torch.device, dtype: torch.dtype) -> None:
+    """In a region, torch reports autocast as enabled, with the region's dtype.
+
+    A nested region has its own state and dtype, and the outer one's are restored afterwards.
+    """
     before = torch.get_autocast_dtype(device.type)
     seen: list[tuple[bool, torch.dtype, torch.dtype]] = []
 
@@ -55,7 +57,7 @@ def test_is_autocast_enabled_and_dtype_are_the_innermost_regions(device: torch.d
 
 @BF16
 def test_autocast_region_inside_may_have_another_dtype(device: torch.device) -> None:
-    """Contract: inside a region of one type of lower precision one of the other type holds, and ends."""
+    """Within a region of one lower-precision dtype, a nested region of the other applies until its end."""
     seen: list[torch.dtype] = []
     with torch.autocast(device.type, dtype=torch.float16):
         seen.append(product(device))
@@ -68,7 +70,7 @@ def test_autocast_region_inside_may_have_another_dtype(device: torch.device) -> 
 
 @LOWER
 def test_autocast_object_can_be_entered_again(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: one region object can be entered one time after another."""
+    """A region object can be entered repeatedly."""
     region = torch.autocast(device.type, dtype=dtype)
     seen: list[torch.dtype] = []
     for _ in range(3):
@@ -81,7 +83,7 @@ def test_autocast_object_can_be_entered_again(device: torch.device, dtype: torch
 
 @LOWER
 def test_autocast_region_ends_by_an_exception(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a region that is left by an exception lets it through and restores what was before, at each depth."""
+    """An exception leaves a region and propagates, and the previous state is restored at each depth."""
     with torch.autocast(device.type, dtype=dtype):
         with pytest.raises(KeyError, match="mine"), torch.autocast(device.type, enabled=False):
             raise KeyError("mine")
@@ -91,8 +93,10 @@ def test_autocast_region_ends_by_an_exception(device: torch.device, dtype: torch
 
 @LOWER
 def test_autocast_as_a_decorator(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a function decorated with a region runs in it, at each call, keeps its name, and leaves its caller's
-    state alone, also when it raises."""
+    """A decorated function runs in the region at each call and keeps its name.
+
+    The caller's state is restored, also after an exception.
+    """
 
     @torch.autocast(device.type, dtype=dtype)
     def here(divisor: int) -> tuple[float, torch.dtype]:
@@ -106,10 +110,10 @@ def test_autocast_as_a_decorator(device: torch.device, dtype: torch.dtype) -> No
     assert product(device) == torch.float32
 
 
-#: What was before is kept on the region object, which each call enters. Modes of autograd had the same flaw.
+#: The previous state is stored on the region object, which each call enters. Autograd's modes had the same bug.
 ONE_REGION_TWICE = pytest.mark.xfail(
     raises=AssertionError,
-    reason="a region entered while it holds forgets what was before it, "
+    reason="a region that is re-entered loses the state before it, "
     "as torch.enable_grad did: https://github.com/pytorch/pytorch/issues/44531",
 )
 
@@ -117,11 +121,11 @@ ONE_REGION_TWICE = pytest.mark.xfail(
 @ONE_REGION_TWICE
 @LOWER
 @pytest.mark.parametrize("way", ["decorated", "with"])
-def test_autocast_object_entered_while_it_holds_restores_the_state(
+def test_autocast_object_that_is_reentered_restores_the_state(
     device: torch.device, dtype: torch.dtype, way: str
 ) -> None:
-    """Contract: a region object that is entered again while it holds, by a decorated function that calls itself or by
-    hand, restores what was before when the outermost is left."""
+    """A region object that is re-entered, by recursion of a decorated function or by hand, restores the original
+    state."""
     before = torch.get_autocast_dtype(device.type)
     region = torch.autocast(device.type, dtype=dtype)
 
@@ -142,7 +146,7 @@ def test_autocast_object_entered_while_it_holds_restores_the_state(
 
 
 def test_get_autocast_dtype_is_used_by_a_region_without_a_dtype(device: torch.device) -> None:
-    """Contract: a region without a type has the one that torch gives as the device's, float16 or bfloat16."""
+    """A region without a dtype uses `get_autocast_dtype` of the device, float16 or bfloat16."""
     own = torch.get_autocast_dtype(device.type)
 
     with torch.autocast(device.type):
@@ -154,7 +158,7 @@ def test_get_autocast_dtype_is_used_by_a_region_without_a_dtype(device: torch.de
 
 @pytest.mark.requires(not_={"device": "soft"})
 def test_get_autocast_dtype_is_float16_on_cuda_and_bfloat16_on_cpu(device: torch.device) -> None:
-    """Contract: without more said, autocast goes to float16 on CUDA and to bfloat16 on the CPU (torch.amp)."""
+    """The default autocast dtype is float16 on CUDA and bfloat16 on the CPU (torch.amp)."""
     assert torch.get_autocast_dtype("cuda") == torch.float16
     assert torch.get_autocast_dtype("cpu") == torch.bfloat16
     assert torch.get_autocast_dtype(device.type) == {"cuda": torch.float16, "cpu": torch.bfloat16}[device.type]
@@ -162,7 +166,7 @@ def test_get_autocast_dtype_is_float16_on_cuda_and_bfloat16_on_cpu(device: torch
 
 @pytest.mark.requires(accelerator=True)
 def test_autocast_regions_are_of_one_device_type(device: torch.device) -> None:
-    """Contract: a region for an accelerator is none for the CPU, nor the other way round; both can hold together."""
+    """Regions apply to one device type; a region for an accelerator and one for the CPU can be active together."""
     host = torch.device("cpu")
 
     with torch.autocast(device.type, dtype=torch.float16):
@@ -178,8 +182,8 @@ def test_autocast_regions_are_of_one_device_type(device: torch.device) -> None:
 
 
 @pytest.mark.requires(not_={"device": "cuda"})
-def test_autocast_off_cuda_warns_of_a_dtype_it_does_not_go_to(device: torch.device) -> None:
-    """Contract: off CUDA, a region for a type that is not of lower precision warns, and is no region."""
+def test_autocast_off_cuda_warns_about_an_unsupported_dtype(device: torch.device) -> None:
+    """Except on CUDA, a region with an unsupported dtype warns and has no effect."""
     with pytest.warns(UserWarning, match="not supported"):
         region = torch.autocast(device.type, dtype=torch.float64)
 
@@ -188,7 +192,7 @@ def test_autocast_off_cuda_warns_of_a_dtype_it_does_not_go_to(device: torch.devi
 
 
 def test_autocast_refuses_an_unknown_device_type() -> None:
-    """Contract: what is no name is a ValueError, and a device that has no autocast a RuntimeError."""
+    """A device type that is not a string raises ValueError, and one without autocast raises RuntimeError."""
     with pytest.raises(ValueError, match="str"):
         torch.autocast(torch.device("cpu"))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="meta"):
@@ -199,8 +203,10 @@ def test_autocast_refuses_an_unknown_device_type() -> None:
 
 @LOWER
 def test_autocast_gradients_do_not_depend_on_where_backward_is_called(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: operations of the backward pass run in the types that their forward operations ran in. So gradients
-    are the same whether `backward` is called after the region or in it."""
+    """Backward operations run in the dtypes of their forward operations.
+
+    Gradients are therefore the same whether `backward` is called within or after the region.
+    """
 
     def gradient(*, inside: bool) -> torch.Tensor:
         torch.manual_seed(7)
@@ -227,8 +233,10 @@ def test_autocast_gradients_do_not_depend_on_where_backward_is_called(device: to
 
 @LOWER
 def test_autocast_is_off_in_a_new_thread(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: autocast is a thread's own. One that is started in a region is not in it, and one of its own ends
-    with it, without an effect on the thread that started it."""
+    """Autocast is per thread.
+
+    A new thread starts outside of its parent's region, and its own region does not affect the parent.
+    """
 
     def elsewhere() -> tuple[torch.dtype, torch.dtype]:
         first = product(device)
@@ -248,9 +256,8 @@ def test_autocast_is_off_in_a_new_thread(device: torch.device, dtype: torch.dtyp
 
 
 @LOWER
-def test_autocast_regions_of_threads_are_their_own(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: while one thread is in a region, others beside it are in one of float32 or in none; each sees its own
-    only, in the middle of the others' and in turns that a barrier makes."""
+def test_autocast_regions_are_per_thread(device: torch.device, dtype: torch.dtype) -> None:
+    """Concurrent threads in different regions, ordered by a barrier, each see only their own region."""
     meet = threading.Barrier(3, timeout=LOST)
 
     def in_turns(region: torch.autocast | None) -> list[torch.dtype]:

@@ -1,6 +1,6 @@
-"""The gradient scaler: what it scales, how its scale moves, what it refuses.
+"""The gradient scaler: scaling, updates of the scale, and errors.
 
-Scales are powers of two, so that scaling and unscaling are exact in float32 and nothing here needs a tolerance.
+Scales are powers of two, so scaling and unscaling are exact in float32 and no tolerance is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ BAD = pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")]
 
 
 def test_gradscaler_scale_multiplies_a_loss(device: torch.device) -> None:
-    """Contract: `scale` gives the loss times the scale, on the loss's device, and gradients that are as much larger."""
+    """`scale` returns the loss times the scale on the loss's device.
+
+    Its gradients are scaled by the same factor.
+    """
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     x = weight(device)
 
@@ -33,9 +36,11 @@ def test_gradscaler_scale_multiplies_a_loss(device: torch.device) -> None:
     assert x.grad.tolist() == [24.0] * 4
 
 
-def test_gradscaler_scale_scales_everything_in_a_container(device: torch.device) -> None:
-    """Contract: tuples and lists, nested too, come back as such with each tensor scaled; other iterables come back as
-    ones of scaled tensors; what is no tensor is a ValueError."""
+def test_gradscaler_scale_scales_all_tensors_in_a_container(device: torch.device) -> None:
+    """`scale` scales each tensor in nested tuples and lists, preserving their types, and in other iterables.
+
+    A non-tensor raises ValueError.
+    """
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
     one, two, three = (torch.tensor(float(number), device=device) for number in (1, 2, 3))
 
@@ -51,7 +56,7 @@ def test_gradscaler_scale_scales_everything_in_a_container(device: torch.device)
 
 
 def test_gradscaler_scale_keeps_the_dtype_of_a_loss(device: torch.device) -> None:
-    """Contract: a float16 loss is scaled in float16, so that an overflow shows; a float32 one is not rounded."""
+    """A float16 loss is scaled in float16, so that overflow is visible; a float32 loss is not rounded."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16)
 
     half = scaler.scale(torch.ones((1,), dtype=torch.float16, device=device))
@@ -63,7 +68,7 @@ def test_gradscaler_scale_keeps_the_dtype_of_a_loss(device: torch.device) -> Non
     assert single.item() == 2.0**16 * (1 + 2.0**-23)
 
 
-# ---- how the scale moves ----
+# ---- updates of the scale ----
 
 
 @pytest.mark.parametrize(
@@ -76,9 +81,12 @@ def test_gradscaler_scale_keeps_the_dtype_of_a_loss(device: torch.device) -> Non
     ],
 )
 def test_gradscaler_update_grows_and_backs_off(device: torch.device, overflows: list[bool], interval: int) -> None:
-    """Contract: a step with an infinite gradient multiplies the scale by the back-off factor and starts the count
-    again; `growth_interval` steps in a row without one multiply it by the growth factor. Compared with a model of that
-    in Python, after each step; a step with an overflow leaves the weight as it is and any other moves it."""
+    """A step with a nonfinite gradient multiplies the scale by the backoff factor, resets the count, and keeps the
+    weights.
+
+    `growth_interval` consecutive finite steps multiply it by the growth factor. The scale is compared with a Python
+    model after each step.
+    """
     scaler = torch.amp.GradScaler(
         device.type, init_scale=64.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=interval
     )
@@ -99,7 +107,7 @@ def test_gradscaler_update_grows_and_backs_off(device: torch.device, overflows: 
 
 
 def test_gradscaler_update_does_not_grow_to_infinity(device: torch.device) -> None:
-    """Contract: a scale whose growth would overflow float32 stays what it is."""
+    """A scale whose growth would overflow float32 does not change."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, growth_interval=1)
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=0.5)
@@ -113,9 +121,8 @@ def test_gradscaler_update_does_not_grow_to_infinity(device: torch.device) -> No
 
 @BAD
 @pytest.mark.parametrize("place", [0, 511, 999])
-def test_gradscaler_step_is_left_out_for_one_inf_or_nan_anywhere(device: torch.device, bad: float, place: int) -> None:
-    """Contract: one infinite or undefined element, wherever it is in whichever of many gradients of several types,
-    makes the step be left out: no weight moves, and the scale backs off."""
+def test_gradscaler_step_is_skipped_for_one_inf_or_nan_anywhere(device: torch.device, bad: float, place: int) -> None:
+    """One inf or NaN in any element of any gradient, of any dtype, skips the step and reduces the scale."""
     scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=1)
     parameters = [weight(device, size) for size in (3, 1000, 17)] + [
         torch.ones(5, device=device, dtype=torch.float64, requires_grad=True)
@@ -140,7 +147,7 @@ def test_gradscaler_step_is_left_out_for_one_inf_or_nan_anywhere(device: torch.d
 
 
 def test_gradscaler_step_takes_large_finite_gradients(device: torch.device) -> None:
-    """Contract: the largest finite number is no overflow, nor is the lowest."""
+    """The largest and lowest finite values do not count as overflow."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1.0, growth_interval=1)
     x = weight(device)
     largest = torch.finfo(torch.float32).max
@@ -164,15 +171,14 @@ def test_gradscaler_step_takes_large_finite_gradients(device: torch.device) -> N
             id="one_element",
             marks=pytest.mark.xfail(
                 raises=RuntimeError,
-                reason="GradScaler.update asks for a tensor of one element, and copies it into one of no dimension "
+                reason="GradScaler.update requires a tensor of one element, and copies it into a zero-dimensional one "
                 "(torch/amp/grad_scaler.py)",
             ),
         ),
     ],
 )
 def test_gradscaler_update_takes_a_new_scale(device: torch.device, shape: tuple[int, ...]) -> None:
-    """Contract: `update(new_scale)` sets the scale, from a float or a tensor of one element, and does not follow the
-    tensor later."""
+    """`update(new_scale)` sets the scale from a float or a one-element tensor, by value."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
     scaler.scale(torch.ones((), device=device))
 
@@ -186,7 +192,7 @@ def test_gradscaler_update_takes_a_new_scale(device: torch.device, shape: tuple[
 
 
 def test_gradscaler_set_growth_factor_backoff_factor_and_interval(device: torch.device) -> None:
-    """Contract: growth factor, back-off factor and interval can be set in the middle and hold from then on."""
+    """Growth factor, backoff factor and interval can be changed and apply from then on."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=100)
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=0.0)
@@ -215,7 +221,7 @@ def test_gradscaler_set_growth_factor_backoff_factor_and_interval(device: torch.
 def test_gradscaler_refuses_factors_that_do_not_grow_or_back_off(
     device: torch.device, options: dict[str, float]
 ) -> None:
-    """Contract: a growth factor must be above one, a back-off factor below."""
+    """A growth factor must be above one, and a backoff factor below one."""
     with pytest.raises(AssertionError, match="factor"):
         torch.amp.GradScaler(device.type, **options)
 
@@ -224,9 +230,11 @@ def test_gradscaler_refuses_factors_that_do_not_grow_or_back_off(
 
 
 def test_gradscaler_refuses_unscale_and_step_out_of_order(device: torch.device) -> None:
-    """Contract: a step before anything was scaled is an AssertionError; between two updates a second `unscale_`, an
-    `unscale_` after `step`, and a second `step` are RuntimeErrors, as is a closure. After `update` all is well
-    again."""
+    """Calls in the wrong order raise until the next `update`.
+
+    A step before any scaling raises AssertionError; a second `unscale_`, an `unscale_` after `step`, a second `step`,
+    and a closure raise RuntimeError.
+    """
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=1.0)
@@ -253,7 +261,7 @@ def test_gradscaler_refuses_unscale_and_step_out_of_order(device: torch.device) 
 
 
 def test_gradscaler_update_without_a_step_is_an_error(device: torch.device) -> None:
-    """Contract: `update` needs to have seen a step or an `unscale_` since the one before."""
+    """`update` raises unless a step or an `unscale_` preceded it."""
     scaler = torch.amp.GradScaler(device.type)
     scaler.scale(torch.ones((), device=device))
 
@@ -262,7 +270,7 @@ def test_gradscaler_update_without_a_step_is_an_error(device: torch.device) -> N
 
 
 def test_gradscaler_refuses_gradients_of_float16(device: torch.device) -> None:
-    """Contract: float16 weights, whose gradients would overflow, are a ValueError: weights are to stay in float32."""
+    """Gradients of float16 weights raise ValueError, because weights must stay in float32."""
     scaler = torch.amp.GradScaler(device.type)
     x = torch.ones(2, device=device, dtype=torch.float16, requires_grad=True)
     optimiser = torch.optim.SGD([x], lr=1.0)
@@ -273,12 +281,15 @@ def test_gradscaler_refuses_gradients_of_float16(device: torch.device) -> None:
         scaler.unscale_(optimiser)
 
 
-# ---- switched off ----
+# ---- disabled ----
 
 
 def test_gradscaler_enabled_false_does_nothing(device: torch.device) -> None:
-    """Contract: with `enabled=False`, a loss comes back as the same tensor, a step is the optimiser's, infinities
-    included, the scale is one and the state dictionary empty."""
+    """With `enabled=False`, `scale` returns the loss itself and `step` is the optimizer's step, even with infinite
+    gradients.
+
+    The scale is one, and the state dictionary is empty.
+    """
     scaler = torch.amp.GradScaler(device.type, enabled=False)
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=1.0)
@@ -300,8 +311,8 @@ def test_gradscaler_enabled_false_does_nothing(device: torch.device) -> None:
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
 def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
-    """Contract: `torch.cuda.amp.GradScaler` and `torch.cpu.amp.GradScaler` warn with a FutureWarning that names the new
-    form, and are scalers for their device."""
+    """The deprecated `GradScaler` names warn with a FutureWarning that names the replacement, and work for their
+    device."""
     with pytest.warns(FutureWarning, match=rf"torch\.amp\.GradScaler\('{of}'"):
         scaler = module.GradScaler(init_scale=4.0)  # type: ignore[attr-defined]
 
@@ -312,7 +323,7 @@ def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
 
 @pytest.mark.requires(not_={"device": "cuda"})
 def test_gradscaler_for_cuda_without_a_gpu_warns_and_is_off() -> None:
-    """Contract: on a machine without a GPU, a scaler for CUDA, the default, warns that it is off, and is."""
+    """Without a GPU, a scaler for CUDA, the default, warns that it is disabled, and is disabled."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scaler = torch.amp.GradScaler()

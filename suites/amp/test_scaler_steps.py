@@ -1,7 +1,7 @@
-"""The gradient scaler with optimisers: unscaling, clipping, several of them, sparse and fused ones, whole training.
+"""The gradient scaler with optimizers: unscaling, clipping, several, sparse and fused optimizers, whole training runs.
 
-Scales are powers of two: scaled training is that without a scaler to the last bit, so nothing here needs a tolerance
-but where a comment says so.
+Scales are powers of two: scaled training is bitwise equal to training without a scaler, so no tolerance is needed
+unless a comment says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from ._torch_private import growth_tracker
 from .training import FUSED, push, weight
 
-#: Before torch 2.12 Adagrad's fused form left scaling to the scaler.
+#: Before torch 2.12, fused Adagrad did not support grad_scale and left it to the scaler.
 SINCE = {"Adagrad": pytest.mark.requires(torch=">=2.12")}
 WITH_FUSED = pytest.mark.parametrize(
     "make", [pytest.param(make, id=name, marks=SINCE.get(name, ())) for name, make in FUSED.items()]
@@ -25,9 +25,8 @@ WITH_FUSED = pytest.mark.parametrize(
 INF = float("inf")
 
 
-def test_unscale_gives_the_gradients_themselves(device: torch.device) -> None:
-    """Contract: `unscale_` divides gradients by the scale in place; a step after it does not divide again; weights
-    without a gradient are left alone."""
+def test_unscale_divides_gradients_in_place(device: torch.device) -> None:
+    """`unscale_` divides gradients by the scale in place, once, and ignores weights without a gradient."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
     x, unused = weight(device), weight(device)
     optimiser = torch.optim.SGD([x, unused], lr=1.0)
@@ -47,7 +46,7 @@ def test_unscale_gives_the_gradients_themselves(device: torch.device) -> None:
 
 
 def test_gradscaler_step_alone_unscales(device: torch.device) -> None:
-    """Contract: a step without `unscale_` before it does that first, and gives back what the optimiser's step gives."""
+    """`step` without a preceding `unscale_` unscales first, and returns the optimizer's result."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
     x = weight(device)
 
@@ -65,8 +64,7 @@ def test_gradscaler_step_alone_unscales(device: torch.device) -> None:
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
 def test_clip_grad_norm_after_unscale_clips_true_gradients(device: torch.device, foreach: bool) -> None:
-    """Contract: clipping between `unscale_` and `step` is clipping of the true gradients: the update is that of the
-    same clipping without a scaler."""
+    """Clipping between `unscale_` and `step` gives the same update as clipping without a scaler."""
 
     def train(scale: float | None) -> list[float]:
         scaler = torch.amp.GradScaler(device.type, init_scale=scale or 1.0, enabled=scale is not None)
@@ -81,12 +79,12 @@ def test_clip_grad_norm_after_unscale_clips_true_gradients(device: torch.device,
     plain = train(None)
 
     assert plain[0] == 5.0
-    assert plain[1] == pytest.approx(1 - 0.6, abs=1e-5)  # clipping divides by the norm and a millionth
+    assert plain[1] == pytest.approx(1 - 0.6, abs=1e-5)  # clipping divides by the norm plus 1e-6
     assert train(4096.0) == plain
 
 
 def test_gradscaler_unscales_accumulated_gradients_once(device: torch.device) -> None:
-    """Contract: gradients accumulated under one scale are unscaled once, together."""
+    """Gradients accumulated under one scale are unscaled together, once."""
     scaler = torch.amp.GradScaler(device.type, init_scale=16.0)
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=1.0)
@@ -98,8 +96,7 @@ def test_gradscaler_unscales_accumulated_gradients_once(device: torch.device) ->
 
 
 def test_gradscaler_gradient_penalty_by_autograd_grad_is_unscaled(device: torch.device) -> None:
-    """Contract: gradients taken of a scaled loss by `torch.autograd.grad` are the scale times too large, so that a
-    penalty computed of them, divided by it, is the true one (CUDA AMP examples)."""
+    """`autograd.grad` of a scaled loss returns scaled gradients, from which an unscaled penalty can be computed."""
 
     def train(scale: float | None) -> list[float]:
         scaler = torch.amp.GradScaler(device.type, init_scale=scale or 1.0, enabled=scale is not None)
@@ -116,9 +113,11 @@ def test_gradscaler_gradient_penalty_by_autograd_grad_is_unscaled(device: torch.
     assert train(256.0) == train(None) == [1 - 0.125 * (3 + 36)] * 4
 
 
-def test_gradscaler_leaves_out_only_the_optimizer_with_the_overflow(device: torch.device) -> None:
-    """Contract: of two optimisers the one whose gradients overflow is left out and the other takes its step; the scale
-    that they share backs off once, and both go on at the next step."""
+def test_gradscaler_skips_only_the_optimizer_with_the_overflow(device: torch.device) -> None:
+    """Of two optimizers, only the one whose gradients overflow skips its step.
+
+    Their shared scale is reduced once, and both continue at the next step.
+    """
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=1)
     first, second = weight(device), weight(device)
     optimisers = [torch.optim.SGD([first], lr=1.0), torch.optim.SGD([second], lr=1.0)]
@@ -142,8 +141,7 @@ def test_gradscaler_leaves_out_only_the_optimizer_with_the_overflow(device: torc
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 @pytest.mark.requires(not_={"device": "soft"})  # which has no sparse tensors
 def test_unscale_of_sparse_gradients(device: torch.device) -> None:
-    """Contract: a sparse gradient, with an index that comes twice, is unscaled as the dense one is, and an infinity in
-    it is found."""
+    """A sparse gradient with a duplicate index is unscaled like the dense one, and an infinity in it is detected."""
 
     def train(*, sparse: bool, factor: float) -> tuple[list[list[float]], float]:
         scaler = torch.amp.GradScaler(device.type, init_scale=32.0)
@@ -163,18 +161,21 @@ def test_unscale_of_sparse_gradients(device: torch.device) -> None:
     assert train(sparse=True, factor=INF) == train(sparse=False, factor=INF) == ([[1.0, 1.0]] * 5, 16.0)
 
 
-# ---- fused optimisers ----
+# ---- fused optimizers ----
 
 
 @pytest.mark.covers("test_cuda::TestCudaOptims::test_grad_scaler_with_preset_grad_scale")
 @WITH_FUSED
 @pytest.mark.parametrize("unscaled", [False, True], ids=["in_the_step", "before_it"])
-def test_fused_optimizer_grad_scale_is_its_own(
+def test_fused_optimizer_with_its_own_grad_scale(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], unscaled: bool
 ) -> None:
-    """Contract: a fused optimiser that has `grad_scale` set already divides by it and by the scaler's scale, unless
-    `unscale_` has taken that part before; gradients are left divided by both; afterwards the optimiser has neither
-    `grad_scale` nor `found_inf` left. 15, over a scale of 5, over 3, is 1, exactly in float32 with division."""
+    """A fused optimizer with its own `grad_scale` divides by it and by the scaler's scale, which `unscale_` may have
+    done.
+
+    Gradients are left divided by both, and `grad_scale` and `found_inf` are removed afterwards. 15 divided by the
+    scales 5 and 3 is 1, exactly in float32 with division.
+    """
     x = weight(device, 5, 5)
     x.grad = torch.full_like(x, 15.0)
     optimiser = make([x], lr=0.1, fused=True)
@@ -187,7 +188,7 @@ def test_fused_optimizer_grad_scale_is_its_own(
     optimiser.grad_scale = torch.tensor([3.0], device=device)  # type: ignore[attr-defined]
     scaler.step(optimiser)
 
-    # A fused kernel may multiply by the inverse of the product of the scales: within float32's rounding of one.
+    # A fused kernel may multiply by the inverse of the product of the scales, within float32 rounding of one.
     torch.testing.assert_close(x.grad, torch.ones_like(x))
     assert not hasattr(optimiser, "grad_scale")
     assert not hasattr(optimiser, "found_inf")
@@ -199,9 +200,11 @@ def test_fused_optimizer_grad_scale_is_its_own(
 def test_fused_optimizer_with_gradscaler_trains_as_the_plain_one(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], separate: bool
 ) -> None:
-    """Contract: a fused optimiser, which unscales and leaves out steps in its kernel, trains as the plain one does:
-    the same scales, the same weights, and a step with an overflow moves nothing. Within 1e-5 of weights near one,
-    since the order of operations in a fused kernel is its own: a hundred roundings of float32."""
+    """A fused optimizer, which unscales and skips steps in its kernel, trains like the plain one.
+
+    Scales are equal, and a step with overflow changes no weight. Weights near one agree within 1e-5, a hundred
+    roundings of float32, because a fused kernel orders its operations differently.
+    """
 
     def train(*, fused: bool) -> tuple[list[float], torch.Tensor]:
         torch.manual_seed(5)
@@ -238,11 +241,10 @@ def test_fused_optimizer_with_gradscaler_trains_as_the_plain_one(
 
 
 @WITH_FUSED
-def test_fused_optimizer_step_left_out_for_found_inf_does_not_count(
+def test_fused_optimizer_step_skipped_for_found_inf_does_not_count(
     device: torch.device, make: Callable[..., torch.optim.Optimizer]
 ) -> None:
-    """Contract: a fused optimiser that leaves a step out counts it nowhere: neither in its number of steps nor in what
-    it remembers of gradients."""
+    """A step that a fused optimizer skips changes neither its step count nor its other state."""
     x = weight(device)
     optimiser = make([x], lr=0.1, fused=True, **({"momentum": 0.5} if make is torch.optim.SGD else {}))
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
@@ -263,14 +265,13 @@ def test_fused_optimizer_step_left_out_for_found_inf_does_not_count(
         assert torch.equal(after[name], value), name
 
 
-# ---- whole training ----
+# ---- whole training runs ----
 
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adadelta"])
-def test_gradscaler_training_is_unscaled_training(device: torch.device, name: str, foreach: bool) -> None:
-    """Contract: with a scale that is a power of two, training with a scaler is that without one, to the last bit: no
-    gradient is rounded by scaling."""
+def test_gradscaler_training_equals_unscaled_training(device: torch.device, name: str, foreach: bool) -> None:
+    """With a power-of-two scale, training with a scaler is bitwise equal to training without one."""
 
     def train(scale: float | None) -> list[torch.Tensor]:
         torch.manual_seed(11)
@@ -294,7 +295,7 @@ def test_gradscaler_training_is_unscaled_training(device: torch.device, name: st
 
 
 def trained(device: torch.device) -> torch.amp.GradScaler:
-    """A scaler with nothing at its default: scale 24, one good step towards the next growth."""
+    """A scaler with no value at its default: scale 24, one step counted towards the next growth."""
     scaler = torch.amp.GradScaler(
         device.type, init_scale=96.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7
     )
@@ -309,7 +310,7 @@ def trained(device: torch.device) -> torch.amp.GradScaler:
 
 
 def go_on(scaler: torch.amp.GradScaler, device: torch.device) -> list[float]:
-    """The scales after six more good steps, and one that overflows."""
+    """The scales after six more finite steps, and one that overflows."""
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=0.1)
     found = []
@@ -323,9 +324,11 @@ def go_on(scaler: torch.amp.GradScaler, device: torch.device) -> list[float]:
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "in_use"])
-def test_gradscaler_load_state_dict_brings_everything_back(device: torch.device, used: bool) -> None:
-    """Contract: a state dictionary has scale, factors, interval and count, and brings them back in a scaler that is
-    new and in one that is in use; that one then goes on as the first would have."""
+def test_gradscaler_load_state_dict_restores_everything(device: torch.device, used: bool) -> None:
+    """`load_state_dict` restores scale, factors, interval and count, in a new scaler and in a used one.
+
+    The restored scaler continues like the original.
+    """
     scaler = trained(device)
     state = scaler.state_dict()
     assert (state["scale"], state["growth_factor"], state["backoff_factor"], state["growth_interval"]) == (
@@ -347,7 +350,7 @@ def test_gradscaler_load_state_dict_brings_everything_back(device: torch.device,
 
 
 def test_gradscaler_can_be_pickled_between_iterations(device: torch.device) -> None:
-    """Contract: a scaler can be pickled between iterations, with its scale and count, and not in the middle of one."""
+    """A scaler can be pickled between iterations, with its scale and count, but not within one."""
     scaler = trained(device)
     other = pickle.loads(pickle.dumps(scaler))
 
@@ -362,9 +365,8 @@ def test_gradscaler_can_be_pickled_between_iterations(device: torch.device) -> N
         pickle.dumps(scaler)
 
 
-def test_gradscaler_load_state_dict_refuses_the_state_of_one_that_was_off(device: torch.device) -> None:
-    """Contract: an empty state, which a scaler that is off gives, is a RuntimeError for one that is on, and nothing to
-    one that is off."""
+def test_gradscaler_load_state_dict_refuses_a_disabled_state(device: torch.device) -> None:
+    """The empty state of a disabled scaler raises RuntimeError in an enabled one, and is accepted by a disabled one."""
     off = torch.amp.GradScaler(device.type, enabled=False)
 
     with pytest.raises(RuntimeError, match="empty"):
@@ -375,8 +377,10 @@ def test_gradscaler_load_state_dict_refuses_the_state_of_one_that_was_off(device
 
 @pytest.mark.requires(accelerator=True, devices=2)
 def test_gradscaler_shares_a_scale_over_two_devices(device: torch.device) -> None:
-    """Contract: weights on two devices, one optimiser each and together: an infinity on either device is known where
-    the scale is. In one optimiser neither weight moves; of two the other one's does."""
+    """With weights on two devices, an overflow on either reaches the scale.
+
+    In one optimizer, neither weight changes; with one optimizer per device, the other weight does.
+    """
     there = torch.device(device.type, 1)
     near, far = weight(device), weight(there)
     scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=1)

@@ -1,4 +1,4 @@
-"""Autocast together with checkpointing, TorchScript, recurrent layers and whole training steps; and its old names."""
+"""Autocast with checkpointing, TorchScript, recurrent layers and training steps; deprecated names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._torch_private import onednn_lacks_bf16
 from .lower import BF16_PRODUCTS, LOWER
 
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not_reentrant"])
-#: TorchScript is deprecated, and says so; on Python 3.14 it says that it is not supported, and works.
+#: TorchScript is deprecated and warns; on Python 3.14 it warns that it is not supported, and works.
 SCRIPT_IS_OLD = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is", "ignore:.*torch.jit.trace.* is")
 
 
@@ -27,8 +27,10 @@ def layers(device: torch.device) -> nn.Sequential:
 @LOWER
 @REENTRANT
 def test_checkpoint_under_autocast_computes_the_same(device: torch.device, dtype: torch.dtype, reentrant: bool) -> None:
-    """Contract: checkpointed layers under autocast give the autocast type, and results and gradients that are those
-    of the same layers without checkpoints, though they are computed again in a backward pass outside the region."""
+    """Checkpointed layers under autocast give the same results and gradients as without checkpoints.
+
+    They are recomputed in a backward pass outside the region.
+    """
     model = layers(device)
     x = torch.rand(8, 8, device=device, dtype=dtype, requires_grad=True)
 
@@ -53,8 +55,7 @@ def test_checkpoint_under_autocast_computes_the_same(device: torch.device, dtype
 def test_checkpoint_recomputes_in_the_autocast_state_of_the_first_time(
     device: torch.device, dtype: torch.dtype, reentrant: bool
 ) -> None:
-    """Contract: a checkpointed function finds, when it is run again, autocast as it was the first time: on or off,
-    its type and its cache, whatever holds where `backward` is called."""
+    """The recomputation of a checkpoint runs in the autocast state of its first run, wherever `backward` is called."""
     seen: list[tuple[bool, torch.dtype, bool]] = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -91,8 +92,8 @@ def test_checkpoint_recomputes_in_the_autocast_state_of_the_first_time(
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_cat_jit")
 @LOWER
 def test_jit_script_module_runs_under_autocast(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a scripted module that joins tensors and multiplies them gives under autocast what the module itself
-    gives, run after run, since TorchScript first watches and then optimises."""
+    """A scripted module gives the eager results under autocast in each run, as TorchScript profiles and then optimizes
+    it."""
 
     class Joining(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -115,7 +116,7 @@ def test_jit_script_module_runs_under_autocast(device: torch.device, dtype: torc
 @SCRIPT_IS_OLD
 @LOWER
 def test_jit_script_module_after_autocast_is_not_lowered(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a scripted module that has run under autocast runs in its inputs' type after the region."""
+    """A scripted module that has run under autocast uses its inputs' dtype after the region."""
     scripted = torch.jit.script(nn.Linear(3, 3).to(device).eval())
     x = torch.randn(2, 3, device=device)
 
@@ -135,7 +136,7 @@ RNN = pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 def outputs(
     result: tuple[torch.Tensor | PackedSequence, torch.Tensor | tuple[torch.Tensor, ...]],
 ) -> list[torch.Tensor]:
-    """The tensors of what a recurrent layer gives: its outputs, and its last state."""
+    """The tensors in a recurrent layer's result: its outputs and its last state."""
     out, state = result
     return [out.data if isinstance(out, PackedSequence) else out, *(state if isinstance(state, tuple) else [state])]
 
@@ -145,12 +146,14 @@ def outputs(
 @pytest.mark.requires(device="cuda", cudnn=True)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one_way", "both_ways"])
-def test_recurrent_layer_under_autocast_is_that_of_float16(
+def test_recurrent_layer_under_autocast_equals_float16(
     device: torch.device, kind: str, packed: bool, bidirectional: bool
 ) -> None:
-    """Contract: a recurrent layer under autocast gives float16, and with it the results and gradients of the same
-    layer in float16. Within 1e-3, twice the rounding of float16 at the outputs' size, since weights laid out anew for
-    cuDNN may choose another of its algorithms."""
+    """A recurrent layer under autocast gives the results and gradients of the same layer in float16.
+
+    The tolerance is 1e-3, twice float16's rounding at the outputs' size, because cuDNN may choose another algorithm for
+    the repacked weights.
+    """
     layer = getattr(nn, kind)(16, 16, num_layers=2, bidirectional=bidirectional).to(device)
     half = getattr(nn, kind)(16, 16, num_layers=2, bidirectional=bidirectional).to(device)
     half.load_state_dict(layer.state_dict())
@@ -181,7 +184,7 @@ def test_recurrent_layer_under_autocast_is_that_of_float16(
     "kind",
     [
         pytest.param("RNN", marks=pytest.mark.requires(not_={"device": "cuda"})),
-        # On an accelerator these have fused cells of its own.
+        # On an accelerator, these have fused cells.
         pytest.param("GRU", marks=pytest.mark.requires(accelerator=False)),
         pytest.param(
             "LSTM",
@@ -190,7 +193,7 @@ def test_recurrent_layer_under_autocast_is_that_of_float16(
                 pytest.mark.xfail(
                     onednn_lacks_bf16(),
                     raises=RuntimeError,
-                    reason="torch gives LSTMs of BF16 to oneDNN whatever the processor, and oneDNN has none without "
+                    reason="torch passes BF16 LSTMs to oneDNN on every processor, and oneDNN has none without "
                     "AVX-512 (seen with 2.11, 2.13 and 2.15)",
                 ),
             ],
@@ -199,9 +202,11 @@ def test_recurrent_layer_under_autocast_is_that_of_float16(
 )
 @BF16_PRODUCTS
 def test_recurrent_layer_under_autocast_without_cudnn_gives_the_lower_type(device: torch.device, kind: str) -> None:
-    """Contract: where no library has a whole recurrent layer, it is made of operations that autocast knows: its results
-    are finite, near those of float32 (within 0.05: eight bits are about 0.004 at 1, over 5 steps of 2 layers) and its
-    float32 parameters get float32 gradients."""
+    """Without cuDNN, a recurrent layer consists of operations that autocast handles.
+
+    Its results are finite and within 0.05 of float32 (eight bits are about 0.004 at 1, over 5 steps of 2 layers), and
+    its float32 parameters get float32 gradients.
+    """
     layer = getattr(nn, kind)(8, 8, num_layers=2).to(device)
     x = torch.randn(5, 3, 8, device=device)
 
@@ -222,8 +227,7 @@ def test_recurrent_layer_under_autocast_without_cudnn_gives_the_lower_type(devic
 @pytest.mark.requires(device="cuda", cudnn=True)
 @RNN
 def test_packed_sequence_refuses_batch_sizes_on_the_device_under_autocast(device: torch.device, kind: str) -> None:
-    """Contract: a packed sequence whose batch sizes are on the device is refused with a RuntimeError, with and without
-    autocast, and the device goes on working."""
+    """A packed sequence with batch sizes on the device raises RuntimeError, with and without autocast."""
     layer = getattr(nn, kind)(4, 4).to(device)
     good = pack_padded_sequence(torch.randn(3, 2, 4, device=device), torch.tensor([3, 2]))
     data, sizes = good.data, good.batch_sizes
@@ -243,14 +247,15 @@ def test_packed_sequence_refuses_batch_sizes_on_the_device_under_autocast(device
                 run(sizes.to(device))
 
 
-# ---- a whole step ----
+# ---- a whole training run ----
 
 
 @LOWER
-def test_autocast_training_comes_near_that_in_float32(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: twenty steps of a small regression under autocast lower the loss to what twenty in float32 lower it
-    to, within a tenth of the way: weights and their updates stay in float32, so errors of the forward pass do not add
-    up."""
+def test_autocast_training_is_close_to_float32(device: torch.device, dtype: torch.dtype) -> None:
+    """Twenty training steps under autocast reduce the loss as far as in float32, within a tenth of the reduction.
+
+    Weights and their updates stay in float32, so forward errors do not accumulate.
+    """
 
     def train(*, autocast: bool) -> tuple[float, float]:
         torch.manual_seed(3)
@@ -277,15 +282,15 @@ def test_autocast_training_comes_near_that_in_float32(device: torch.device, dtyp
     assert abs(lowered_last - last) < (first - last) / 10
 
 
-# ---- old names ----
+# ---- deprecated names ----
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_autocast_deprecated_warning")
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
 def test_autocast_old_names_warn_and_work(module: object, of: str) -> None:
-    """Contract: `torch.cuda.amp.autocast` and `torch.cpu.amp.autocast` warn with a FutureWarning that names the new
-    form, and are regions for their device."""
+    """The deprecated `autocast` names warn with a FutureWarning that names the replacement, and work for their
+    device."""
     with pytest.warns(FutureWarning, match=rf"torch\.{of}\.amp\.autocast.*torch\.amp\.autocast\('{of}'"):
         region = module.autocast()  # type: ignore[attr-defined]
     assert isinstance(region, torch.autocast)
@@ -300,7 +305,7 @@ def test_autocast_old_names_warn_and_work(module: object, of: str) -> None:
 
 @pytest.mark.requires(device="cpu", not_={"device": "cuda"})
 def test_autocast_for_cuda_without_a_gpu_warns_and_is_off() -> None:
-    """Contract: on a machine without a GPU, a region for CUDA warns that it is off, and changes nothing."""
+    """Without a GPU, a region for CUDA warns that it is disabled, and has no effect."""
     with pytest.warns(UserWarning, match="CUDA is not available"):
         region = torch.autocast("cuda")
 

@@ -1,4 +1,4 @@
-"""Small things to train with a gradient scaler, and a plain model of how its scale moves."""
+"""Small training problems for the gradient scaler, and a plain model of its scale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-#: Constructors of optimisers that have a fused form, with settings under which a step moves every weight.
+#: Constructors of optimizers with a fused variant, with settings under which a step changes every weight.
 FUSED: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "Adam": torch.optim.Adam,
     "AdamW": torch.optim.AdamW,
@@ -18,7 +18,7 @@ FUSED: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass
 class Scale:
-    """What a scaler's scale and its count of good steps should be, in Python's floats."""
+    """The expected scale and count of finite steps, in Python floats."""
 
     value: float
     growth: float = 2.0
@@ -27,7 +27,7 @@ class Scale:
     good: int = 0
 
     def update(self, *, overflow: bool) -> None:
-        """One iteration: a scale with an overflow in it backs off, `interval` without one in a row let it grow."""
+        """One iteration: an overflow reduces the scale, and `interval` consecutive finite steps increase it."""
         if overflow:
             self.value, self.good = self.value * self.backoff, 0
             return
@@ -44,10 +44,10 @@ def scales(first: Scale, overflows: Iterable[bool]) -> Iterator[tuple[float, int
 
 
 def weight(device: torch.device, *shape: int) -> torch.Tensor:
-    """A weight to train: ones."""
+    """A weight to train, filled with ones."""
     return torch.ones(shape or (4,), device=device, requires_grad=True)
 
 
 def push(scaler: torch.amp.GradScaler, target: torch.Tensor, gradient: float | torch.Tensor) -> None:
-    """Give a weight a gradient by a scaled backward pass: what it comes to after unscaling."""
+    """Run a scaled backward pass that gives a weight this gradient after unscaling."""
     scaler.scale((target * gradient).sum()).backward()

@@ -28,8 +28,10 @@ def queue_callback(callback: Callable[[], None]) -> None:
 
 
 def raw_saved(node: Any, name: str) -> Any:
-    """The `SavedTensor` that a graph node holds under a name, before unpacking; saved-tensor hooks are registered on
-    it."""
+    """The `SavedTensor` that a graph node holds under a name, before unpacking.
+
+    Saved-tensor hooks are registered on it.
+    """
     return below(node, f"_raw_saved_{name}")
 
 

@@ -80,8 +80,10 @@ class Known:
     always: bool = True
 
     def mark(self) -> pytest.MarkDecorator:
-        """The waiver as an xfail mark. It applies on all machines and in all profiles, including profiles without
-        waivers."""
+        """The waiver as an xfail mark.
+
+        It applies on all machines and in all profiles, including profiles without waivers.
+        """
         if not self.link.startswith("https://"):
             raise ValueError(f"a waiver needs an https:// link, not {self.link!r}")
         reason = f"{self.reason} ({self.link})"

@@ -28,8 +28,10 @@ def test_backward_a_second_time_adds_to_grad_in_place(engine: Engine, device: to
 
 @pytest.mark.covers(ROW)
 def test_backward_adds_to_a_grad_that_the_user_assigned(engine: Engine, device: torch.device) -> None:
-    """The backward pass accumulates into a tensor that the user assigned to `.grad`, and views of that tensor see the
-    sum."""
+    """The backward pass accumulates into a tensor that the user assigned to `.grad`.
+
+    Views of that tensor see the sum.
+    """
     flat = torch.tensor([10.0, 20.0, 30.0, 40.0], device=device)
     x = torch.ones(2, device=device, requires_grad=True)
     y = torch.ones(2, device=device, requires_grad=True)
@@ -59,8 +61,10 @@ def test_grad_is_not_shared_between_leaves(engine: Engine, device: torch.device)
 
 
 def test_grad_that_was_broadcast_has_memory_of_its_own(engine: Engine, device: torch.device) -> None:
-    """The gradient of a sum, which is an expanded scalar, is materialized in `.grad`: writing one element changes only
-    it."""
+    """The gradient of a sum, which is an expanded scalar, is materialized in `.grad`.
+
+    Writing one element changes only it.
+    """
     x = torch.zeros(2, 3, device=device, requires_grad=True)
 
     x.sum().backward()
@@ -81,8 +85,10 @@ LAYOUTS = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_grad_has_the_layout_of_its_leaf(layout: str, engine: Engine, device: torch.device) -> None:
-    """The first gradient of a dense leaf gets the leaf's strides, however it was computed, and accumulation preserves
-    them."""
+    """The first gradient of a dense leaf gets the leaf's strides, however it was computed.
+
+    Accumulation preserves them.
+    """
     x = LAYOUTS[layout]().to(device).requires_grad_()
     weights = torch.arange(120.0, device=device).reshape(2, 3, 4, 5)
 

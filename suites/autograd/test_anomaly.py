@@ -103,8 +103,9 @@ def test_anomaly_mode_changes_no_gradient(engine: Engine, device: torch.device) 
 )
 @pytest.mark.filterwarnings(ENABLED)
 def test_anomaly_mode_warns_with_the_forward_stack(engine: Engine, device: torch.device) -> None:
-    """Under anomaly mode, the error names the function that produced NaN, and a warning shows the stack of its forward
-    call.
+    """Under anomaly mode, the error names the function that produced NaN.
+
+    A warning shows the stack of its forward call.
 
     The leaf receives no gradient.
     """

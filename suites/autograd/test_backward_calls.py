@@ -221,8 +221,10 @@ def test_is_grads_batched_gives_stacked_gradients(engine: Engine, device: torch.
 
 
 def test_backward_over_changing_graphs(engine: Engine, device: torch.device) -> None:
-    """Each pass follows its own graph: other sizes, numbers and functions give their own gradients, whatever ran
-    before."""
+    """Each pass follows its own graph.
+
+    Other sizes, numbers and functions give their own gradients, whatever ran before.
+    """
     found = []
     for size, factor, steps in ((2, 3.0, 1), (3, 3.0, 1), (2, 5.0, 1), (2, 3.0, 2), (4, 7.0, 3), (2, 3.0, 1)):
         x = torch.ones(size, device=device, requires_grad=True)

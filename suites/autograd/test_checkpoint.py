@@ -85,8 +85,10 @@ def test_checkpoint_preserve_rng_state_draws_the_same_numbers(
 
 
 def test_checkpoint_preserve_rng_state_false_draws_anew(engine: Engine, device: torch.device) -> None:
-    """With `preserve_rng_state=False`, the recomputation draws new random numbers: the generator state is not
-    restored."""
+    """With `preserve_rng_state=False`, the recomputation draws new random numbers.
+
+    The generator state is not restored.
+    """
     x = torch.ones(200, device=device, requires_grad=True)
     masks: list[torch.Tensor] = []
 
@@ -142,8 +144,10 @@ def counting(packed: list[tuple[int, ...]]) -> Iterator[None]:
 
 @pytest.mark.covers(ROW)
 def test_checkpoint_saves_only_its_input(engine: Engine, device: torch.device) -> None:
-    """Between the passes, a checkpoint keeps only its input: one tensor of its shape is saved, and more without a
-    checkpoint."""
+    """Between the passes, a checkpoint keeps only its input.
+
+    One tensor of its shape is saved, and more without a checkpoint.
+    """
 
     def forward(given: torch.Tensor) -> torch.Tensor:
         given = given.expand(3, 2)

@@ -14,8 +14,10 @@ ROW = "test_compiled_autograd::TestCustomOpWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 def test_register_autograd_formula_is_the_gradient(engine: Engine, device: torch.device) -> None:
-    """The formula given to `register_autograd` determines the gradient, using its saved context; non-tensor inputs get
-    none."""
+    """The formula given to `register_autograd` determines the gradient, using its saved context.
+
+    Non-tensor inputs get no gradient.
+    """
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
 
     (operators.scaled_sine(x, 3.0) * 2).sum().backward()

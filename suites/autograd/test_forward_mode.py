@@ -58,8 +58,9 @@ def test_make_dual_forward_and_backward_agree(name: str, engine: Engine, device:
 
 
 def test_make_dual_tangent_lives_as_long_as_its_dual_level(engine: Engine, device: torch.device) -> None:
-    """A tangent exists only within its dual level: `make_dual` raises outside, and the tensor has no tangent
-    afterwards.
+    """A tangent exists only within its dual level.
+
+    `make_dual` raises outside, and the tensor has no tangent afterwards.
 
     A tangent whose shape differs from its tensor's raises.
     """
@@ -83,8 +84,10 @@ def test_make_dual_tangent_lives_as_long_as_its_dual_level(engine: Engine, devic
 
 @waived(Known("the backward node of a tangent cannot be captured", LIST, NotImplementedError))
 def test_make_dual_tangent_can_require_grad(engine: Engine, device: torch.device) -> None:
-    """The backward pass differentiates through forward mode: it gives the Hessian-vector product and the tangent's
-    gradient."""
+    """The backward pass differentiates through forward mode.
+
+    It gives the Hessian-vector product and the tangent's gradient.
+    """
     x = double(device, 1.0, 2.0).requires_grad_()
     v = double(device, 3.0, -1.0).requires_grad_()
 

@@ -37,8 +37,10 @@ def x(device: torch.device) -> Tensor:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_grad_of_a_function(x: Tensor, engine: Engine) -> None:
-    """`func.grad` returns the derivative at a point; neither the point nor the derivative has a graph or `.grad`
-    afterwards."""
+    """`func.grad` returns the derivative at a point.
+
+    Neither the point nor the derivative has a graph or `.grad` afterwards.
+    """
     found = grad(lambda at: wave(at).sum())(x)
 
     torch.testing.assert_close(found, slope(x))
@@ -150,8 +152,10 @@ def test_functional_call_gives_gradients_to_the_parameters_passed(engine: Engine
 
 
 def test_func_grad_is_part_of_the_graph(x: Tensor, engine: Engine) -> None:
-    """The result of `func.grad` at a point that requires grad has a graph: a backward pass gives the second
-    derivative."""
+    """The result of `func.grad` at a point that requires grad has a graph.
+
+    A backward pass gives the second derivative.
+    """
     point = x.clone().requires_grad_()
     grad(lambda at: wave(at).sum())(point).sum().backward()
 

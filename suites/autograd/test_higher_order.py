@@ -17,8 +17,10 @@ def double(device: torch.device, *values: float) -> torch.Tensor:
 
 @pytest.mark.covers(ROW)
 def test_create_graph_derivatives_of_a_power(engine: Engine, device: torch.device) -> None:
-    """With `create_graph`, gradients have a graph, and differentiating a fourth power repeatedly gives four
-    derivatives."""
+    """With `create_graph`, gradients have a graph.
+
+    Differentiating a fourth power repeatedly gives four derivatives.
+    """
     x = double(device, 1.0, 2.0, -3.0)
     derivative = x**4
     values = []

@@ -68,8 +68,9 @@ def test_retain_grad_adds_up_over_passes(engine: Engine, device: torch.device) -
 
 @pytest.mark.covers(ROW)
 def test_retain_grad_follows_the_tensor_through_changes(engine: Engine, device: torch.device) -> None:
-    """`retain_grad` belongs to the tensor, not its node: after an in-place change it keeps the gradient of the new
-    value.
+    """`retain_grad` belongs to the tensor, not its node.
+
+    After an in-place change it keeps the gradient of the new value.
 
     Hooks registered before the change stay with the old value.
     """
@@ -144,8 +145,10 @@ def test_is_leaf_tells_what_is_a_leaf(engine: Engine, device: torch.device) -> N
 
 
 def test_requires_grad_is_for_leaves_of_real_and_complex_numbers(engine: Engine, device: torch.device) -> None:
-    """`requires_grad_` accepts only floating-point and complex tensors, and only leaves can be set not to require
-    grad."""
+    """`requires_grad_` accepts only floating-point and complex tensors.
+
+    Only leaves can be set not to require grad.
+    """
     for dtype in (torch.int64, torch.bool, torch.uint8):
         with pytest.raises(RuntimeError, match="floating point"):
             torch.ones(2, dtype=dtype, device=device, requires_grad=True)

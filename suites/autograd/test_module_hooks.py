@@ -35,8 +35,9 @@ def listed(gradients: Gradients | torch.Tensor) -> list[list[float] | None]:
 
 @pytest.mark.covers(ROW)
 def test_register_full_backward_hook_sees_gradients_of_inputs_and_outputs(engine: Engine, device: torch.device) -> None:
-    """A full backward hook receives the gradients of the module's inputs and outputs, and its result replaces the
-    former.
+    """A full backward hook receives the gradients of the module's inputs and outputs.
+
+    Its result replaces the former.
 
     Parameters get their gradients as usual.
     """

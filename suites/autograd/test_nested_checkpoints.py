@@ -127,8 +127,10 @@ def test_nested_checkpoint_early_stop(early_stop: bool, x: Tensor, engine: Engin
 @pytest.mark.covers(WRAPPED_SUITES)
 @waived(NO_HISTORY)
 def test_nested_checkpoint_with_autograd_grad_within(x: Tensor, engine: Engine) -> None:
-    """A function behind a checkpoint may compute a gradient with a graph; its own gradient is then the second
-    derivative."""
+    """A function behind a checkpoint may compute a gradient with a graph.
+
+    Its own gradient is then the second derivative.
+    """
 
     def slope(at: Tensor) -> Tensor:
         (found,) = torch.autograd.grad(at.sin().exp().sum(), at, create_graph=True)
@@ -184,8 +186,10 @@ def test_nested_checkpoints_draw_the_same_random_numbers(engine: Engine, device:
     "internal error (seen with 2.11 and 2.12, https://github.com/pytorch/pytorch/blob/main/torch/utils/checkpoint.py)",
 )
 def test_nested_checkpoint_error_leaves_the_next_pass_alone(x: Tensor, engine: Engine) -> None:
-    """An exception from the recomputation of an inner checkpoint propagates from `backward`, and the next pass
-    works."""
+    """An exception from the recomputation of an inner checkpoint propagates from `backward`.
+
+    The next pass works.
+    """
     counted = Counted()
 
     def raising(at: Tensor) -> Tensor:

@@ -20,8 +20,10 @@ def node(tensor: torch.Tensor) -> Any:
 
 @pytest.mark.covers(ROW)
 def test_node_register_prehook_replaces_the_incoming_gradients(engine: Engine, device: torch.device) -> None:
-    """A node's pre-hook receives the gradients of the node's results as a tuple, and its result is passed to the
-    node."""
+    """A node's pre-hook receives the gradients of the node's results as a tuple.
+
+    Its result is passed to the node.
+    """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[list[float]] = []
 

@@ -97,8 +97,10 @@ def test_sparse_and_dense_gradients_in_one_pass_give_a_dense_sum(engine: Engine,
 @pytest.mark.covers(ROW)
 @waived(SPARSE)
 def test_sparse_mm_gradient(engine: Engine, device: torch.device) -> None:
-    """`sparse.mm` has the gradients of the dense product: full for the dense operand, and at its entries for the sparse
-    one."""
+    """`sparse.mm` has the gradients of the dense product.
+
+    Full for the dense operand, and at its entries for the sparse one.
+    """
     places = torch.tensor([[0, 1, 1], [2, 0, 2]], device=device)
     values = torch.tensor([1.0, 2.0, 3.0], device=device)
     sparse = torch.sparse_coo_tensor(places, values, (2, 3), check_invariants=False).coalesce().requires_grad_()

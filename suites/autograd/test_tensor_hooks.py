@@ -88,8 +88,10 @@ def test_register_hook_has_to_return_a_tensor_like_the_gradient(engine: Engine, 
 
 
 def test_register_hook_error_ends_the_pass_and_is_raised(engine: Engine, device: torch.device) -> None:
-    """An exception from a hook propagates from `backward` with its type and message, and no further gradients are
-    written."""
+    """An exception from a hook propagates from `backward` with its type and message.
+
+    No further gradients are written.
+    """
     x = torch.ones(2, device=device, requires_grad=True)
 
     class OwnError(Exception):

@@ -86,8 +86,10 @@ def test_cpp_function_saved_values_of_every_kind_are_restored(device: torch.devi
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved_dynamic")
 def test_cpp_function_saved_view_has_the_size_of_this_pass(device: torch.device, nodes: Any) -> None:
-    """A saved view, whose size follows the input's, is correct at every size, and a known size is not captured
-    again."""
+    """A saved view, whose size follows the input's, is correct at every size.
+
+    A known size is not captured again.
+    """
 
     def work() -> Iterator[object]:
         for size in SIZES:

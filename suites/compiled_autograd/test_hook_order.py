@@ -131,8 +131,10 @@ def test_node_register_prehook_and_register_hook_alternate(device: torch.device)
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook3")
 def test_accumulategrad_register_prehook_and_register_hook_order(device: torch.device) -> None:
-    """Hooks of AccumulateGrad nodes run directly before and after it: before, `.grad` is None, and afterwards it is
-    set."""
+    """Hooks of AccumulateGrad nodes run directly before and after it.
+
+    Before, `.grad` is None, and afterwards it is set.
+    """
 
     def work(diary: Diary) -> Iterator[object]:
         def note(what: str, parameter: torch.Tensor) -> Callable[..., None]:

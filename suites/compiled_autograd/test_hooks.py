@@ -33,8 +33,10 @@ def sine_of_inputs(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[A
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.covers(f"{ROW}test_tensor_grad_hook1")
 def test_register_hook_on_a_leaf_changes_its_gradient(device: torch.device, backend: str) -> None:
-    """The result of a hook on a parameter is its gradient; a second model with the same hook function needs no
-    capture."""
+    """The result of a hook on a parameter is its gradient.
+
+    A second model with the same hook function needs no capture.
+    """
 
     def work() -> Iterator[object]:
         for _ in range(3):
@@ -188,8 +190,9 @@ def test_register_hook_that_returns_none_changes_nothing(device: torch.device) -
 @pytest.mark.covers(f"{ROW}test_checkpointing_simple")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["not_reentrant", "reentrant"])
 def test_checkpoint_is_computed_again_in_a_captured_pass(device: torch.device, reentrant: bool) -> None:
-    """A checkpoint is recomputed in the captured pass with the same random numbers, and the gradients match the
-    engine's.
+    """A checkpoint is recomputed in the captured pass with the same random numbers.
+
+    The gradients match the engine's.
 
     A reentrant checkpoint runs an engine pass within the pass.
     """

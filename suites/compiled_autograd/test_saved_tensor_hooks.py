@@ -107,8 +107,10 @@ def test_save_on_cpu_brings_saved_tensors_back_to_the_device(device: torch.devic
 
 
 def test_saved_tensors_hooks_that_pack_to_bfloat16(device: torch.device) -> None:
-    """The pass computes with the unpacked values: packed as bfloat16, they give the engine's gradients with these
-    hooks."""
+    """The pass computes with the unpacked values.
+
+    Packed as bfloat16, they give the engine's gradients with these hooks.
+    """
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(torch.bfloat16)

@@ -20,8 +20,10 @@ SIZES = [10, 100, 10, 15, 20, 25]
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes")
 def test_dynamic_batch_that_changes_is_captured_at_most_twice(device: torch.device) -> None:
-    """A second batch size makes the pass dynamic, so no further captures occur, and the gradients of each size are
-    correct."""
+    """A second batch size makes the pass dynamic, so no further captures occur.
+
+    The gradients of each size are correct.
+    """
 
     def work() -> Iterator[object]:
         model = network(device)
@@ -144,8 +146,10 @@ def test_mark_dynamic_and_mark_static_do_not_change_gradients(
 
 @pytest.mark.covers(f"{ROW}test_compiled_autograd_does_not_specialize_on_bw_symints")
 def test_dynamic_graph_is_not_bound_to_the_size_of_its_capture(device: torch.device) -> None:
-    """Sizes that only the backward uses do not specialize the compiled pass: after two sizes, others need no
-    compile."""
+    """Sizes that only the backward uses do not specialize the compiled pass.
+
+    After two sizes, others need no compile.
+    """
 
     class Scales(torch.autograd.Function):
         @staticmethod

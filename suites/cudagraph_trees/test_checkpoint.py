@@ -225,8 +225,10 @@ def test_checkpoint_policy_is_consulted() -> None:
     run: list[object] = []
 
     class Running(TorchDispatchMode):
-        """Record the operators that run. It is below checkpointing, so it does not see operators whose result was
-        saved."""
+        """Record the operators that run.
+
+        It is below checkpointing, so it does not see operators whose result was saved.
+        """
 
         def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
             run.append(func)

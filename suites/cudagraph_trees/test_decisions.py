@@ -149,8 +149,10 @@ def test_set_of_an_input_is_a_reason_to_skip(of_input: bool, found: bool) -> Non
 def test_cudagraph_dynamic_shape_warn_limit_is_one_more_than_the_limit(
     limit: int | None, known: int, warns: bool
 ) -> None:
-    """The warning comes at one more size than the limit, with the number of sizes and a remedy; without a limit,
-    never."""
+    """The warning comes at one more size than the limit, with the number of sizes and a remedy.
+
+    Without a limit, there is no warning.
+    """
     cache = {(size,): None for size in range(known)}
     settings = {"triton.cudagraph_dynamic_shape_warn_limit": limit}
     with private.config(settings), private.messages(logging.WARNING) as heard:
@@ -268,8 +270,10 @@ def test_storageweakrefwrapper_beside_a_cached_tensor() -> None:
 @pytest.mark.requires(cuda=">=12")  # a build for CUDA; no GPU is needed
 @pytest.mark.covers(f"{ROW}test_storage_access_error")
 def test_tensor_with_an_access_error_raises(device: torch.device) -> None:
-    """A tensor with an access error message raises it at each use of its memory; other tensors on the storage do
-    not."""
+    """A tensor with an access error message raises it at each use of its memory.
+
+    Other tensors on the storage do not.
+    """
     tensor = torch.ones(4, device=device)
     other = tensor.view(2, 2)
     reach("torch._C._set_storage_access_error_msg")(tensor, "gone with the replay")

@@ -114,8 +114,10 @@ def test_freezing_makes_weights_constants(device: torch.device) -> None:
 )
 @pytest.mark.parametrize("partition", [True, False], ids=["partition", "whole"])
 def test_outputs_that_alias_parameters_share_their_memory(partition: bool, device: torch.device) -> None:
-    """A parameter, a view of it and a view of a view can be outputs; each shares the parameter's memory in all
-    replays."""
+    """A parameter, a view of it and a view of a view can be outputs.
+
+    Each shares the parameter's memory in all replays.
+    """
     parameter = torch.nn.Parameter(whole_numbers(8, 4, device=device))
 
     def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

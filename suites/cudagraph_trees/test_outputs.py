@@ -275,8 +275,10 @@ def test_register_hook_on_an_output_is_not_on_the_next_one(compiler: str, device
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_multiple_insert_removal_caching")
 def test_output_of_a_replay_may_be_dropped_or_kept(compiler: str, device: torch.device) -> None:
-    """Between replays an output's Python object may die or survive; its values are those of the last replay, without
-    leaks."""
+    """Between replays an output's Python object may die or survive.
+
+    Its values are those of the last replay, without leaks.
+    """
     with watched() as watch:
         fast = compiled(lambda x: x + 5, compiler)
         x = whole_numbers(1024, device=device)

@@ -97,8 +97,10 @@ def test_cudagraph_min_partition_size_leaves_small_parts_out(size: int, recorded
 @pytest.mark.covers(*row("graph_partition_custom_rule"))
 @with_triton
 def test_custom_should_partition_ops_names_operators_to_split_at(name: str, device: torch.device) -> None:
-    """An operator in `custom_should_partition_ops`, with or without the overload name, splits the graph; others do
-    not."""
+    """An operator in `custom_should_partition_ops`, with or without the overload name, splits the graph.
+
+    Others do not.
+    """
 
     def work(x: torch.Tensor) -> torch.Tensor:
         return operators.twice(x @ x) @ x
@@ -151,8 +153,10 @@ def test_graph_partition_log_says_why_a_graph_is_split(device: torch.device) -> 
 @pytest.mark.covers(*row("graph_partition_reduce_overhead_mode_effectiveness"))
 @with_triton
 def test_reduce_overhead_launches_fewer_kernels(device: torch.device) -> None:
-    """With `mode="reduce-overhead"`, a replayed call launches graphs and hardly any kernels; without it, each
-    kernel."""
+    """With `mode="reduce-overhead"`, a replayed call launches graphs and hardly any kernels.
+
+    Without it, each kernel is launched separately.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -189,8 +193,10 @@ def test_reduce_overhead_launches_fewer_kernels(device: torch.device) -> None:
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "any_size"])
 @with_triton
 def test_graph_partition_of_forward_and_backward(dynamic: bool, device: torch.device) -> None:
-    """Forward and backward are partitioned alike, saved tensors cross the parts, and gradients are correct for all
-    sizes."""
+    """Forward and backward are partitioned alike, saved tensors cross the parts.
+
+    Gradients are correct for all sizes.
+    """
 
     def work(x: torch.Tensor) -> torch.Tensor:
         y = torch.cat([x, operators.SafeForward.apply(x * x)])
@@ -216,8 +222,10 @@ def test_graph_partition_of_forward_and_backward(dynamic: bool, device: torch.de
 @pytest.mark.covers(*row("graph_partition_forward_backward_not_called"))
 @with_triton
 def test_graph_partition_of_forwards_whose_backward_never_runs(device: torch.device) -> None:
-    """Outputs of partitioned forwards keep their values while a backward may follow, and are correct in marked
-    steps."""
+    """Outputs of partitioned forwards keep their values while a backward may follow.
+
+    Are correct in marked steps.
+    """
     with watched(graph_partition=True):
         fast = compiled(lambda x: operators.unsafe_twice((x * x).detach()) + x * 3, trees.INDUCTOR)
         inputs = [whole_numbers(8, device=device, start=n).requires_grad_() for n in range(3)]

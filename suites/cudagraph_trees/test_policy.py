@@ -28,8 +28,10 @@ def in_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def recording_policy(wraps: bool = True) -> Any:
-    """A policy that follows torch's default and records its calls in `asked`; with `wraps=False` it declines to
-    wrap."""
+    """A policy that follows torch's default and records its calls in `asked`.
+
+    With `wraps=False` it declines to wrap.
+    """
     base: Any = private.utilities("CUDAGraphPolicy")
 
     class Recording(base):  # type: ignore[misc]
@@ -105,8 +107,10 @@ def test_cudagraph_policy_wrap_output_may_replace_what_is_called() -> None:
 @with_triton
 @pytest.mark.covers(f"{ROW}policy_cudagraphify_called", f"{ROW}wrap_output_called")
 def test_cudagraph_policy_cudagraphify_is_called_once_per_graph(partition: bool, device: torch.device) -> None:
-    """`cudagraphify` is called once per graph, and its result runs: with torch's default, warm-up, recording and
-    replay."""
+    """`cudagraphify` is called once per graph, and its result runs.
+
+    With torch's default, warm-up, recording and replay.
+    """
     policy = recording_policy()
     counts, _ = run(in_one, device, policy, graph_partition=partition)
     assert counts == Counts(1, 1, 2)
@@ -157,8 +161,10 @@ def test_cudagraph_policy_by_default_does_as_torch_does(
 @with_triton
 @pytest.mark.covers(f"{ROW}should_wrap_false_skips_cudagraph", f"{ROW}should_wrap_false_with_wrap_output")
 def test_cudagraph_policy_should_wrap_can_return_false(outer: bool, device: torch.device) -> None:
-    """If `should_wrap` returns False, nothing is recorded and the graph counts as skipped; `wrap_output` is still
-    called."""
+    """If `should_wrap` returns False, nothing is recorded and the graph counts as skipped.
+
+    `wrap_output` is still called.
+    """
     policy = recording_policy(wraps=False)
     counts, _ = run(in_one, device, policy)
     assert counts == Counts(skips=1)

@@ -58,8 +58,10 @@ WORK: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", WORK)
 @pytest.mark.covers(f"{ROW}test_run_simple", f"{ROW}test_index_put", "test_cudagraph_trees::CudaGraphTreeTests::*")
 def test_function_is_warmed_up_recorded_and_replayed(name: str, compiler: str, device: torch.device) -> None:
-    """If outputs are dropped, the first call warms up, the second is recorded, and all others are replays with eager
-    results."""
+    """If outputs are dropped, the first call warms up, the second is recorded.
+
+    All others are replays with eager results.
+    """
     with watched() as watch:
         calls = repeated(
             lambda n: [whole_numbers(4, 4, device=device, start=n), whole_numbers(4, 4, device=device, start=3 * n)], 6
@@ -85,8 +87,9 @@ def test_recording_of_each_shape_is_its_own(compiler: str, device: torch.device)
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_conv_benchmark")
 def test_recording_of_conv2d_with_cudnn_benchmark(benchmark: bool, compiler: str, device: torch.device) -> None:
-    """With `cudnn.benchmark`, the choice of an algorithm is complete before a convolution is recorded; replays are
-    correct.
+    """With `cudnn.benchmark`, the choice of an algorithm is complete before a convolution is recorded.
+
+    Replays are correct.
 
     Sums of four products below 64 are exact, unless an algorithm uses a Fourier transform: the tolerance of a
     thousandth is about thirty times its rounding error, and far below the difference of 1 that a stale input would
@@ -132,8 +135,10 @@ def test_random_numbers_of_replays_with_fallback_random(with_trees: bool, device
 
 @pytest.mark.covers(f"{ROW}test_rng_trees", f"{ROW}test_multinomial")
 def test_random_numbers_of_replays_with_the_cudagraphs_backend(device: torch.device) -> None:
-    """With the backend "cudagraphs", replays continue the generator's sequence, and one seed gives one sequence in all
-    calls."""
+    """With the backend "cudagraphs", replays continue the generator's sequence.
+
+    One seed gives one sequence in all calls.
+    """
 
     def draw(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand_like(x), torch.multinomial(x, 8, replacement=True)
@@ -223,8 +228,10 @@ def test_replayed_path_is_extended_by_a_recording(compiler: str, device: torch.d
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_accumulate_multiple_recordings")
 def test_recorded_paths_from_one_root(compiler: str, device: torch.device) -> None:
-    """Different functions after one parent are each recorded once below the same root, and replays in any order are
-    correct."""
+    """Different functions after one parent are each recorded once below the same root.
+
+    Replays in any order are correct.
+    """
     x = whole_numbers(32, device=device)
     with watched() as watch:
         root = compiled(lambda x: x * 2, compiler)

@@ -1,1 +1,1 @@
-"""Devices as such: names, properties, choosing one, errors, first use."""
+"""Devices: names, properties, selection, errors, first use."""

@@ -1,6 +1,6 @@
-"""The names of torch, undocumented, that this suite depends on. Nothing else in the suite reaches for one.
+"""The undocumented torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from suites.reaching import reach
 
 
 def get_device_index() -> Callable[..., int]:
-    """The function by which torch.cuda reads what it is given for a device."""
+    """The function with which torch.cuda parses its device arguments."""
     found: Callable[..., int] = reach("torch.cuda._utils._get_device_index")
     return found
 
 
 def rocm_is_backward_pass() -> bool:
-    """Whether a build for ROCm believes that the calling thread is in a backward pass."""
+    """Whether a build for ROCm considers the calling thread to be in a backward pass."""
     return bool(reach("torch._C._rocm_is_backward_pass")())

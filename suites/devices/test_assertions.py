@@ -1,7 +1,7 @@
-"""What a kernel's own check does: an error for good, in that process and no other.
+"""Device-side assertions: a sticky error in the process, and in no other.
 
-A failed check leaves the device unusable for the process that made it fail, so each case has a process that may die,
-and shows that its own is unharmed.
+A failed assertion makes the device unusable for its process, so each case uses a child process, and checks that its own
+process is not affected.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .. import children
 
 pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(300)]
 
-#: In the error of a GPU or another accelerator, or on standard error; or, with ROCm, as the process dies.
+#: The error on a GPU or another accelerator, or on standard error; with ROCm, at the death of the process.
 TOLD = re.compile(r"(?i)device-side assert|assertion .*failed|HSA_STATUS_ERROR_EXCEPTION")
 
-#: Runs `attempt`, waits for the device, and tells what came: a line "launched" when the call itself returned, one
-#: "raised CLASS" when the device was found to have failed, one "nothing" when it was not; then whether it works.
+#: Runs `attempt`, synchronizes the device, and prints the result: "launched" when the call itself returned, "raised
+#: CLASS" or "nothing" after the synchronize; then whether the device works.
 HARNESS = """
 import torch
 def tell(attempt):
@@ -55,7 +55,7 @@ PROBABILITIES = {
 ZEROS = {"int": "0", "float": "0.0", "bool": "False", "complex": "0 + 0j"}
 
 
-#: Uses the device in four ways, and tells of each what it raised.
+#: Uses the device in four ways, and prints the exception of each.
 FURTHER = """
 for use in (torch.accelerator.synchronize, lambda: kept.cpu(), lambda: kept.add_(1), lambda: kept.copy_(kept + 1)):
     try:
@@ -67,22 +67,22 @@ for use in (torch.accelerator.synchronize, lambda: kept.cpu(), lambda: kept.add_
 
 
 def failed(device: torch.device, expression: str, further: str = "") -> children.Ended:
-    """The end of a process in which that expression must have made the device fail, and not at once.
+    """Run a process in which the expression must make the device fail, but not immediately.
 
-    `further` is what it does then; it has a tensor `kept`.
+    `further` is code that runs afterwards, with a tensor `kept`.
     """
     script = f"{HARNESS}\nkept = torch.ones(4, device=DEVICE)\ntell(lambda: {expression})\n{further}"
     ended = children.run(script, device)
     said = ended.out.splitlines()
-    assert TOLD.search(ended.text()), f"nothing tells of the check: {ended.text()[-2000:]!r}"
-    assert "nothing" not in said, "the device was synchronised and had not failed"
+    assert TOLD.search(ended.text()), f"the output does not mention the assertion: {ended.text()[-2000:]!r}"
+    assert "nothing" not in said, "the device did not fail, although it was synchronized"
     if ended.status == 0:
         assert any(line.startswith("raised ") for line in said), said
     return ended
 
 
 def unharmed(device: torch.device) -> None:
-    """This process can still use the device."""
+    """Check that this process can still use the device."""
     assert (torch.ones(1000, device=device) + 1).sum().item() == 2000
     torch.accelerator.synchronize(device)
 
@@ -90,9 +90,12 @@ def unharmed(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
 @pytest.mark.parametrize("expression", FAILING.values(), ids=FAILING.keys())
 def test_device_assert_for_an_index_past_the_end_fails_the_device(device: torch.device, expression: str) -> None:
-    """Contract: an index that is out of bounds is found by the kernel: at the latest when the device is waited for, an
-    error says that an assertion failed, or the process ends with that on its standard error. The case's own process
-    is unharmed."""
+    """An out-of-bounds index fails an assertion in the kernel.
+
+    The error is raised at the latest at the synchronize.
+
+    Alternatively the process ends with the message on standard error. The case's own process is not affected.
+    """
     failed(device, expression)
 
     unharmed(device)
@@ -100,7 +103,7 @@ def test_device_assert_for_an_index_past_the_end_fails_the_device(device: torch.
 
 @pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
 def test_device_assert_passes_an_index_within_bounds(device: torch.device) -> None:
-    """Contract: the control: the first and the last element are read, and nothing fails."""
+    """Control: reading the first and the last element does not fail."""
     read = "torch.arange(4, device=DEVICE)[torch.tensor([3, 0, -4], device=DEVICE)]"
     ended = children.run(f"{HARNESS}\ntell(lambda: print({read}.tolist()))", device)
 
@@ -108,8 +111,7 @@ def test_device_assert_passes_an_index_within_bounds(device: torch.device) -> No
 
 
 def test_device_assert_makes_every_further_use_fail(device: torch.device) -> None:
-    """Contract: after the error every further use of the device in that process fails with the same kind of error: a
-    program that went on would compute with garbage. The error is a torch.AcceleratorError and a RuntimeError."""
+    """After a device-side assertion, every further use of the device in that process raises torch.AcceleratorError."""
     ended = failed(device, FAILING["index"], FURTHER)
     if ended.status == 0:
         said = ended.out.splitlines()
@@ -120,9 +122,8 @@ def test_device_assert_makes_every_further_use_fail(device: torch.device) -> Non
     unharmed(device)
 
 
-def test_device_assert_does_not_hold_up_the_launch(device: torch.device) -> None:
-    """Contract: a check on the device is not waited for: behind a queue of work on the stream the call that will
-    fail returns, and the error comes with the synchronisation."""
+def test_device_assert_does_not_delay_the_launch(device: torch.device) -> None:
+    """The call that fails an assertion returns immediately behind queued work, and the synchronize raises."""
     ended = children.run(
         HARNESS
         + """
@@ -149,8 +150,10 @@ tell(attempt)
 @pytest.mark.covers("test_cuda::TestCuda::test_multinomial_invalid_probs_cuda")
 @pytest.mark.parametrize("probabilities", PROBABILITIES.values(), ids=PROBABILITIES.keys())
 def test_multinomial_refuses_negative_infinite_and_nan_probabilities(device: torch.device, probabilities: str) -> None:
-    """Contract: `multinomial` over a tensor with a negative, infinite or undefined entry is an error, by the kernel's
-    check or by the call's, which says so; no sample is given."""
+    """`multinomial` with a negative, infinite or NaN probability raises, or fails an assertion.
+
+    It returns no sample.
+    """
     drawn = f"torch.multinomial(torch.tensor({probabilities}, device=DEVICE), 2, True)"
     ended = children.run(f"{HARNESS}\ntell(lambda: print({drawn}.tolist()))", device)
 
@@ -163,8 +166,7 @@ def test_multinomial_refuses_negative_infinite_and_nan_probabilities(device: tor
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize("zero", ZEROS.values(), ids=ZEROS.keys())
 def test_assert_async_of_zero_fails(device: torch.device, zero: str) -> None:
-    """Contract: `torch._assert_async` of a zero, of any type, is an error at the latest when the device is waited
-    for."""
+    """`torch._assert_async` of zero, of any dtype, fails at the latest at the synchronize."""
     ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({zero}, device=DEVICE)))", device)
 
     assert TOLD.search(ended.text()) or "nonzero value" in ended.text(), ended.text()[-2000:]
@@ -174,8 +176,7 @@ def test_assert_async_of_zero_fails(device: torch.device, zero: str) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 def test_assert_async_of_anything_else_holds(device: torch.device) -> None:
-    """Contract: `torch._assert_async` of a value that is not zero, of any type, does nothing, here and once the device
-    was waited for."""
+    """`torch._assert_async` of a nonzero value, of any dtype, has no effect."""
     for value in (1, -1, 0.1, -0.1, True, 0.1j, float("nan"), float("inf")):
         torch._assert_async(torch.tensor(value, device=device))
     torch.accelerator.synchronize(device)
@@ -186,8 +187,10 @@ def test_assert_async_of_anything_else_holds(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize(("values", "said"), [([], "no values"), ([0, 0], "more than one value")])
 def test_assert_async_needs_one_value(device: torch.device, values: list[int], said: str) -> None:
-    """Contract: of an empty tensor, or one of several values, it is an error that says which; on CUDA one of the call,
-    which leaves the device as it was."""
+    """`torch._assert_async` of an empty tensor or several values raises.
+
+    On CUDA the call raises, and the device works.
+    """
     ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({values}, device=DEVICE)))", device)
 
     assert said in ended.text(), ended.text()[-2000:]
@@ -200,8 +203,10 @@ def test_assert_async_needs_one_value(device: torch.device, values: list[int], s
 @pytest.mark.requires(device="cuda", torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCuda::test_embedding_renorm_negative_indices")
 def test_embedding_max_norm_at_a_negative_index_is_an_error(device: torch.device) -> None:
-    """Contract: `embedding` with a norm limit and a negative index is an error, at the latest when the device is waited
-    for: it would write to memory before the table. (The CPU does just that, so this is asked of CUDA alone.)"""
+    """`embedding` with `max_norm` and a negative index raises, at the latest at the synchronize.
+
+    It would write to memory before the table. (The CPU does so, therefore the case is for CUDA only.)
+    """
     ended = children.run(
         HARNESS
         + """

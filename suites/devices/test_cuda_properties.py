@@ -1,4 +1,4 @@
-"""Properties that CUDA devices have: capability, units, architectures; and whether they fit together."""
+"""CUDA device properties: capability, multiprocessors, architectures, and their consistency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.requires(device="cuda")
 def test_get_device_capability_is_that_of_the_properties(
     device: torch.device, way: Callable[[torch.device], tuple[object, ...]]
 ) -> None:
-    """Contract: the compute capability is the pair (major, minor) of the properties, however the device is named."""
+    """The compute capability is (major, minor) of the properties, for every form of the device argument."""
     properties = torch.cuda.get_device_properties(device)
 
     capability = torch.cuda.get_device_capability(*way(device))
@@ -27,9 +27,12 @@ def test_get_device_capability_is_that_of_the_properties(
     assert properties.major >= 5
 
 
-def test_get_device_properties_multiprocessors_registers_and_caches_make_sense(device: torch.device) -> None:
-    """Contract: a device has multiprocessors with warps of 32 (64 with ROCm on some), each holds at least 1,024 threads
-    in whole warps, 64 KiB of registers at least, and at least 48 KiB of shared memory."""
+def test_get_device_properties_multiprocessors_registers_and_caches(device: torch.device) -> None:
+    """A device has multiprocessors with plausible properties.
+
+    Warps have 32 threads (64 with ROCm on some devices); each multiprocessor has at least 1,024 threads in whole warps,
+    64 KiB of registers and 48 KiB of shared memory.
+    """
     properties = torch.cuda.get_device_properties(device)
 
     assert properties.multi_processor_count >= 1
@@ -43,7 +46,7 @@ def test_get_device_properties_multiprocessors_registers_and_caches_make_sense(d
 
 @pytest.mark.covers("test_cuda::TestCuda::test_uuid")
 def test_get_device_properties_uuid_has_16_bytes_and_five_groups(device: torch.device) -> None:
-    """Contract: the UUID has 16 bytes, and its text is eight, four, four, four and twelve hexadecimal digits."""
+    """The UUID has 16 bytes and is formatted as 8-4-4-4-12 hexadecimal digits."""
     uuid = torch.cuda.get_device_properties(device).uuid
 
     assert len(uuid.bytes) == 16
@@ -51,7 +54,7 @@ def test_get_device_properties_uuid_has_16_bytes_and_five_groups(device: torch.d
 
 
 def test_get_device_properties_repr_names_device_and_capability(device: torch.device) -> None:
-    """Contract: the properties' text has the name and the capability of the device."""
+    """The repr of the properties has the device's name and capability."""
     properties = torch.cuda.get_device_properties(device)
 
     assert properties.name in repr(properties)
@@ -60,11 +63,14 @@ def test_get_device_properties_repr_names_device_and_capability(device: torch.de
 
 
 def test_get_arch_list_has_kernels_for_the_device(device: torch.device) -> None:
-    """Contract: kernels for the device are there: an architecture of the list has its major version and no newer minor
-    one, or there is code of an older kind that is compiled when first used."""
+    """The architecture list has code for the device.
+
+    This is an architecture with its major and no newer minor version, or code of an older one that is compiled at first
+    use.
+    """
     major, minor = torch.cuda.get_device_capability(device)
     if torch.version.hip:
-        pytest.skip("architectures of ROCm are not numbered by capability")
+        pytest.skip("ROCm's architectures are not numbered by capability")
     built = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", name) for name in torch.cuda.get_arch_list()]
     found = [(match[1], int(match[2]), int(match[3])) for match in built if match]
 
@@ -82,8 +88,7 @@ def test_get_arch_list_has_kernels_for_the_device(device: torch.device) -> None:
     " (getDeviceCapability in c10/cuda/impl/CUDAGuardImpl.h, https://github.com/pytorch/pytorch)",
 )
 def test_accelerator_get_device_capability_lists_types_the_device_computes_in(device: torch.device) -> None:
-    """Contract: `torch.accelerator.get_device_capability` lists the types supported, of which float32 and float64 are
-    two, and each type of the list can be made and copied on the device."""
+    """`torch.accelerator.get_device_capability` lists the supported dtypes, each of which works on the device."""
     told = getattr(torch.accelerator, "get_device_capability", None)
     if told is None:
         pytest.skip(f"torch {torch.__version__} has no torch.accelerator.get_device_capability")
@@ -96,16 +101,14 @@ def test_accelerator_get_device_capability_lists_types_the_device_computes_in(de
 
 @pytest.mark.requires(devices=2)
 def test_can_device_access_peer_is_the_same_both_ways(device: torch.device) -> None:
-    """Contract: whether a device reaches another's memory is answered for each pair, the same both ways, and never for
-    a device and itself."""
+    """`can_device_access_peer` is symmetric, and False for a device and itself."""
     assert torch.cuda.can_device_access_peer(0, 1) == torch.cuda.can_device_access_peer(1, 0)
     assert not torch.cuda.can_device_access_peer(device, device)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_hip_device_count")
 def test_device_count_honours_cuda_visible_devices() -> None:
-    """Contract: the count is that of the devices that the environment leaves visible: all that this process sees, where
-    nothing is changed, and none."""
+    """`device_count` follows the environment variable: unchanged, all devices that this process sees, or none."""
     from .. import children
 
     script = "import torch\nprint(torch.cuda.device_count())"

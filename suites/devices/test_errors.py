@@ -1,4 +1,4 @@
-"""Mistakes of the caller: refused at once with an error that names them, the device as good as before."""
+"""Caller errors: they raise immediately with a clear message, and the device still works."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 def test_operands_of_cpu_and_device_are_refused(
     device: torch.device, operation: Callable[[torch.Tensor, torch.Tensor], object], host_first: bool
 ) -> None:
-    """Contract: an operation over a tensor of the host and one of the device is a RuntimeError that names both devices;
-    nothing is copied in silence, operands keep their values, the device works."""
+    """An operation on a CPU and a device tensor raises RuntimeError with both devices, and copies nothing silently."""
     host, there = torch.ones(3, 3), torch.ones(3, 3, device=device)
     operands = (host, there) if host_first else (there, host)
 
@@ -46,8 +45,7 @@ def test_operands_of_cpu_and_device_are_refused(
 
 @pytest.mark.requires(accelerator=True)
 def test_indexing_a_device_tensor_with_cpu_indices(device: torch.device) -> None:
-    """Contract, the documented exception: a tensor of the device is read and written at indices of the host, and the
-    result is on the device."""
+    """A device tensor can be read and written at CPU indices, the documented exception; the result is on the device."""
     x = torch.arange(10, device=device)
 
     read = x[torch.tensor([3, 1])]
@@ -60,8 +58,7 @@ def test_indexing_a_device_tensor_with_cpu_indices(device: torch.device) -> None
 
 @pytest.mark.requires(device="cuda")
 def test_indexing_a_cpu_tensor_with_device_indices_is_refused(device: torch.device) -> None:
-    """Contract: not the other way round: a tensor of the host is not read at indices of the device; the error says
-    where they may be."""
+    """A CPU tensor cannot be indexed with device indices; the error names the permitted devices."""
     with pytest.raises(RuntimeError, match=r"indices should be either on .*cpu"):
         torch.arange(10)[torch.tensor([1], device=device)]
 
@@ -69,8 +66,7 @@ def test_indexing_a_cpu_tensor_with_device_indices_is_refused(device: torch.devi
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_to_numpy")
 def test_numpy_of_a_device_tensor_is_a_typeerror(device: torch.device) -> None:
-    """Contract: `numpy()`, and NumPy's own conversion, of a tensor on the device is a TypeError that says to copy it to
-    the host first; forced, or copied, it is the array."""
+    """`numpy()` of a device tensor raises TypeError and says to copy it to the host; `force=True` works."""
     import numpy as np
 
     x = torch.arange(4, device=device)
@@ -84,7 +80,7 @@ def test_numpy_of_a_device_tensor_is_a_typeerror(device: torch.device) -> None:
 
 
 def test_operands_whose_shapes_do_not_fit_are_refused(device: torch.device) -> None:
-    """Contract: shapes are checked by the call: the error names both, and comes before anything is computed."""
+    """Shapes are checked at the call: the error names both, and nothing is computed."""
     a, b = torch.ones(2, 3, device=device), torch.ones(4, 5, device=device)
 
     with pytest.raises(RuntimeError, match=r"2x3.*4x5"):
@@ -97,7 +93,7 @@ def test_operands_whose_shapes_do_not_fit_are_refused(device: torch.device) -> N
 
 
 def test_index_given_as_a_number_is_an_indexerror_of_the_call(device: torch.device) -> None:
-    """Contract: an index given as a number, past the end, is an IndexError at once, not an error of the device."""
+    """A Python index out of range raises IndexError at the call, without a device error."""
     x = torch.arange(4, device=device)
 
     for index in (4, -5):
@@ -110,14 +106,13 @@ def test_index_given_as_a_number_is_an_indexerror_of_the_call(device: torch.devi
 
 @pytest.mark.parametrize("size", [-1, -(1 << 40)])
 def test_empty_refuses_a_negative_size(device: torch.device, size: int) -> None:
-    """Contract: a negative size is a RuntimeError that names it."""
+    """A negative size raises RuntimeError and names the size."""
     with pytest.raises(RuntimeError, match=rf"(?i)negative.*{size}\b"):
         torch.empty(size, device=device)
 
 
 def test_empty_refuses_a_size_beyond_all_memory(device: torch.device) -> None:
-    """Contract: a tensor of more bytes than any memory has is a RuntimeError (out of memory, or a size that is no
-    size), and the device goes on."""
+    """A tensor larger than any memory raises RuntimeError, and the device still works."""
     for size in ((1 << 62,), (1 << 40, 1 << 40), (1 << 50,)):
         with pytest.raises(RuntimeError, match=r"(?i)memory|overflow|size|storage"):
             torch.empty(size, dtype=torch.float64, device=device)
@@ -128,8 +123,10 @@ def test_empty_refuses_a_size_beyond_all_memory(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_check_error")
 def test_check_error_raises_cudaerror_with_text_and_number() -> None:
-    """Contract: `check_error` of success does nothing; of an error it raises torch.cuda.CudaError, a RuntimeError, with
-    the error's text and number: 2 is out of memory, 1 an invalid value, 801 what is not supported."""
+    """`check_error` of success has no effect; of an error it raises torch.cuda.CudaError with its text and number.
+
+    2 is out of memory, 1 an invalid value, 801 not supported.
+    """
     torch.cuda.check_error(0)
 
     for number, said in ((2, "out of memory|OutOfMemory"), (1, "invalid argument|InvalidValue"), (801, "not support")):
@@ -146,11 +143,11 @@ def test_check_error_raises_cudaerror_with_text_and_number() -> None:
     [
         pytest.param(torch.cuda.Stream, id="cuda"),
         pytest.param(torch.cuda.ExternalStream, id="external"),
-        pytest.param(torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")),  # it ended the process
+        pytest.param(torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")),  # it crashed the process
     ],
 )
 def test_stream_on_a_missing_device_is_refused(make: Callable[..., object]) -> None:
-    """Contract: a stream on a device past the last is an error of the call, not a crash, and what was current stays."""
+    """A stream on a missing device raises, and the current device stays."""
     before = torch.cuda.current_device()
     beyond = torch.device("cuda", torch.cuda.device_count())
     arguments = (0,) if make is torch.cuda.ExternalStream else ()

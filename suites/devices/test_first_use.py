@@ -1,6 +1,6 @@
-"""When a device is first touched, by what, and what a process that was forked then may do.
+"""The first use of a device: what triggers it, and what a forked process may do.
 
-Each is asked in a process of its own, which has not used its device yet.
+Each case uses a new process, which has not used its device yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(150)]
 
 MODULE = "import torch\nmodule = torch.get_device_module(DEVICE)\n"
 
-#: What must not wake a device, as expressions.
+#: Expressions that must not initialize a device.
 ASKING = {
     "available": "torch.accelerator.is_available()",
     "count": "torch.accelerator.device_count()",
@@ -32,8 +32,7 @@ ASKING = {
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init")
 @pytest.mark.parametrize("expression", ASKING.values(), ids=ASKING.keys())
 def test_is_initialized_stays_false_until_the_first_tensor(device: torch.device, expression: str) -> None:
-    """Contract: importing torch, asking about devices and seeding them for later leave the device uninitialised; the
-    first tensor on it initialises it (the control)."""
+    """Importing torch, device queries and seeding do not initialize the device; the first tensor does (control)."""
     ended = children.run(
         f"{MODULE}print(module.is_initialized()); {expression}; print(module.is_initialized())\n"
         "torch.ones(1, device=DEVICE); print(module.is_initialized())",
@@ -43,13 +42,13 @@ def test_is_initialized_stays_false_until_the_first_tensor(device: torch.device,
     assert ended.lines() == ["False", "False", "True"]
 
 
-#: What CUDA does; the software device has an allocator of its own.
+#: CUDA's behavior; the software device has another allocator.
 RAISES = pytest.mark.xfail(
     torch.__version__ < (2, 13),
-    reason="torch up to 2.12 does not ask whether the device was used, and raises: Invalid device argument",
+    reason="torch up to 2.12 does not check whether the device was used, and raises: Invalid device argument",
 )
 
-#: What is asked of the memory of a device, as expressions, and the answers before it is first used.
+#: Queries of a device's memory, as expressions, and the results before its first use.
 OF_MEMORY = {
     "memory_stats": ("dict(torch.accelerator.memory_stats())", "{}"),
     "memory_allocated": ("torch.accelerator.memory_allocated()", "0"),
@@ -64,10 +63,10 @@ OF_MEMORY = {
 
 @pytest.mark.parametrize("name", OF_MEMORY)
 def test_memory_before_the_first_use_is_none(device: torch.device, name: str, request: pytest.FixtureRequest) -> None:
-    """Contract: before the device is first used there are no statistics of its memory and no bytes; to empty its cache
-    or to reset its statistics does nothing. None of this uses the device, which works afterwards.
+    """Before the first use of a device, memory statistics are empty, and emptying the cache or resetting has no effect.
 
-    Source: the documentation of `torch.accelerator` ("a no-op if the memory allocator … has not been initialized").
+    None of this initializes the device, which works afterwards. Source: the documentation of `torch.accelerator` ("a
+    no-op if the memory allocator … has not been initialized").
     """
     if name.startswith("reset") and device.type == "cuda":
         request.applymarker(RAISES)
@@ -83,7 +82,7 @@ def test_memory_before_the_first_use_is_none(device: torch.device, name: str, re
 
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
 def test_manual_seed_before_the_first_use_counts(device: torch.device) -> None:
-    """Contract: what was seeded before the device was first used is what it then draws from: as if seeded after."""
+    """A seed set before the first use applies as one set afterwards does."""
     script = f"""{MODULE}
 torch.manual_seed(11)
 before = torch.rand(5, device=DEVICE).tolist()
@@ -96,9 +95,9 @@ print(before == torch.rand(5, device=DEVICE).tolist(), module.initial_seed())
 
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init")
 def test_fork_before_the_first_use_is_allowed(device: torch.device) -> None:
-    """Contract: a process that has imported torch and not used its device can fork, and parent and child both use it.
+    """A process that has imported torch but not used its device can fork, and parent and child can use the device.
 
-    Each prints what it computed, and the parent the child's exit status.
+    Each prints its result, and the parent the child's exit status.
     """
     script = """
 import os, torch
@@ -127,10 +126,9 @@ else:
     ids=["make", "compute", "copy", "synchronize", "stream"],
 )
 def test_fork_after_the_first_use_is_an_error_in_the_child(device: torch.device, use: str) -> None:
-    """Contract: in a process forked from one that has used its device, using it is an error, not a hang or a crash;
-    the parent goes on as if nothing had been.
+    """In a process forked after the first use, using the device raises, without a hang or crash; the parent continues.
 
-    To make a tensor, the usual first use, must be told with a word of forking.
+    Creating a tensor, the usual first use, raises an error that mentions forking.
     """
     script = f"""
 import os, torch
@@ -157,8 +155,7 @@ print("sum", (x + x).sum().item())
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_is_pinned_no_context")
 def test_is_pinned_makes_no_context(device: torch.device) -> None:
-    """Contract: `is_pinned` of host memory does not create the context that would forbid a fork: the child uses the
-    device after both have asked."""
+    """`is_pinned` of host memory creates no context, so that a process forked afterwards can use the device."""
     script = """
 import os, torch
 torch.ones(3).is_pinned()
@@ -178,8 +175,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init", "test_cuda::TestCuda::test_device_count_not_cached_pre_init")
 def test_cuda_visible_devices_set_after_the_import_counts() -> None:
-    """Contract: what is visible is decided at the first use, not by the import: a variable set in between counts, and
-    the count is not kept from before."""
+    """CUDA_VISIBLE_DEVICES is read at the first use, not at the import, and the count is not cached from before."""
     script = """
 import os, torch
 name = "HIP_VISIBLE_DEVICES" if torch.version.hip else "CUDA_VISIBLE_DEVICES"
@@ -205,8 +201,7 @@ print(*counts)
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_device_count_not_cached_pre_init")
 def test_device_count_is_kept_after_the_first_use() -> None:
-    """Contract: after the first use what is visible can no longer change: hiding everything then changes no count, and
-    the device works."""
+    """After the first use, changes of the variable do not change the count, and the device still works."""
     script = """
 import os, torch
 x = torch.ones(4, device="cuda")
@@ -221,8 +216,10 @@ print(torch.cuda.device_count() == before, (x + 1).sum().item())
 @pytest.mark.requires(device="cuda", rocm=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init")
 def test_import_torch_does_not_initialise_the_driver() -> None:
-    """Contract: the driver is not initialised by the import: asked for its devices it says so (3,
-    CUDA_ERROR_NOT_INITIALIZED), and after the first use it counts them (the control)."""
+    """The import does not initialize the driver, which returns error 3 (CUDA_ERROR_NOT_INITIALIZED) for a device count.
+
+    After the first use it returns the count (control).
+    """
     script = """
 import ctypes, torch
 driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(-1)
@@ -236,7 +233,7 @@ print(driver.cuDeviceGetCount(ctypes.byref(count)), count.value >= 1)
 
 @pytest.mark.covers("test_cuda::TestBlockStateAbsorption::test_no_triton_on_import")
 def test_import_torch_and_rand_do_not_import_triton(device: torch.device) -> None:
-    """Contract: importing torch and drawing on the device does not bring in Triton, nor the compiler."""
+    """Importing torch and drawing random numbers on the device do not import Triton or the compiler."""
     script = """
 import sys, torch
 torch.rand(2, device=DEVICE)
@@ -248,7 +245,7 @@ print(*(name in sys.modules for name in ("torch", "triton", "torch._inductor")))
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_multiprocessing_children_use_the_device(device: torch.device, method: str) -> None:
-    """Contract: processes that multiprocessing starts anew may use the device although the parent has used it."""
+    """Processes started by multiprocessing's spawn or forkserver can use the device after the parent has used it."""
     use = children.bring(device) + "import torch\nprint(torch.ones(4, device=DEVICE).sum().item(), flush=True)"
     script = f"""
 import multiprocessing, torch

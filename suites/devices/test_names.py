@@ -1,4 +1,4 @@
-"""What a device may be called, and what is said of a name that is none. No device is needed: names are read first."""
+"""Device names and the errors for invalid ones. No device is needed, because names are parsed first."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("arguments", "kind", "index"), GOOD, ids=lambda value: str(value).replace("'", ""))
 def test_torch_device_is_type_and_index(arguments: tuple[object, ...], kind: str, index: int | None) -> None:
-    """Contract: a device is read from "type", "type:index" or (type, index), keeps both, and its text says both. No
-    such device need be there."""
+    """`torch.device` accepts "type", "type:index" and (type, index), and its string has both.
+
+    The device need not exist.
+    """
     device = torch.device(*arguments)
 
     assert (device.type, device.index) == (kind, index)
@@ -60,7 +62,7 @@ def test_torch_device_is_type_and_index(arguments: tuple[object, ...], kind: str
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
 @pytest.mark.parametrize("name", MALFORMED)
 def test_torch_device_refuses_a_malformed_name_and_quotes_it(name: str) -> None:
-    """Contract: text that is no device is a RuntimeError that contains the text, wherever a device is taken."""
+    """A malformed device string raises RuntimeError with the string, in every function with a device argument."""
     for take in (torch.device, lambda text: torch.empty(1, device=text), lambda text: torch.empty(1).to(text)):
         with pytest.raises(RuntimeError) as refusal:
             take(name)
@@ -69,31 +71,32 @@ def test_torch_device_refuses_a_malformed_name_and_quotes_it(name: str) -> None:
 
 
 def test_torch_device_refuses_an_empty_name() -> None:
-    """Contract: an empty text is no device, and the error says that it was empty."""
+    """An empty string raises, and the error says that it is empty."""
     with pytest.raises(RuntimeError, match="empty"):
         torch.device("")
 
 
 @pytest.mark.parametrize("index", [-2, -1])
 def test_torch_device_refuses_a_negative_index(index: int) -> None:
-    """Contract: an index below 0 is no device."""
+    """A negative index raises."""
     with pytest.raises(RuntimeError, match=r"(?i)index.*negative|negative.*index"):
         torch.device("cuda", index)
 
 
 @pytest.mark.parametrize("value", [1.5, None, [0], object()], ids=["float", "none", "list", "object"])
 def test_torch_device_of_another_type_is_a_typeerror(value: object) -> None:
-    """Contract: a value of another type is a TypeError that names its type, not taken by its text."""
+    """A value of another type raises TypeError with the type's name."""
     with pytest.raises(TypeError, match=rf"device\(\).*{type(value).__name__}"):
         torch.device(value)
 
 
 @pytest.mark.xfail(
-    raises=AssertionError, reason="torch keeps an index in 8 bits and wraps: torch.device('cuda:200').index is -56"
+    raises=AssertionError,
+    reason="torch stores an index in 8 bits, with wraparound: torch.device('cuda:200').index is -56",
 )
 @pytest.mark.parametrize("index", [128, 200, 99_999])
 def test_torch_device_refuses_an_index_that_is_too_large(index: int) -> None:
-    """Contract: an index that torch cannot keep is an error that has it, and not another device."""
+    """An index that torch cannot represent raises with the index instead of giving another device."""
     try:
         kept = torch.device(f"cuda:{index}").index
     except (RuntimeError, OverflowError) as refusal:
@@ -103,7 +106,7 @@ def test_torch_device_refuses_an_index_that_is_too_large(index: int) -> None:
 
 
 def test_torch_device_refuses_an_unknown_type_and_lists_the_known() -> None:
-    """Contract: the error for an unknown type lists the types that there are."""
+    """The error for an unknown type lists the known types."""
     with pytest.raises(RuntimeError) as refusal:
         torch.device("nonsense:0")
 
@@ -111,8 +114,7 @@ def test_torch_device_refuses_an_unknown_type_and_lists_the_known() -> None:
 
 
 def test_torch_device_equality_and_hash_go_by_type_and_index() -> None:
-    """Contract: equality and hash go by type and index; "cuda" without an index is not "cuda:0"; copies and pickles
-    are equal to what they were made from."""
+    """Equality and hash depend on type and index; "cuda" differs from "cuda:0"; copies and pickles are equal."""
     one, same, other, bare = (torch.device(name) for name in ("cuda:1", "cuda:1", "cuda:0", "cuda"))
 
     assert one == same
@@ -124,9 +126,8 @@ def test_torch_device_equality_and_hash_go_by_type_and_index() -> None:
             assert type(made) is torch.device
 
 
-def test_torch_device_is_a_context_for_what_is_made() -> None:
-    """Contract: within a device's block what is made without one is made there; nested blocks and exceptions restore
-    what was before."""
+def test_torch_device_is_a_context_for_new_tensors() -> None:
+    """A device block sets the default device; nested blocks and exceptions restore the previous one."""
 
     def block() -> None:
         with torch.device("meta"):
@@ -144,8 +145,7 @@ def test_torch_device_is_a_context_for_what_is_made() -> None:
 
 
 def test_set_default_device_holds_until_it_is_reset() -> None:
-    """Contract: `set_default_device` decides where things are made from then on, `get_default_device` tells, and None
-    restores."""
+    """`set_default_device` sets the device for new tensors, `get_default_device` returns it, and None resets it."""
     before = torch.get_default_device()
     try:
         torch.set_default_device("meta")
@@ -163,14 +163,16 @@ def test_set_default_device_holds_until_it_is_reset() -> None:
     ("given", "index"), [("cuda:3", 3), (5, 5), (torch.device("cuda", 2), 2), ("cuda:0", 0), (0, 0)], ids=str
 )
 def test_get_device_index_reads_text_number_and_device(given: object, index: int) -> None:
-    """Contract: torch.cuda takes a text, a number and a device, and each gives the index it has."""
+    """torch.cuda accepts a string, a number or a device, and gets the same index from each."""
     assert get_device_index()(given) == index
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_get_device_index")
 def test_get_device_index_refuses_another_device_type() -> None:
-    """Contract: torch.cuda refuses a malformed name with a RuntimeError that quotes it, a device of another type, be it
-    text or object, with a ValueError that names both types, and None, where it is not optional, with a ValueError."""
+    """torch.cuda raises RuntimeError for a malformed name, and ValueError for another device type or a missing device.
+
+    The errors quote the name or both device types.
+    """
     read = get_device_index()
 
     with pytest.raises(RuntimeError, match=r"Invalid device string.*cuda0"):
@@ -188,8 +190,7 @@ def test_get_device_index_refuses_another_device_type() -> None:
     "test_cuda::TestCudaArchList::test_get_arch_list_empty_when_cuda_not_compiled",
 )
 def test_get_arch_list_needs_no_device() -> None:
-    """Contract: `get_arch_list` is a list of texts such as sm_90, of a torch built without CUDA an empty one, and
-    asking wakes no device."""
+    """`get_arch_list` returns names such as sm_90 (none in a CPU build) and does not initialize a device."""
     before = torch.cuda.is_initialized()
 
     architectures = torch.cuda.get_arch_list()

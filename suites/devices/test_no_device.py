@@ -1,6 +1,6 @@
-"""What is said where there is no accelerator: each answer names what is missing, and nothing seems to work.
+"""Behavior without an accelerator: errors name what is missing, and nothing appears to work.
 
-Asked in a process that sees none, so that the cases hold on every machine.
+Each case uses a process without visible devices, so that it applies to every machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ for expression in {expressions!r}:
 
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
-    """What each expression gives in such a process: ("value", its text) or (class of the error, its text)."""
+    """The result of each expression in such a process: ("value", repr) or (exception class, message)."""
     ended = children.run(ANSWER.format(expressions=expressions), environ=HIDDEN)
     return {expression: (kind, text) for expression, kind, text in map(json.loads, ended.lines())}
 
 
 @pytest.mark.timeout(150)
 def test_using_a_missing_accelerator_is_refused_and_named() -> None:
-    """Contract: whatever would need an accelerator is an error that speaks of CUDA, its driver or the accelerator."""
+    """Everything that needs an accelerator raises an error about CUDA, its driver or the accelerator."""
     answers = ask(
         "torch.empty(1, device='cuda')",
         "torch.ones(1).to('cuda:0')",
@@ -64,8 +64,8 @@ def test_using_a_missing_accelerator_is_refused_and_named() -> None:
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
 def test_is_available_manual_seed_and_empty_cache_work_without_a_device() -> None:
-    """Contract: asking whether there is one, seeding it for later and emptying its cache are no errors, and have their
-    neutral answers; nothing is initialised by them."""
+    """Availability queries, seeding and emptying the cache do not raise, return neutral values and initialize
+    nothing."""
     answers = ask(
         "torch.cuda.is_available()",
         "torch.cuda.device_count()",
@@ -100,9 +100,8 @@ def test_is_available_manual_seed_and_empty_cache_work_without_a_device() -> Non
 @pytest.mark.requires(torch=">=2.13")  # in 2.11 the list is empty without a device
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available")
-def test_get_arch_list_is_told_without_a_visible_device() -> None:
-    """Contract: the architectures that torch is built for are a property of the build: they are told where no device is
-    to be seen, and are those that this process is told."""
+def test_get_arch_list_without_a_visible_device() -> None:
+    """The architecture list is a property of the build, and the same without a visible device."""
     import torch
 
     answers = ask("torch.cuda.get_arch_list()")

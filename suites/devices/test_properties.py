@@ -1,4 +1,4 @@
-"""What a device says of itself: the same by every way of asking, and of a piece with what it does."""
+"""Device properties: the same through every API, and consistent with the device's behavior."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def module(device: torch.device) -> Any:
     return torch.get_device_module(device)
 
 
-#: Ways to name the device that a case was given, which is the current one.
+#: Forms of a device argument for the case's device, which is the current one.
 WAYS: dict[str, Callable[[torch.device], tuple[object, ...]]] = {
     "nothing": lambda _: (),
     "none": lambda _: (None,),
@@ -30,10 +30,10 @@ WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_name")
 @WAY
-def test_get_device_name_is_the_same_by_every_way(
+def test_get_device_name_for_every_argument_form(
     device: torch.device, way: Callable[[torch.device], tuple[object, ...]]
 ) -> None:
-    """Contract: the device's name is a text that is not blank, and the same however the current device is named."""
+    """The device name is not blank, and the same for every form of the device argument."""
     name = module(device).get_device_name(*way(device))
 
     assert name == module(device).get_device_name(device.index)
@@ -42,10 +42,10 @@ def test_get_device_name_is_the_same_by_every_way(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_properties", "test_cuda::TestCuda::test_uuid")
 @WAY
-def test_get_device_properties_are_the_same_by_every_way(
+def test_get_device_properties_for_every_argument_form(
     device: torch.device, way: Callable[[torch.device], tuple[object, ...]]
 ) -> None:
-    """Contract: properties describe the same device however it is named: name, UUID and memory agree."""
+    """Name, UUID and memory in the properties are the same for every form of the device argument."""
     got, expected = module(device).get_device_properties(*way(device)), module(device).get_device_properties(device)
 
     assert (got.name, str(got.uuid), got.total_memory) == (expected.name, str(expected.uuid), expected.total_memory)
@@ -53,13 +53,15 @@ def test_get_device_properties_are_the_same_by_every_way(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_name")
 def test_get_device_name_is_that_of_the_properties(device: torch.device) -> None:
-    """Contract: `get_device_name` and `get_device_properties` give one name."""
+    """`get_device_name` equals the name in `get_device_properties`."""
     assert module(device).get_device_name(device) == module(device).get_device_properties(device).name
 
 
 def test_mem_get_info_total_is_that_of_the_properties(device: torch.device) -> None:
-    """Contract: the total of `mem_get_info`, and of `torch.accelerator.get_memory_info`, is the device's total memory,
-    within what the driver keeps for itself (a tenth at most), and what is free is no more than it."""
+    """The total of `mem_get_info` and `get_memory_info` is the device's total memory within a tenth.
+
+    The free memory is no larger.
+    """
     total = module(device).get_device_properties(device).total_memory
     free, seen = module(device).mem_get_info(device)
     free_again, seen_again = torch.accelerator.get_memory_info(device)
@@ -71,9 +73,9 @@ def test_mem_get_info_total_is_that_of_the_properties(device: torch.device) -> N
 
 
 def test_get_memory_info_free_falls_by_what_is_reserved(device: torch.device) -> None:
-    """Contract: free memory falls by at least what a process newly reserves, and comes back when the cache is emptied.
+    """Free memory decreases by at least what the process reserves, and increases when the cache is emptied.
 
-    Neighbours on the device may move it too: it is asked that one of some trials shows both.
+    Other processes may change it too, so one of several trials must show both.
     """
     size = 64 << 20
     torch.accelerator.synchronize(device)
@@ -92,8 +94,7 @@ def test_get_memory_info_free_falls_by_what_is_reserved(device: torch.device) ->
 
 
 def test_device_count_agrees_and_the_next_index_is_an_error(device: torch.device) -> None:
-    """Contract: the accelerator and the device's module count the same devices, all of which have properties, and the
-    next number has none: an error, of whatever class, that speaks of the device and is not a crash."""
+    """Accelerator and device module agree on the device count, and the next index raises."""
     count = torch.accelerator.device_count()
 
     assert count == module(device).device_count()
@@ -105,7 +106,7 @@ def test_device_count_agrees_and_the_next_index_is_an_error(device: torch.device
 
 
 def test_get_device_properties_uuid_is_unique(device: torch.device) -> None:
-    """Contract: no two devices of a process have the same UUID, and none has a blank one."""
+    """The UUIDs of a process's devices are unique and not blank."""
     uuids = [str(module(device).get_device_properties(index).uuid) for index in range(torch.accelerator.device_count())]
 
     assert len(set(uuids)) == len(uuids)
@@ -113,7 +114,7 @@ def test_get_device_properties_uuid_is_unique(device: torch.device) -> None:
 
 
 def test_get_device_properties_changes_neither_current_device_nor_stream(device: torch.device) -> None:
-    """Contract: properties are asked for without side effects: current device and stream stay."""
+    """Querying properties does not change the current device or stream."""
     before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(device)
 
     for index in range(torch.accelerator.device_count()):

@@ -1,4 +1,4 @@
-"""What only a build for ROCm has."""
+"""Features of builds for ROCm."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.requires(device="cuda", rocm=True)]
 
 @pytest.mark.covers("test_cuda::TestCuda::test_rocm_backward_pass_guard")
 def test_rocm_backward_pass_guard_is_set_in_backward_only(device: torch.device) -> None:
-    """Contract: ROCm's libraries are told whether they compute for a backward pass: false in the forward function of
-    an autograd function and outside of both, true in its backward."""
+    """The ROCm backward flag is False in the forward of an autograd function and outside, and True in its backward."""
     seen: list[tuple[str, bool]] = []
 
     class Watching(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Which device is current: for whom, within which block, and what is made on it."""
+"""The current device: its scope, and the placement of new tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def module(device: torch.device) -> Any:
 
 
 def current(device: torch.device) -> tuple[int, int]:
-    """What the accelerator and the device's module say is current: the same, if all is well."""
+    """The current device according to the accelerator and to the device's module, which must agree."""
     return torch.accelerator.current_device_index(), module(device).current_device()
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_device_context_manager")
 def test_device_without_an_index_is_the_current_device(device: torch.device) -> None:
-    """Contract: a tensor made on a type of device, without an index, is on the current device and knows its index."""
+    """A tensor created on a device type without an index is on the current device and has its index."""
     x = torch.empty(1, device=device.type)
 
     assert x.device == torch.device(device.type, torch.accelerator.current_device_index())
@@ -31,8 +31,7 @@ def test_device_without_an_index_is_the_current_device(device: torch.device) -> 
 @pytest.mark.covers("test_cuda::TestCuda::test_device_context_manager")
 @pytest.mark.parametrize("how", ["module", "accelerator"])
 def test_device_context_restores_the_current_device(device: torch.device, how: str) -> None:
-    """Contract: a block that selects the current device leaves it current, inside and after, by an exception too; one
-    that selects none (None) changes nothing."""
+    """A device block restores the current device, also after an exception; with None it has no effect."""
     before = current(device)
 
     def block(index: int | None) -> None:
@@ -48,8 +47,7 @@ def test_device_context_restores_the_current_device(device: torch.device, how: s
 
 @pytest.mark.parametrize("beyond", [0, 1, 100], ids=lambda beyond: f"by_{beyond}")
 def test_set_device_index_to_a_missing_device_is_refused(device: torch.device, beyond: int) -> None:
-    """Contract: to select, or make something on, a device past the last is an error, and what was current stays, and
-    works."""
+    """Selecting a missing device, or creating a tensor on it, raises, and the current device stays and works."""
     before = current(device)
     index = torch.accelerator.device_count() + beyond
 
@@ -69,8 +67,7 @@ def test_set_device_index_to_a_missing_device_is_refused(device: torch.device, b
 @pytest.mark.covers("test_cuda::TestCuda::test_multi_device_context_manager")
 @pytest.mark.parametrize("how", ["module", "accelerator"])
 def test_device_contexts_nest_across_devices(device: torch.device, how: str) -> None:
-    """Contract: within a block its device is current and gets what is made without an index; nested blocks and
-    exceptions restore the one before."""
+    """Within a block its device is current; nested blocks and exceptions restore the previous device."""
     before = current(device)
 
     def entered(index: int) -> Any:
@@ -96,8 +93,10 @@ def test_device_contexts_nest_across_devices(device: torch.device, how: str) -> 
 @pytest.mark.requires(devices=2)
 @pytest.mark.covers("test_cuda::TestCuda::test_multi_device_stream_context_manager")
 def test_stream_context_selects_its_device(device: torch.device) -> None:
-    """Contract: within the block of a stream of another device that device is current, and so is the stream there; a
-    nested block of a stream of the first device goes back, and each end restores device and stream."""
+    """The block of a stream on another device makes that device and stream current.
+
+    Nested blocks restore both at their ends.
+    """
     streams = [torch.Stream(torch.device(device.type, index)) for index in (0, 1)]
     before = current(device), [torch.accelerator.current_stream(index) for index in (0, 1)]
 
@@ -115,8 +114,7 @@ def test_stream_context_selects_its_device(device: torch.device) -> None:
 
 @pytest.mark.requires(devices=2)
 def test_result_is_on_the_device_of_its_operands(device: torch.device) -> None:
-    """Contract: the result of an operation is where its operands are, whichever device is current, which it does not
-    change."""
+    """The result of an operation is on its operands' device, whichever device is current."""
     for chosen, place in ((0, 1), (1, 0)):
         other = torch.device(device.type, place)
         x = torch.arange(6.0, device=other)
@@ -131,8 +129,7 @@ def test_result_is_on_the_device_of_its_operands(device: torch.device) -> None:
 
 @pytest.mark.requires(devices=2)
 def test_operands_of_two_devices_are_refused(device: torch.device) -> None:
-    """Contract: an operation over tensors of two devices is an error that names both; a tensor of no dimension on the
-    host is a number and taken."""
+    """An operation on tensors of two devices raises with both; a zero-dimensional CPU tensor is accepted."""
     here, there = torch.ones(3, device=device), torch.ones(3, device=torch.device(device.type, 1))
 
     for operands in ((here, there), (there, here)):

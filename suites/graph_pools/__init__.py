@@ -1,1 +1,1 @@
-"""Pools of memory that graphs own: what is in them, who shares them, how long they last, how they are put back."""
+"""Memory pools of graphs: their contents, sharing, lifetime, and checkpoints."""

@@ -1,8 +1,8 @@
-"""The names of torch, undocumented, that this suite depends on. Nothing else in the suite reaches for one.
+"""The undocumented torch names that this suite uses. No other module of the suite looks one up.
 
-CUDA graph trees, and programs that do as they do, put a pool back to how it was after a capture: torch has no public
-interface to that, nor to sending a thread's allocations to a pool that a graph owns. A release, or a build, that lacks
-a name makes the case *skipped*, with the name in the reason, not failed.
+CUDA graph trees, and similar programs, restore a pool to its state after a capture. torch has no public API for that,
+nor for directing a thread's allocations to a graph's pool. A case that needs a name that the torch release or build
+lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PoolId = tuple[int, int]
 
 
 def checkpoint(device: int, pool: PoolId) -> object:
-    """The state of a pool's blocks: which are given out, which are free."""
+    """The state of a pool's blocks, allocated and free."""
     state: object = reach("torch._C._cuda_getCheckpointState")(device, pool)
     return state
 
@@ -29,10 +29,10 @@ def restore(
     stale: Sequence[torch.UntypedStorage] = (),
     adopt: Sequence[torch.UntypedStorage] = (),
 ) -> None:
-    """Put a pool back to a state: blocks given out then are given out again, others are free.
+    """Restore a pool to a state: the blocks allocated in it are allocated again, and others are free.
 
-    `stale` are storages that live in blocks given out since; they give nothing back when they go. `adopt` are storages
-    that look at blocks given out again; when they go, the blocks are free.
+    `stale` are storages in blocks allocated since; they no longer free anything. `adopt` are storages in blocks that
+    are allocated again; they free the blocks when they are deleted.
     """
     reach("torch._C._cuda_setCheckpointPoolState")(
         device, state, [each._cdata for each in stale], [each._cdata for each in adopt]
@@ -40,29 +40,29 @@ def restore(
 
 
 def holds_exactly(device: int, pool: PoolId, addresses: Iterable[int]) -> bool:
-    """Whether the blocks that a pool has given out are those at the addresses, no more and no fewer."""
+    """Whether the addresses are exactly those of the pool's allocated blocks."""
     return bool(reach("torch._C._cuda_checkPoolLiveAllocations")(device, pool, set(addresses)))
 
 
 def give_back(address: int) -> None:
-    """Free the block at an address, of which no tensor will."""
+    """Free the block at an address that no tensor owns."""
     reach("torch._C._cuda_cudaCachingAllocator_raw_delete")(address)
 
 
 def storage_at(address: int, device: torch.device, nbytes: int) -> torch.UntypedStorage:
-    """A storage that looks at memory and does not own it."""
+    """A storage over memory that it does not own."""
     storage: torch.UntypedStorage = reach("torch._C._construct_storage_from_data_pointer")(address, device, nbytes)
     return storage
 
 
 def owns_its_memory(storage: torch.UntypedStorage) -> bool:
-    """Whether a storage gives its block back to the allocator when it goes."""
+    """Whether a storage frees its block when it is deleted."""
     return bool(reach("torch._C._has_Standard_Deleter")(storage._cdata))
 
 
 @contextmanager
 def this_threads_allocations(device: int, pool: PoolId) -> Iterator[None]:
-    """A block in which what the calling thread allocates comes from a pool, which some graph keeps alive."""
+    """A block in which the calling thread allocates from a pool that a graph keeps alive."""
     begin, end = reach("torch._C._cuda_beginAllocateCurrentThreadToPool"), reach("torch._C._cuda_endAllocateToPool")
     release = reach("torch._C._cuda_releasePool")
     begin(device, pool)

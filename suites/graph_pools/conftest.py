@@ -1,4 +1,4 @@
-"""What every case here promises: the pools that it made are gone when it is done."""
+"""The check for all cases of this suite: the pools that a case created are freed at its end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nothing_left(device: torch.device) -> Iterator[None]:
-    """Fails a case after which graphs own more memory than before."""
-    from . import pools  # here, since supervisors import this file and must not import torch
+    """Fail a case after which graphs own more memory than before."""
+    from . import pools  # imported here, because supervisors import this file and must not import torch
 
     pools.settle(device)
     before = len(pools.segments_of(device))
     yield
     pools.settle(device)
     left = pools.segments_of(device)
-    assert len(left) <= before, f"pools of graphs have kept {[segment['segment_pool_id'] for segment in left]}"
+    assert len(left) <= before, (
+        f"graph pools still have the segments {[segment['segment_pool_id'] for segment in left]}"
+    )

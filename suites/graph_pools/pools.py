@@ -1,4 +1,4 @@
-"""Graphs and the pools they own: capturing, and what a snapshot says of a pool."""
+"""Graphs and their pools: capture, and snapshots of a pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work = Callable[[], list[torch.Tensor]]
 
 MIB = 1 << 20
 
-#: Of CUDA's allocator: what a small block, a small segment and a large segment are rounded to.
+#: CUDA's allocator rounds small blocks, small segments and large segments to these sizes.
 SMALLEST = 512
 SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
@@ -25,7 +25,7 @@ LARGE_SEGMENT = 20 * MIB
 
 @dataclass
 class Captured:
-    """A graph that can be replayed, and what its work returned when it was captured."""
+    """A graph that can be replayed, and the result of its work at capture."""
 
     graph: Any
     outputs: list[torch.Tensor]
@@ -33,23 +33,23 @@ class Captured:
 
     @property
     def pool(self) -> PoolId:
-        """The pool that the graph's memory is in."""
+        """The pool of the graph's memory."""
         first, second = self.graph.pool()
         return first, second
 
     def replay(self) -> None:
-        """Run the work again on the current stream, with the memory it had."""
+        """Run the work again on the current stream, in its captured memory."""
         self.graph.replay()
 
 
 def empty_graph(device: torch.device) -> Any:
-    """A graph that waits for its capture; on a GPU one of CUDA's own, since older releases have no other."""
+    """A graph without a capture; on a GPU one of CUDA's own, because older releases have no other."""
     return torch.cuda.CUDAGraph() if device.type == "cuda" else torch.accelerator.Graph()
 
 
 @contextmanager
 def capturing(graph: Any, stream: torch.Stream, pool: PoolId | None = None) -> Iterator[None]:
-    """A block whose work on the stream becomes the graph, its memory from a pool of its own or one that is given."""
+    """A block whose work on the stream is captured, with memory from a new pool or the given one."""
     if isinstance(graph, torch.cuda.CUDAGraph):
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             yield
@@ -62,7 +62,7 @@ def capturing(graph: Any, stream: torch.Stream, pool: PoolId | None = None) -> I
 def captured(
     device: torch.device, work: Work, pool: PoolId | None = None, stream: torch.Stream | None = None
 ) -> Captured:
-    """A graph of the work, which ran once before on the stream of the capture: what is made at first use is made."""
+    """A graph of the work, after one run on the capture stream that completes first-use initialization."""
     torch.accelerator.synchronize(device)
     stream = stream or new_stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
@@ -77,22 +77,22 @@ def captured(
 
 
 def new_stream(device: torch.device) -> torch.Stream:
-    """A stream beside the current one."""
+    """A side stream."""
     return torch.cuda.Stream(device) if device.type == "cuda" else torch.Stream(device)
 
 
 def settle(device: torch.device) -> None:
-    """Nothing is under way, nothing waits to be collected, nothing is cached."""
+    """Synchronize, collect garbage, and empty the cache."""
     torch.accelerator.synchronize(device)
     gc.collect()
     torch.accelerator.empty_cache()
 
 
-# What a snapshot says
+# Snapshots
 
 
 def segments_of(device: torch.device, pool: PoolId | None = None) -> list[dict[str, Any]]:
-    """The segments of one of the device's pools, or of all that graphs own."""
+    """The segments of one of the device's pools, or of all graph pools."""
     here = of_device(torch.get_device_module(device).memory_snapshot(), device.index)
     if pool is None:
         return [segment for segment in here if tuple(segment["segment_pool_id"]) != (0, 0)]
@@ -100,17 +100,17 @@ def segments_of(device: torch.device, pool: PoolId | None = None) -> list[dict[s
 
 
 def reserved_in(device: torch.device, *pools: PoolId) -> int:
-    """The bytes of the segments of pools, each counted once."""
+    """The bytes of the segments of pools, each pool counted once."""
     return sum(segment["total_size"] for pool in set(pools) for segment in segments_of(device, pool))
 
 
 def live_blocks(device: torch.device, pool: PoolId) -> list[Block]:
-    """The blocks that a pool has given out."""
+    """The allocated blocks of a pool."""
     return [block for block in blocks(segments_of(device, pool)) if block.state == LIVE]
 
 
 def pool_of(device: torch.device, address: int) -> PoolId | None:
-    """The pool whose segment has an address."""
+    """The pool whose segment contains an address."""
     for segment in of_device(torch.get_device_module(device).memory_snapshot(), device.index):
         if segment["address"] <= address < segment["address"] + segment["total_size"]:
             first, second = segment["segment_pool_id"]
@@ -119,16 +119,16 @@ def pool_of(device: torch.device, address: int) -> PoolId | None:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where a tensor's memory begins."""
+    """The address of a tensor's memory."""
     return tensor.untyped_storage().data_ptr()
 
 
-#: What must be the same in a segment that was put back.
+#: The fields of a restored segment that must not change.
 _FIELDS = ("device", "total_size", "allocated_size", "active_size", "segment_type", "segment_pool_id")
 
 
 def changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
-    """How segments differ from what they were, a line each. Segments that came since are no difference."""
+    """The differences between segments, one line each. New segments do not count."""
     found = []
     now = {segment["address"]: segment for segment in after}
     for old in before:

@@ -1,4 +1,4 @@
-"""A pool put back to how it was: what was given out then is given out again, and everything else is free."""
+"""Restoring a pool to a checkpoint: its allocated blocks are allocated again, and all others are free."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def filled(size: int, device: torch.device) -> torch.Tensor:
 
 Program = Callable[[torch.device], list[torch.Tensor]]
 
-# Programs, each of which leaves another pattern of blocks that live and blocks that are free
+# Programs with different patterns of live and free blocks
 
 
 def mixed(device: torch.device) -> list[torch.Tensor]:
-    """Large and small blocks, with temporary ones between them."""
+    """Large and small blocks, with temporaries in between."""
     x = filled(8 * MIB, device)
     x = x + x
     sums = filled(MIB, device) + filled(MIB, device) + filled(MIB, device)
@@ -48,14 +48,14 @@ def mixed(device: torch.device) -> list[torch.Tensor]:
 
 
 def one_of(device: torch.device, *kept: int) -> list[torch.Tensor]:
-    """Eleven of the smallest blocks in a row, of which some stay."""
+    """Eleven consecutive blocks of the smallest size, of which some stay."""
     row = [filled(SMALLEST, device) for _ in range(11)]
     row[kept[0]].add_(2)
     return [row[place] for place in kept]
 
 
 def a_network(device: torch.device) -> list[torch.Tensor]:
-    """Convolutions and normalisations, as a network for images has them: blocks of many sizes, few of which stay."""
+    """Convolutions and normalizations as in an image network: blocks of many sizes, few of which stay."""
     x = torch.ones(1, 3, 64, 64, device=device)
     for channels in (16, 32, 64):
         weight = torch.ones(channels, x.shape[1], 3, 3, device=device)
@@ -82,8 +82,7 @@ PROGRAMS: dict[str, tuple[Program, str]] = {
 def test_checkpoint_pool_state_restored_at_once_changes_nothing(
     device: torch.device, program: Callable[[torch.device], list[torch.Tensor]]
 ) -> None:
-    """Contract: a checkpoint taken after a capture and restored right away changes no segment and no block, and the
-    outputs have their memory: a replay is right."""
+    """A checkpoint restored right after the capture changes no segment or block, and a replay is correct."""
     graph = captured(device, lambda: program(device))
     graph.replay()
     torch.accelerator.synchronize(device)
@@ -107,7 +106,7 @@ def test_checkpoint_pool_state_restored_at_once_changes_nothing(
 @pytest.mark.covers(f"{ROW}test_resnet")
 @pytest.mark.timeout(600)
 def test_checkpoint_pool_state_of_a_resnet50_is_restored(device: torch.device) -> None:
-    """Contract: the same of a ResNet-50, whose forward takes and frees hundreds of blocks."""
+    """The same for a ResNet-50, whose forward allocates and frees hundreds of blocks."""
     from torchvision.models import resnet50
 
     model = resnet50().eval().to(device)
@@ -125,8 +124,10 @@ def test_checkpoint_pool_state_of_a_resnet50_is_restored(device: torch.device) -
 
 @pytest.mark.covers(f"{ROW}test_additional_free_following_checkpoint")
 def test_checkpoint_pool_state_frees_blocks_taken_since(device: torch.device) -> None:
-    """Contract: blocks that a second capture took after the checkpoint are free when it is restored, although their
-    tensors live on as stale ones; those give nothing back when they go."""
+    """Restoring frees blocks that a second capture allocated after the checkpoint, although their tensors still exist.
+
+    These stale tensors do not free anything when they are deleted.
+    """
     index = device.index or 0
     first = captured(device, lambda: [filled(SMALLEST, device)])
     before, state = segments_of(device, first.pool), private.checkpoint(index, first.pool)
@@ -143,9 +144,8 @@ def test_checkpoint_pool_state_frees_blocks_taken_since(device: torch.device) ->
 
 
 @pytest.mark.covers(f"{ROW}test_tensor_dies_after_checkpoint")
-def test_checkpoint_pool_state_gives_dead_blocks_out_again(device: torch.device) -> None:
-    """Contract: blocks whose tensors died after the checkpoint are given out again, to nobody: each is freed by its
-    address, one at a time."""
+def test_checkpoint_pool_state_reallocates_dead_blocks(device: torch.device) -> None:
+    """Blocks whose tensors died after the checkpoint are allocated again without an owner, and are freed by address."""
     index = device.index or 0
     graph = captured(device, lambda: [filled(SMALLEST, device), filled(SMALLEST, device)])
     before, state = segments_of(device, graph.pool), private.checkpoint(index, graph.pool)
@@ -164,9 +164,11 @@ def test_checkpoint_pool_state_gives_dead_blocks_out_again(device: torch.device)
 
 
 @pytest.mark.covers(f"{ROW}test_assigning_back_deleter_fns_to_tensor")
-def test_checkpoint_pool_state_lets_tensors_of_an_address_adopt_their_blocks(device: torch.device) -> None:
-    """Contract: tensors that look at the memory of dead outputs see what replays write; adopted by a restore, they give
-    their blocks back when they go, and one that was not adopted does not."""
+def test_checkpoint_pool_state_adopts_blocks_of_tensors_by_address(device: torch.device) -> None:
+    """Tensors over the memory of dead outputs see what replays write, and free their blocks if a restore adopted them.
+
+    A tensor that was not adopted does not.
+    """
     index = device.index or 0
     x = torch.ones(1, dtype=torch.uint8, device=device)
     sizes = (SMALL_SEGMENT, SMALL_SEGMENT, LARGE_SEGMENT)
@@ -195,8 +197,7 @@ def test_checkpoint_pool_state_lets_tensors_of_an_address_adopt_their_blocks(dev
 
 
 def test_checkpoint_pool_state_lets_exclusive_captures_share_memory(device: torch.device) -> None:
-    """Contract: after a restore another capture takes the same blocks as the one that was undone: paths that exclude
-    each other share their memory, and each replays rightly when the pool is at its state."""
+    """After a restore, another capture reuses the blocks of the undone one, and each replays correctly in its state."""
     index = device.index or 0
     x = torch.zeros(MIB, dtype=torch.int32, device=device)
     root = captured(device, lambda: [x + 1])
@@ -219,8 +220,7 @@ def test_checkpoint_pool_state_lets_exclusive_captures_share_memory(device: torc
 
 
 def test_checkpoint_pool_state_outlives_several_restores(device: torch.device) -> None:
-    """Contract: a checkpoint is not used up: restored again and again, with other captures in between, it gives the
-    same blocks."""
+    """A checkpoint can be restored repeatedly, with other captures in between."""
     index = device.index or 0
     graph = captured(device, lambda: one_of(device, 2, 7))
     before, state = segments_of(device, graph.pool), private.checkpoint(index, graph.pool)
@@ -257,10 +257,10 @@ print("right", bool((first.outputs[0] == 1).all()), bool((again.outputs[0] == 7)
 @pytest.mark.covers(f"{ROW}test_expandable_segment_checkpoint_growth")
 @pytest.mark.timeout(300)
 def test_checkpoint_pool_state_with_expandable_segments_that_have_grown(device: torch.device) -> None:
-    """Contract: with segments that can be extended, a checkpoint from before a segment grew is restored after it: what
-    lived then lives, the rest is free, further captures find room, and replays are right.
+    """With expandable segments, a checkpoint from before a segment grew can be restored afterwards.
 
-    A process of its own, since segments are made so from its first allocation on.
+    Live and free blocks are restored, further captures work, and replays are correct. The case uses a child process,
+    because the setting applies from the first allocation on.
     """
     ended = children.run(GROWTH, device, environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
 

@@ -1,4 +1,4 @@
-"""Handles of pools: made by themselves, given to several graphs, also to those of callables."""
+"""Pool handles: created separately, and passed to several graphs or graphed callables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .pools import address, captured, pool_of, segments_of
 
 @pytest.mark.requires(cuda=True)
 def test_graph_pool_handle_is_always_new() -> None:
-    """Contract: `graph_pool_handle` never gives the same handle twice, and none that is of no pool. It needs a build
-    for CUDA and no GPU."""
+    """`graph_pool_handle` never returns the same handle twice, nor the default pool's.
+
+    It needs a build for CUDA only.
+    """
     handles = [torch.cuda.graph_pool_handle() for _ in range(100)]
 
     assert len(set(handles)) == 100
@@ -26,9 +28,10 @@ def test_graph_pool_handle_is_always_new() -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_two_successive")
 def test_graph_pool_handle_is_shared_by_graphs(device: torch.device) -> None:
-    """Contract: a handle that was made before any graph is the pool of each graph that is given it, and no pool of
-    anything else: what they keep is in its segments, and eager tensors are not; graphs in it replay rightly in
-    order."""
+    """A handle created before any graph is the pool of each graph that gets it, and of nothing else.
+
+    The graphs' outputs are in its segments, eager tensors are not, and replays in order are correct.
+    """
     handle = torch.cuda.graph_pool_handle()
     x = torch.zeros(1 << 20, dtype=torch.int32, device=device)
     stream = torch.cuda.Stream(device)
@@ -51,9 +54,10 @@ def test_graph_pool_handle_is_shared_by_graphs(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda", cuda_graphs=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_make_graphed_callables_same_pool")
 def test_make_graphed_callables_that_share_a_pool_train_like_eager_ones(device: torch.device) -> None:
-    """Contract: several modules made graphs in one pool compute, one after the other, what their like without graphs
-    do, forward and backward, and each has memory of its own for parameters and gradients: those of the first are right
-    when the last has run."""
+    """Several graphed modules in one pool, run in sequence, equal eager ones in forward and backward.
+
+    Parameters and gradients have separate memory, so those of the first are intact after the last.
+    """
     torch.manual_seed(5)
     models = [
         torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128)).to(device)

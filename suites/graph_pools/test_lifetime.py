@@ -1,4 +1,4 @@
-"""How long a pool's memory is there: for its graphs, for what they returned, and not longer."""
+"""The lifetime of a pool's memory: as long as its graphs and their outputs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ def numbers(device: torch.device, value: int = 0) -> torch.Tensor:
 
 
 def test_graph_pool_ends_with_its_graph(device: torch.device) -> None:
-    """Contract: when graph and outputs are gone the pool's segments are the device's again: reserved bytes are what
-    they were before the capture."""
+    """After graph and outputs are deleted, the pool's segments are released.
+
+    Reserved memory is as before the capture.
+    """
     source = numbers(device)
-    captured(device, lambda: [source + 1])  # what is made at the first capture of all is made
+    captured(device, lambda: [source + 1])  # so that first-capture initialization is complete
     settle(device)
     before = torch.accelerator.memory_reserved(device)
 
@@ -51,8 +53,7 @@ def test_graph_pool_ends_with_its_graph(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_memory_stats_and_use_result_after_destroy_graph")
 def test_graph_pool_outputs_outlive_their_graph(device: torch.device) -> None:
-    """Contract: an output is a tensor like any other: when its graph is gone it has its values, is counted as
-    allocated, can be used, and is not given to anybody else; when it goes, its memory is the device's again."""
+    """An output outlives its graph with its values, is not overwritten, and its memory is released with it."""
     source = numbers(device, 4)
     settle(device)
     allocated = torch.accelerator.memory_allocated(device)
@@ -77,8 +78,7 @@ def test_graph_pool_outputs_outlive_their_graph(device: torch.device) -> None:
 
 
 def test_graph_pool_lasts_as_long_as_one_of_its_graphs(device: torch.device) -> None:
-    """Contract: of two graphs in one pool either may go first: the other is replayed rightly, with its memory in
-    place."""
+    """Of two graphs in one pool, either may be deleted first, and the other's replays are correct."""
     source = numbers(device)
     for survivor in (0, 1):
         graphs = [captured(device, lambda: [source + 1])]
@@ -97,8 +97,8 @@ def test_graph_pool_lasts_as_long_as_one_of_its_graphs(device: torch.device) -> 
         del kept
 
 
-def test_graph_reset_gives_the_pool_back(device: torch.device) -> None:
-    """Contract: a graph that is reset owns nothing any more: with its outputs gone the pool is empty."""
+def test_graph_reset_frees_the_pool(device: torch.device) -> None:
+    """After `reset`, and once its outputs are deleted, a graph's pool is empty."""
     source = numbers(device)
     graph = captured(device, lambda: [source + 1])
     pool = graph.pool
@@ -111,8 +111,7 @@ def test_graph_reset_gives_the_pool_back(device: torch.device) -> None:
 
 
 def test_capture_that_fails_keeps_no_memory(device: torch.device) -> None:
-    """Contract: when an error ends a capture, what it had allocated is the device's again once the graph is gone, and
-    the next capture is right."""
+    """After a failed capture, its memory is released with the graph, and the next capture is correct."""
     source = numbers(device)
     settle(device)
     before = torch.accelerator.memory_reserved(device)
@@ -136,9 +135,11 @@ def test_capture_that_fails_keeps_no_memory(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_record_stream")
 def test_record_stream_in_a_capture_is_safe(device: torch.device) -> None:
-    """Contract: a tensor that is made in a capture, recorded on a stream that has joined it, and dropped before the
-    end, can be read by that stream in every replay; nothing else of the capture is put in its place too early, and its
-    block is free afterwards."""
+    """A tensor allocated in a capture, recorded on a joined stream and dropped, can be read by that stream in each
+    replay.
+
+    Nothing else in the capture reuses its block too early, and the block is free afterwards.
+    """
     source = numbers(device)
     side = new_stream(device)
 
@@ -152,7 +153,7 @@ def test_record_stream_in_a_capture_is_safe(device: torch.device) -> None:
                 result = result + passing
         passing.record_stream(side)
         del passing
-        over = [source * 0 - 1000 for _ in range(4)]  # would be put where it was
+        over = [source * 0 - 1000 for _ in range(4)]  # would be allocated at its address
         main.wait_stream(side)
         return [result, *over]
 
@@ -164,7 +165,8 @@ def test_record_stream_in_a_capture_is_safe(device: torch.device) -> None:
         assert (graph.outputs[0] == 22 * (value + 1)).all()
         assert all((each == -1000).all() for each in graph.outputs[1:])
 
-    for _ in range(2):  # asked for memory, the allocator first notes what streams have to do, then looks if they have
+    # on a request, the allocator first records the streams' pending work, and then checks whether it is complete
+    for _ in range(2):
         numbers(device)
         torch.accelerator.synchronize(device)
     assert {block.address for block in live_blocks(device, graph.pool)} == {address(each) for each in graph.outputs}

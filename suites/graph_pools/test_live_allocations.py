@@ -1,4 +1,4 @@
-"""Whether a pool has given out just the blocks that somebody knows of; and memory that threads take from a pool."""
+"""The check of a pool's live allocations, and allocations of threads from a pool."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ ROW = "test_cuda::TestBlockStateAbsorption::"
 
 @pytest.mark.covers(f"{ROW}test_check_pool_live_allocations")
 def test_check_pool_live_allocations_holds_for_just_the_live_blocks(device: torch.device) -> None:
-    """Contract: the check holds for just the addresses of live outputs: not with one more, not with one fewer, not
-    with another, and as outputs go it follows."""
+    """The check is True for exactly the addresses of live outputs, as outputs are deleted one after another."""
     index = device.index or 0
     graph = captured(device, lambda: [torch.ones(4, device=device) for _ in range(3)])
     places = list(map(address, graph.outputs))
@@ -39,8 +38,8 @@ def test_check_pool_live_allocations_holds_for_just_the_live_blocks(device: torc
         places.pop()
 
 
-def test_check_pool_live_allocations_asks_one_pool(device: torch.device) -> None:
-    """Contract: live blocks of another pool, or of no graph's, are no matter."""
+def test_check_pool_live_allocations_checks_one_pool(device: torch.device) -> None:
+    """Live blocks of other pools do not affect the check."""
     index = device.index or 0
     one, two = (captured(device, lambda: [torch.ones(4, device=device)]) for _ in range(2))
     mine = torch.ones(4, device=device)
@@ -55,7 +54,7 @@ def test_check_pool_live_allocations_asks_one_pool(device: torch.device) -> None
 
 
 def run_all(*works: Callable[[], object]) -> None:
-    """Run functions at once, a thread each, and raise the first error of any."""
+    """Run functions concurrently in threads, and raise the first exception."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(works))
 
@@ -81,8 +80,7 @@ def block(device: torch.device) -> torch.Tensor:
 
 @pytest.mark.covers(f"{ROW}test_allocate_in_thread_to_pool")
 def test_begin_allocate_current_thread_to_pool_serves_that_thread_only(device: torch.device) -> None:
-    """Contract: within its block what a thread allocates is in the pool, freed or not, and before and after it in the
-    ordinary one; what another thread allocates at the same time never is."""
+    """Within the block, a thread's allocations are in the pool, and not before, after, or in other threads."""
     index = device.index or 0
     graph = captured(device, lambda: [torch.rand(4, device=device)])
     graph.outputs.clear()
@@ -122,7 +120,7 @@ def test_begin_allocate_current_thread_to_pool_serves_that_thread_only(device: t
 
 
 def test_begin_allocate_current_thread_to_pool_in_two_threads(device: torch.device) -> None:
-    """Contract: threads that allocate to different pools at once do not mix them up."""
+    """Concurrent threads with different pools each allocate from their own."""
     index = device.index or 0
     graphs = [captured(device, lambda: [torch.rand(4, device=device)]) for _ in range(2)]
     where: list[set[PoolId | None]] = [set(), set()]
@@ -143,7 +141,7 @@ def test_begin_allocate_current_thread_to_pool_in_two_threads(device: torch.devi
 
 
 def test_begin_allocate_current_thread_to_pool_ends_by_an_exception(device: torch.device) -> None:
-    """Contract: when an error leaves the block, allocations are ordinary again."""
+    """After an exception leaves the block, allocations are from the default pool again."""
     index = device.index or 0
     graph = captured(device, lambda: [torch.rand(4, device=device)])
 

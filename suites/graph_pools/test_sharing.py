@@ -1,4 +1,4 @@
-"""Graphs that share a pool, and graphs that do not: right results, and memory that is saved or kept apart."""
+"""Graphs with shared and with separate pools: correct results, and memory that is shared or separate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.usefixtures("nothing_left"),
 ]
 
-#: Tensors of 1.25 MiB: the least that CUDA's allocator takes for large, so that they are in segments of 20 MiB.
+#: Tensors of 1.25 MiB, the smallest that CUDA's allocator treats as large, so they are in segments of 20 MiB.
 ELEMENTS = 5 << 16
 
 
@@ -23,7 +23,7 @@ def numbers(device: torch.device) -> torch.Tensor:
 
 
 def stepped(x: torch.Tensor, steps: int = 5) -> torch.Tensor:
-    """x -> 2 (x + 1), some times, by way of temporary tensors."""
+    """x -> 2 (x + 1), repeatedly, with temporary tensors."""
     for _ in range(steps):
         left, right = x.clone() + 1, x.clone() + 1
         x = left + right
@@ -37,9 +37,9 @@ def expected(value: int, steps: int = 5) -> int:
 
 
 def chain(device: torch.device, source: torch.Tensor, length: int, share: bool) -> list[Captured]:
-    """Graphs each of which goes on from where the one before it ends, in one pool or in a pool each.
+    """Graphs that each continue from the result of the previous one, in one pool or in separate pools.
 
-    All are captured on one stream: memory is given again to the stream that had it only.
+    All are captured on one stream, because memory is only reused on its own stream.
     """
     graphs: list[Captured] = []
     stream = new_stream(device)
@@ -56,9 +56,7 @@ def chain(device: torch.device, source: torch.Tensor, length: int, share: bool) 
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize("length", [2, 3])
 def test_graphs_replayed_in_order_in_one_pool_are_right(device: torch.device, length: int, share: bool) -> None:
-    """Contract: graphs captured one after the other, each reading what the one before it left, give the right result
-    when they are replayed in that order, with work of the program's own between them, whether they share a pool or
-    not."""
+    """Dependent graphs replayed in capture order are correct with a shared pool and with separate pools."""
     source, mine = numbers(device), numbers(device)
     graphs = chain(device, source, length, share)
     assert (len({graph.pool for graph in graphs}) == 1) == share
@@ -76,8 +74,10 @@ def test_graphs_replayed_in_order_in_one_pool_are_right(device: torch.device, le
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_two_successive")
 def test_graph_pool_sharing_saves_memory(device: torch.device) -> None:
-    """Contract: a graph that shares a pool uses what the one before it has freed on the same stream: together they have
-    less memory than two that do not share, by at least what one of them needs for temporary tensors."""
+    """A graph in a shared pool reuses memory freed by the previous one on the same stream.
+
+    Together they need less memory than with separate pools, by at least one graph's temporaries.
+    """
     source = numbers(device)
     apart = chain(device, source, 2, share=False)
     shared = chain(device, source, 2, share=True)
@@ -87,10 +87,11 @@ def test_graph_pool_sharing_saves_memory(device: torch.device) -> None:
     assert sizes[0] - sizes[1] >= 2 * source.nbytes
 
 
-def test_graph_pools_are_apart_unless_they_are_shared(device: torch.device) -> None:
-    """Contract: each graph has a pool of its own, which is not the one that everything else is in, and memory of its
-    own in it; a graph that is given another's has that one, and puts what it makes into memory that the other has left
-    free."""
+def test_graph_pools_are_separate_unless_shared(device: torch.device) -> None:
+    """Each graph has its own pool, distinct from the default pool, with its own memory.
+
+    A graph that gets another's pool allocates from memory that the other has freed.
+    """
     source, stream = numbers(device), new_stream(device)
     graphs = [captured(device, lambda: [stepped(source)], stream=stream) for _ in range(3)]
     torch.accelerator.empty_cache()
@@ -110,13 +111,12 @@ def test_graph_pools_are_apart_unless_they_are_shared(device: torch.device) -> N
 
 
 def extents(device: torch.device, pool: PoolId) -> list[tuple[int, int]]:
-    """Where the segments of a pool begin and end."""
+    """The start and end addresses of a pool's segments."""
     return [(each["address"], each["address"] + each["total_size"]) for each in segments_of(device, pool)]
 
 
 def test_graph_pool_has_what_its_graph_allocates(device: torch.device) -> None:
-    """Contract: outputs of a capture are live blocks of its pool, and no others are; what was there before, and what
-    the program allocates afterwards, is in the ordinary pool."""
+    """A capture's outputs are exactly the live blocks of its pool; other tensors are in the default pool."""
     source = numbers(device)
     graph = captured(device, lambda: [stepped(source), source + 1])
     later = [numbers(device) for _ in range(10)]
@@ -127,12 +127,11 @@ def test_graph_pool_has_what_its_graph_allocates(device: torch.device) -> None:
 
 
 def test_graph_pool_free_memory_is_not_given_to_the_program(device: torch.device) -> None:
-    """Contract: memory that a capture freed is the graph's for its replays: tensors of the same size that the program
-    makes, and fills, are elsewhere, and the replay is right and leaves them alone."""
+    """Memory freed in a capture is kept for replays: eager tensors of the same size do not overlap it."""
     source = numbers(device)
     graph = captured(device, lambda: [stepped(source)])
     reserved = reserved_in(device, graph.pool)
-    assert reserved > graph.outputs[0].nbytes  # there is free memory in the pool
+    assert reserved > graph.outputs[0].nbytes  # the pool has free memory
 
     others = [torch.full_like(source, -1) for _ in range(30)]
     source.fill_(2)
@@ -144,8 +143,8 @@ def test_graph_pool_free_memory_is_not_given_to_the_program(device: torch.device
     assert reserved_in(device, graph.pool) == reserved
 
 
-def test_empty_cache_spares_graph_pools(device: torch.device) -> None:
-    """Contract: `empty_cache` takes nothing from a pool whose graph may be replayed, not even what is free in it."""
+def test_empty_cache_keeps_graph_pools(device: torch.device) -> None:
+    """`empty_cache` releases nothing from a live graph's pool, not even free blocks."""
     source = numbers(device)
     graph = captured(device, lambda: [stepped(source)])
     before = [(segment["address"], segment["total_size"]) for segment in segments_of(device, graph.pool)]
@@ -161,8 +160,7 @@ def test_empty_cache_spares_graph_pools(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_concurrent_replay")
 def test_graphs_of_different_pools_replay_at_once(device: torch.device) -> None:
-    """Contract: two graphs that share nothing, replayed on two streams with nothing between them, are both right, each
-    time."""
+    """Two independent graphs replayed concurrently on two streams are correct each time."""
     sources = [numbers(device) for _ in range(2)]
     graphs = [captured(device, lambda x=x: [stepped(x)]) for x in sources]  # type: ignore[misc]
     streams = [new_stream(device) for _ in range(2)]
@@ -182,13 +180,13 @@ def test_graphs_of_different_pools_replay_at_once(device: torch.device) -> None:
 
 
 def spans(device: torch.device, pool: PoolId) -> list[int]:
-    """Where the segments of a pool begin."""
+    """The start addresses of a pool's segments."""
     return [segment["address"] for segment in segments_of(device, pool)]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_concurrent_replay")
 def test_graphs_of_one_pool_replay_on_two_streams_in_order(device: torch.device) -> None:
-    """Contract: graphs that share a pool may be replayed on different streams, if each waits for the one before."""
+    """Graphs in one pool can be replayed on different streams if each waits for the previous one."""
     source = numbers(device)
     graphs = chain(device, source, 2, share=True)
     streams = [new_stream(device) for _ in range(2)]
@@ -208,8 +206,7 @@ def test_graphs_of_one_pool_replay_on_two_streams_in_order(device: torch.device)
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_graph_allocator_propagates_stream")
 def test_graph_pool_serves_streams_that_join_a_capture(device: torch.device) -> None:
-    """Contract: what is allocated on a stream that has joined a capture is in the capture's pool, in segments of that
-    stream, and the replay with both is right."""
+    """Allocations on a stream that joined a capture are in the capture's pool, in segments of that stream."""
     source = numbers(device)
     side = new_stream(device)
 

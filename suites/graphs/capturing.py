@@ -1,4 +1,4 @@
-"""Graphs of either interface: `torch.accelerator.Graph` on whatever accelerator there is, `torch.cuda.CUDAGraph`.
+"""Graphs of both APIs: `torch.accelerator.Graph` on any accelerator, and `torch.cuda.CUDAGraph`.
 
 A case that takes `api` (see `apis`) checks a contract that both share.
 """
@@ -16,7 +16,7 @@ ELEMENTS = 1 << 12
 
 
 class Api(Protocol):
-    """What the two interfaces have in common, and where they differ in spelling."""
+    """The common interface of the two APIs."""
 
     name: str
 
@@ -31,7 +31,7 @@ class Api(Protocol):
 
 
 class Accelerator:
-    """`torch.accelerator.Graph`, whose options are the constructor's or attributes."""
+    """`torch.accelerator.Graph`, whose options are constructor arguments or attributes."""
 
     name = "accelerator"
 
@@ -52,7 +52,7 @@ class Accelerator:
 
 
 class Cuda:
-    """`torch.cuda.CUDAGraph`, captured by `torch.cuda.graph`."""
+    """`torch.cuda.CUDAGraph`, captured with `torch.cuda.graph`."""
 
     name = "cuda"
 
@@ -81,19 +81,19 @@ def _cuda(*marks: pytest.MarkDecorator) -> Any:
     return pytest.param(Cuda(), id="cuda", marks=[pytest.mark.requires(device="cuda"), *marks])
 
 
-#: Runs a case with both interfaces, where they are.
+#: Runs a case with both APIs, where available.
 apis = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda()])
 
-#: The same without CUDA's, for a capture that cannot end: torch leaves its allocator and the current stream as they are
-#: in the capture then, for the rest of the process. A case for CUDA does this in a child.
+#: The same without CUDA's API, for a capture that cannot end: torch then leaves its allocator and the current stream in
+#: the capture's state for the rest of the process. Cases for CUDA do this in a child process.
 apis_in_this_process = pytest.mark.parametrize("api", [_ACCELERATOR])
 
-#: The same as `apis`, for a capture that is refused when it begins. Before 2.13, torch's generator for CUDA then stays
-#: as within a capture, and draws no more.
+#: The same as `apis`, for a capture that raises when it begins. Before 2.13, torch's CUDA generator then stays in the
+#: capture's state and cannot draw.
 apis_that_refuse = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(pytest.mark.requires(torch=">=2.13"))])
 
-#: The same as `apis`, for a graph that is printed. From 2.14 on, torch does that for CUDA by the runtime inside of
-#: cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
+#: The same as `apis`, for a graph that is printed. From 2.14 on, torch does that for CUDA through the runtime of
+#: cuda.bindings, NVIDIA's package, which needs NVIDIA's driver.
 _PRINTS = [pytest.mark.requires(silicon=True)] if torch.__version__ >= (2, 14) else []
 apis_that_print = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(*_PRINTS)])
 
@@ -110,8 +110,10 @@ def captured(
     rehearse: bool = True,
     **options: Any,
 ) -> Any:
-    """A graph of `work`. It ran once before on the stream of the capture, unless told not to: what is made at first
-    use is made then."""
+    """A graph of `work`.
+
+    By default, `work` first runs once on the capture stream, so that first-use initialization is complete.
+    """
     stream = torch.Stream(device) if stream is None else stream
     stream.wait_stream(torch.accelerator.current_stream(device))
     if rehearse:
@@ -126,6 +128,6 @@ def captured(
 
 
 def works(device: torch.device) -> bool:
-    """Whether the device still computes: what every error must leave behind."""
+    """Whether the device still computes, which must hold after every error."""
     torch.accelerator.synchronize(device)
     return bool(torch.arange(100, device=device).sum().item() == 4950)

@@ -1,4 +1,4 @@
-"""`torch.accelerator.Graph`: work that is kept instead of run, and what each replay of it does."""
+"""`torch.accelerator.Graph`: captured work, and what each replay does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ELEMENTS = 1 << 12
 
 
 def captured(device: torch.device, work: Callable[[], object], **options: object) -> torch.accelerator.Graph:
-    """A graph of `work`, which ran once before on the stream of the capture: what is made at first use is made."""
+    """A graph of `work`, after one run on the capture stream that completes first-use initialization."""
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
     with stream:
@@ -27,7 +27,7 @@ def captured(device: torch.device, work: Callable[[], object], **options: object
 
 
 def test_capture_runs_nothing_and_replay_does(device: torch.device) -> None:
-    """Contract: captured work is not run by the capture, and once by each replay."""
+    """Capture does not run the work, and each replay runs it once."""
     x = torch.zeros(ELEMENTS, device=device)
     graph = captured(device, lambda: x.add_(1))
     assert (x == 1).all()  # by the rehearsal
@@ -39,9 +39,9 @@ def test_capture_runs_nothing_and_replay_does(device: torch.device) -> None:
 
 
 def test_replay_runs_every_node_in_order(device: torch.device) -> None:
-    """Contract: a replay runs all that was captured, in an order that respects it.
+    """A replay runs all captured work in order.
 
-    Forty steps that do not commute, each of which changes the result: leaving out or exchanging any two shows.
+    The forty steps do not commute and each changes the result, so omitting or swapping any changes it.
     """
     x = torch.zeros(ELEMENTS, dtype=torch.int64, device=device)
 
@@ -63,9 +63,8 @@ def test_replay_runs_every_node_in_order(device: torch.device) -> None:
         assert (x == expected).all()
 
 
-def test_replay_reads_its_inputs_as_they_are_then(device: torch.device) -> None:
-    """Contract: inputs are read at the addresses captured when the graph is replayed, so new values there give new
-    results."""
+def test_replay_reads_the_current_values_of_its_inputs(device: torch.device) -> None:
+    """A replay reads its inputs at the captured addresses, so new values there give new results."""
     source, result = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
     graph = captured(device, lambda: result.copy_(source * 2 + 1))
 
@@ -77,8 +76,7 @@ def test_replay_reads_its_inputs_as_they_are_then(device: torch.device) -> None:
 
 
 def test_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
-    """Contract: replays are work of the stream they are launched on: what is launched before and after them on it runs
-    before and after them, with no synchronisation in between."""
+    """Replays are ordered with earlier and later work on their stream, without synchronization."""
     source, result = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
     graph = captured(device, lambda: result.copy_(source + 1))
     results = []
@@ -93,8 +91,10 @@ def test_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
 
 
 def test_wait_stream_joins_a_stream_to_the_capture(device: torch.device) -> None:
-    """Contract: a stream that waits for an event of the captured one joins the capture, and work on both keeps its
-    order in each replay."""
+    """A stream that waits for an event of the capturing stream joins the capture.
+
+    Replays keep the order of both.
+    """
     x, y = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
     side = torch.Stream(device)
 
@@ -115,9 +115,8 @@ def test_wait_stream_joins_a_stream_to_the_capture(device: torch.device) -> None
         assert (y == times * 10 + 1).all()
 
 
-def test_capture_that_a_stream_joined_and_did_not_leave_is_an_error(device: torch.device) -> None:
-    """Contract: a capture that another stream has joined, and that stream was not waited for, cannot end: an error, and
-    the device is unharmed."""
+def test_capture_with_an_unjoined_stream_is_an_error(device: torch.device) -> None:
+    """A capture raises at its end if a joined stream was not waited for, and the device still works."""
     x = torch.zeros(ELEMENTS, device=device)
     stream, side = torch.Stream(device), torch.Stream(device)
     graph = torch.accelerator.Graph()
@@ -137,7 +136,7 @@ def test_capture_that_a_stream_joined_and_did_not_leave_is_an_error(device: torc
 
 
 def test_synchronize_in_a_capture_is_an_error(device: torch.device) -> None:
-    """Contract: a call that waits for the device cannot be captured: it raises, and the capture is void."""
+    """A synchronize during capture raises and invalidates the capture."""
     x = torch.ones(ELEMENTS, device=device)
     stream = torch.Stream(device)
     graph = torch.accelerator.Graph()
@@ -156,8 +155,7 @@ def test_synchronize_in_a_capture_is_an_error(device: torch.device) -> None:
 
 
 def test_replay_draws_new_random_numbers(device: torch.device) -> None:
-    """Contract: random work takes numbers from the generator at each replay: no two replays give the same, and from one
-    seed they give the same sequence again."""
+    """Each replay draws new random numbers from the generator, and the same seed gives the same sequence."""
     x = torch.zeros(ELEMENTS, device=device)
     graph = captured(device, lambda: x.uniform_())
     sequences = []
@@ -179,8 +177,7 @@ def test_replay_draws_new_random_numbers(device: torch.device) -> None:
 
 
 def test_graph_keeps_its_memory(device: torch.device) -> None:
-    """Contract: memory that was allocated within the capture is the graph's: what is allocated and filled afterwards
-    does not touch it, nor does a replay touch that."""
+    """Memory allocated during capture belongs to the graph: later allocations and replays do not overlap."""
     source = torch.arange(ELEMENTS, device=device)
     outputs: list[torch.Tensor] = []
 
@@ -197,7 +194,7 @@ def test_graph_keeps_its_memory(device: torch.device) -> None:
 
 
 def test_graph_reset_and_captured_again(device: torch.device) -> None:
-    """Contract: after `reset` an instance holds nothing, and captures and replays other work."""
+    """After `reset`, a graph can capture and replay other work."""
     x = torch.zeros(ELEMENTS, device=device)
     stream = torch.Stream(device)
     graph = captured(device, lambda: x.add_(1))
@@ -212,8 +209,7 @@ def test_graph_reset_and_captured_again(device: torch.device) -> None:
 
 
 def test_graphs_can_share_a_pool(device: torch.device) -> None:
-    """Contract: a graph captured with the pool of another has that pool; replayed in the order of their capture, both
-    give right results."""
+    """A graph captured with another graph's pool shares it, and both are correct when replayed in capture order."""
     source = torch.zeros(ELEMENTS, dtype=torch.int64, device=device)
     result = torch.zeros(ELEMENTS, dtype=torch.int64, device=device)
     first = captured(device, lambda: result.copy_(source + 1))
@@ -229,7 +225,7 @@ def test_graphs_can_share_a_pool(device: torch.device) -> None:
 
 
 def test_keep_graph_is_instantiated_when_asked_to(device: torch.device) -> None:
-    """Contract: with `keep_graph` the capture is kept as it is, and instantiated by hand or by the first replay."""
+    """With `keep_graph`, the graph is instantiated explicitly or by the first replay."""
     x = torch.zeros(ELEMENTS, device=device)
     by_hand = captured(device, lambda: x.add_(1), keep_graph=True)
     by_replay = captured(device, lambda: x.add_(10), keep_graph=True)

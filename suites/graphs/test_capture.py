@@ -1,4 +1,4 @@
-"""Graphs of either interface: what a capture keeps, what can be done with it, and what errors leave behind."""
+"""Graphs of both APIs: captures, their use, and the state after errors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from suites.streams.busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
 from .capturing import ELEMENTS, Api, apis, apis_that_print, captured, on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
-#: The refusal of a replay: in the words of releases up to 2.13, and in those of 2.15.
+#: The error for a replay without a capture, in releases up to 2.13 and in 2.15.
 NOT_CAPTURED = r"(?i)without a preceding successful capture|capture_end\(\) must have been called"
 
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_is_current_stream_capturing")
 def test_is_current_stream_capturing_on_captured_and_joined_streams(device: torch.device) -> None:
-    """Contract: `is_current_stream_capturing` is true within a capture, on its stream and on those that joined, and
-    false before, after, and on a stream that has nothing to do with it."""
+    """`is_current_stream_capturing` is True during a capture on its stream and joined streams, and False otherwise."""
     stream, joined, other = (torch.cuda.Stream(device) for _ in range(3))
     graph, x = torch.cuda.CUDAGraph(), torch.zeros(8, device=device)
     asked = torch.cuda.is_current_stream_capturing
@@ -50,9 +49,10 @@ def test_is_current_stream_capturing_on_captured_and_joined_streams(device: torc
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_simple")
 def test_capture_begin_and_capture_end_by_hand(api: Api, device: torch.device) -> None:
-    """Contract: captured by hand with `capture_begin` and `capture_end` on a side stream, ten sums are ten sums in
-    each replay, and intermediate results live in the graph's own memory: it reserves some, though there is room beside
-    the input, and what is made later does not disturb it."""
+    """`capture_begin` and `capture_end` on a side stream capture ten additions, which each replay runs.
+
+    Intermediate results are in the graph's own reserved memory, which later allocations do not overlap.
+    """
     stream = torch.Stream(device)
     graph = api.new()
     a = torch.full((1000,), 1, device=device)
@@ -80,8 +80,7 @@ def test_capture_begin_and_capture_end_by_hand(api: Api, device: torch.device) -
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_reset_recapture")
 def test_graph_reset_and_captured_again_and_again(api: Api, device: torch.device) -> None:
-    """Contract: an instance may be reset and capture other work any number of times; each time it replays what it
-    captured last, and old memory is given back."""
+    """A graph can be reset and capture again any number of times; it replays the last capture, without leaks."""
     graph, stream = api.new(), torch.Stream(device)
     x = torch.zeros(1 << 20, dtype=torch.int64, device=device)
     held = []
@@ -101,7 +100,7 @@ def test_graph_reset_and_captured_again_and_again(api: Api, device: torch.device
 
 @apis
 def test_replay_refuses_a_graph_without_a_capture(api: Api, device: torch.device) -> None:
-    """Contract: a graph without a capture, and one that was reset, refuses to be replayed, in words."""
+    """Replaying a graph without a capture, or after `reset`, raises."""
     graph = api.new()
     with pytest.raises(RuntimeError, match=NOT_CAPTURED):
         graph.replay()
@@ -115,7 +114,7 @@ def test_replay_refuses_a_graph_without_a_capture(api: Api, device: torch.device
 
 @apis
 def test_capture_begin_needs_a_reset_of_a_captured_graph(api: Api, device: torch.device) -> None:
-    """Contract: a graph that holds a capture refuses another until it was reset; the first stays good."""
+    """A graph with a capture raises on another `capture_begin` until `reset`, and its capture stays usable."""
     x = torch.zeros(8, device=device)
     graph = captured(api, device, lambda: x.add_(1))
     with torch.Stream(device), pytest.raises(RuntimeError, match=r"already owns a captured graph|was not reset"):
@@ -127,9 +126,8 @@ def test_capture_begin_needs_a_reset_of_a_captured_graph(api: Api, device: torch
 
 
 @apis
-def test_capture_lets_the_exception_of_the_program_through(api: Api, device: torch.device) -> None:
-    """Contract: what the program raises within a capture comes out as it is, the capture is over, and the device and
-    a new capture work."""
+def test_capture_propagates_an_exception(api: Api, device: torch.device) -> None:
+    """An exception within a capture propagates unchanged and ends the capture; device and further captures work."""
 
     class Own(Exception):  # noqa: N818
         pass
@@ -154,8 +152,7 @@ def test_capture_lets_the_exception_of_the_program_through(api: Api, device: tor
 @apis
 @pytest.mark.parametrize("threads", [1, 3])
 def test_graphs_of_several_threads_replay(api: Api, threads: int, device: torch.device) -> None:
-    """Contract: a thread may capture and replay; others may, one after the other, capture their own, and each graph is
-    its own thread's work whoever replays it."""
+    """Threads that capture in turn each have their own graph, which any thread can replay."""
     lock = threading.Lock()
     inputs = [torch.full((ELEMENTS,), n + 1, device=device) for n in range(threads)]
     outputs = [torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(threads)]
@@ -179,8 +176,10 @@ def test_graphs_of_several_threads_replay(api: Api, threads: int, device: torch.
 @apis
 @pytest.mark.parametrize("link", ["wait_stream", "event"])
 def test_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.device) -> None:
-    """Contract: a replay is work of its stream: another stream that waits for that stream, or for an event behind the
-    replay, sees what the replay wrote; shown by a late replay, and by a control that waits for nothing."""
+    """A stream that waits for a replay's stream, or for an event after the replay, sees what the replay wrote.
+
+    The replay is late, and a control without a wait reads too early.
+    """
     value, buffer = (torch.zeros(1 << 18, dtype=torch.int32, device=device) for _ in range(2))
     writer, reader = torch.Stream(device), torch.Stream(device)
     graph = captured(api, device, lambda: buffer.copy_(value), stream=writer)
@@ -211,7 +210,7 @@ def test_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.devic
 @apis
 @pytest.mark.requires(devices=2)
 def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:
-    """Contract: each device has graphs of its own; replays on one do not touch the other."""
+    """Each device has its own graphs, and replays on one do not affect the other."""
     second = torch.device(device.type, 1)
     made = []
     for where in (device, second):
@@ -232,7 +231,7 @@ def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:
 @apis
 @pytest.mark.covers(f"{ROW}test_cuda_graph_inference_mode")
 def test_inference_mode_capture_and_replay(api: Api, device: torch.device) -> None:
-    """Contract: work is captured and replayed in inference mode as outside, a product and random numbers included."""
+    """Capture and replay work in inference mode, including a product and random numbers."""
     weight = torch.eye(8, device=device).roll(1, 0) * 2
     x = torch.ones(8, 8, device=device)
     numbers = torch.arange(64.0, device=device).reshape(8, 8)
@@ -256,12 +255,14 @@ def test_inference_mode_capture_and_replay(api: Api, device: torch.device) -> No
 
 
 @apis_that_print
-@pytest.mark.filterwarnings("ignore:DEBUG. calling:UserWarning")  # by CUDAGraph.debug_dump, of itself
+@pytest.mark.filterwarnings("ignore:DEBUG. calling:UserWarning")  # issued by CUDAGraph.debug_dump itself
 @pytest.mark.covers(f"{ROW}test_graph_debugdump")
 def test_debug_dump_writes_the_graph(api: Api, device: torch.device, tmp_path: Path) -> None:
-    """Contract: with debugging enabled before the capture, a graph that is kept can be written as a directed graph in
-    Graphviz's language, in which there are nodes for the work and edges for its order. (CUDA's graph is gone after the
-    capture unless it is kept.)"""
+    """With debugging enabled before the capture, a kept graph is written in the Graphviz language with its nodes and
+    edges.
+
+    Without `keep_graph`, CUDA's graph is destroyed after the capture.
+    """
     x = torch.zeros(ELEMENTS, device=device)
     stream, graph, path = torch.Stream(device), api.new(keep_graph=True), tmp_path / "graph.dot"
     graph.enable_debug_mode()
@@ -273,7 +274,7 @@ def test_debug_dump_writes_the_graph(api: Api, device: torch.device, tmp_path: P
 
     text = path.read_text()
     assert text.lstrip().startswith("digraph")
-    assert text.count("->") >= 5, "the order of the six steps is not in it"
+    assert text.count("->") >= 5, "the dump lacks the order of the six steps"
     assert text.rstrip().endswith("}")
     if api.name == "accelerator" and device.type != "cuda":
         graph.replay()
@@ -283,7 +284,7 @@ def test_debug_dump_writes_the_graph(api: Api, device: torch.device, tmp_path: P
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_warn_if_has_zero_nodes")
 def test_capture_without_work_warns(device: torch.device) -> None:
-    """Contract: a capture without any work warns, once it has ended; one with work does not."""
+    """A capture without work warns at its end; one with work does not."""
     x = torch.zeros(8, device=device)
     for work, warned in ((lambda: None, True), (lambda: x.add_(1), False)):
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
@@ -299,8 +300,7 @@ def test_capture_without_work_warns(device: torch.device) -> None:
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_oom")
 def test_outofmemoryerror_within_a_capture(api: Api, device: torch.device) -> None:
-    """Contract: an allocation that does not fit raises `OutOfMemoryError` within a capture as outside; afterwards the
-    process allocates, computes and captures as before, and nothing is lost."""
+    """An allocation that does not fit raises OutOfMemoryError within a capture; afterwards all works, without leaks."""
     stream = torch.Stream(device)
     x = torch.zeros(ELEMENTS, device=device)
     before = torch.accelerator.memory_allocated(device)
@@ -324,8 +324,10 @@ def test_outofmemoryerror_within_a_capture(api: Api, device: torch.device) -> No
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_repeat_graph_capture_cublas_workspace_memory")
 def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> None:
-    """Contract: products need a workspace a stream and handle, not one a capture: after the first few, a hundred
-    captures on the default capture stream leave the process's allocated memory where it was."""
+    """cuBLAS workspaces are per stream and handle.
+
+    A hundred captures on one stream do not increase the allocated memory.
+    """
     a, b = torch.rand(1024, 512, device=device), torch.rand(512, 64, device=device)
     wanted = a @ b
     held = []
@@ -335,7 +337,7 @@ def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> No
             found = a @ b
         graph.replay()
         if number % 20 == 0:
-            torch.testing.assert_close(found, wanted)  # other kernels may be chosen, of another order of sums
+            torch.testing.assert_close(found, wanted)  # other kernels may be chosen, with another order of sums
         del graph, found
         if number in (10, 99):
             torch.cuda.synchronize()
@@ -344,9 +346,9 @@ def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> No
 
 
 @apis
-def test_graph_that_is_dropped_gives_its_memory_back(api: Api, device: torch.device) -> None:
-    """Contract: a graph's memory is its own while it lives, and the allocator's again when it and its outputs are
-    gone, also if replays were still to run, which must once be seen."""
+def test_graph_that_is_deleted_frees_its_memory(api: Api, device: torch.device) -> None:
+    """A graph's memory is freed once the graph and its outputs are, also with pending replays, observed at least
+    once."""
     x = torch.ones(1 << 16, device=device)
     calibrate(device)
     torch.accelerator.synchronize(device)
@@ -372,12 +374,14 @@ def test_graph_that_is_dropped_gives_its_memory_back(api: Api, device: torch.dev
 
 
 @apis
-@of_empty_graphs  # torch 2.11 refuses
+@of_empty_graphs  # torch 2.11 raises
 @pytest.mark.parametrize("place", ["first", "second"])
-def test_replay_within_a_capture_is_part_of_it_or_refused(api: Api, place: str, device: torch.device) -> None:
-    """Contract: replaying one graph while another is captured either becomes part of that capture (CUDA's child
-    graphs), so that each replay of the other runs it in its place, or is refused with words about the capture; it never
-    runs at once behind the capture's back, and the device stays usable."""
+def test_replay_within_a_capture_is_part_of_it_or_raises(api: Api, place: str, device: torch.device) -> None:
+    """Replaying a graph within another capture becomes part of it (a child graph), or raises an error about the
+    capture.
+
+    It never runs immediately, and the device still works.
+    """
     x = torch.ones(ELEMENTS, device=device)
     inner = captured(api, device, lambda: x.add_(1))
     x.fill_(1)
@@ -397,7 +401,7 @@ def test_replay_within_a_capture_is_part_of_it_or_refused(api: Api, place: str, 
         refused = True
         assert "captur" in str(error).lower()  # noqa: PT017
     torch.accelerator.synchronize(device)
-    assert (x == 1).all(), "the replay ran while it was captured"
+    assert (x == 1).all(), "the replay ran during the capture"
 
     if not refused:
         for value in (5, 7):

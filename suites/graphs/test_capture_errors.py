@@ -1,4 +1,4 @@
-"""What must not be captured: clear errors, and a device that works afterwards; what may harm it runs in a child."""
+"""Work that cannot be captured: clear errors, and a working device afterwards. Harmful cases run in a child process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ROW = "test_cuda::TestCuda::"
 
 
 def told_in_a_child(device: torch.device, script: str) -> str:
-    """The error that a script ends with as a line of its own, after which its process must still end well.
+    """The error that a script ends with, after which its process must still exit normally.
 
-    A child that dies of a signal, or says nothing, fails the case.
+    A child that dies by a signal, or reports nothing, fails the case.
     """
     lines = [
         "import torch",
@@ -38,17 +38,15 @@ def told_in_a_child(device: torch.device, script: str) -> str:
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_error")
-def test_capture_begin_on_the_default_stream_ends_the_process_well(device: torch.device) -> None:
-    """Contract: a capture on the default stream is refused, in words that say which streams can be, and the process
-    ends well."""
+def test_capture_begin_on_the_default_stream_exits_normally(device: torch.device) -> None:
+    """A capture on the default stream raises and names the requirement, and the process exits normally."""
     told = told_in_a_child(device, "torch.cuda.CUDAGraph().capture_begin()")
     assert "non-default stream" in told
 
 
 @apis_that_refuse
 def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.device) -> None:
-    """Contract: the same within one process: refused before anything has begun, so all goes on as before: work, and
-    random numbers."""
+    """The same within this process: the capture does not begin, and work and random numbers are unaffected."""
     graph = api.new()
     with pytest.raises(RuntimeError, match=r"(?i)default stream"):
         api.begin(graph)
@@ -69,7 +67,7 @@ def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.
 )
 @pytest.mark.covers(f"{ROW}test_cuda_graph_tensor_item_not_allowed")
 def test_item_and_other_reads_within_a_capture_are_errors(reading: str, device: torch.device) -> None:
-    """Contract: what waits for the device cannot be captured: each way to do it raises and speaks of the capture."""
+    """Each call that synchronizes raises during a capture and mentions the capture."""
     begin = "x = torch.ones(8, device=DEVICE)\nwith torch.cuda.graph(torch.cuda.CUDAGraph()):\n    x.add_(1)"
     told = told_in_a_child(device, f"{begin}\n    {reading}")
     assert "captur" in told.lower()
@@ -79,8 +77,11 @@ def test_item_and_other_reads_within_a_capture_are_errors(reading: str, device: 
 @pytest.mark.parametrize(("mode", "fails"), [("global", True), ("thread_local", False), ("relaxed", False)])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")
 def test_capture_error_mode_and_allocations_of_other_threads(mode: str, fails: bool, device: torch.device) -> None:
-    """Contract: in mode "global", memory that another thread takes from the driver spoils the capture, with an error;
-    in the others it does not, and the capture replays. (In a child: a spoiled capture may spoil more.)"""
+    """In mode "global", another thread's unsafe runtime call invalidates the capture with an error.
+
+    In the other modes it does not, and the capture can be replayed. The case runs in a child process, because an
+    invalid capture may affect others.
+    """
     told = told_in_a_child(
         device,
         f"""
@@ -116,8 +117,10 @@ if problems:
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")
 def test_capture_error_mode_lets_another_thread_allocate_and_compute(api: Api, mode: str, device: torch.device) -> None:
-    """Contract: in the modes that look at one thread alone, or at none, another thread allocates fresh memory and
-    waits for its results while this one captures; both are right."""
+    """In modes other than "global", another thread can allocate and synchronize during a capture.
+
+    Both results are correct.
+    """
     x = torch.zeros(8, device=device)
     results: list[float] = []
 
@@ -141,8 +144,10 @@ def test_capture_error_mode_lets_another_thread_allocate_and_compute(api: Api, m
 
 @apis_in_this_process
 def test_capture_error_mode_global_sees_another_thread_wait(api: Api, device: torch.device) -> None:
-    """Contract: in mode "global", which watches all threads, a thread that waits for the device during a capture is
-    told so, or the capture is; nothing goes on as if it were right. The device works afterwards."""
+    """In mode "global", a synchronize in another thread during a capture raises there, or invalidates the capture.
+
+    The device works afterwards.
+    """
     x = torch.zeros(8, device=device)
     problems: list[str] = []
 
@@ -169,8 +174,10 @@ def test_capture_error_mode_global_sees_another_thread_wait(api: Api, device: to
 
 @on_cuda
 def test_capture_error_mode_global_of_cudagraph_sees_another_thread_wait(device: torch.device) -> None:
-    """Contract: the same for `torch.cuda.CUDAGraph`. CUDA watches calls that are unsafe for any capture, of which
-    waiting for one's own stream is none: the other thread waits for the whole device."""
+    """The same for `torch.cuda.CUDAGraph`, where the other thread synchronizes the whole device.
+
+    CUDA only tracks calls that are unsafe for any capture, and a synchronize of the thread's own stream is not.
+    """
     told = told_in_a_child(
         device,
         """
@@ -203,19 +210,19 @@ if problems:
 
 @apis
 def test_capture_error_mode_unknown_is_an_error(api: Api, device: torch.device) -> None:
-    """Contract: a mode that does not exist is refused by name, and nothing has begun."""
+    """An unknown mode raises with its name, and no capture begins."""
     graph = api.new()
     with torch.Stream(device), pytest.raises(RuntimeError, match=r"mode.*thread_locale"):
         api.begin(graph, mode="thread_locale")
     assert works(device)
 
 
-# A stream of an earlier time: gradients accumulate on the stream of the leaf's first use
+# Stale streams: gradients accumulate on the stream of the leaf's first use
 
 
 @pytest.fixture
 def stale_streams_overridden(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether autograd replaces streams that are not captured, put back to its initial state afterwards."""
+    """Whether autograd overrides stale streams that are not captured. Restores the initial setting afterwards."""
     torch.autograd.graph.set_override_stale_capture_stream(request.param)
     yield request.param
     torch.autograd.graph.set_override_stale_capture_stream(False)
@@ -227,8 +234,10 @@ def stale_streams_overridden(request: pytest.FixtureRequest) -> Iterator[bool]:
 @pytest.mark.usefixtures("stale_streams_overridden")
 @pytest.mark.covers(f"{ROW}test_graph_capture_stale_default_stream_error")
 def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(device: torch.device) -> None:
-    """Contract: a backward pass in a capture whose leaf was used on the default stream before, and whose graph is
-    still held, would draw that stream in: an error that says so."""
+    """A backward in a capture raises if its leaf was used on the default stream and that graph is still alive.
+
+    It would add the default stream to the capture.
+    """
     weight = torch.ones(8, device=device, requires_grad=True)
     held = (weight * 2).sum()
     held.backward(retain_graph=True)
@@ -258,8 +267,7 @@ def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(dev
     ],
 )
 def test_backward_in_a_capture_with_stale_streams_overridden(warmed_up_on: str, device: torch.device) -> None:
-    """Contract: told to override, autograd accumulates on the stream that is captured, wherever the leaf was used
-    before: the capture succeeds and each replay adds its gradient."""
+    """With the override, autograd accumulates on the capturing stream, and each replay adds its gradient."""
     weight = torch.ones(8, device=device, requires_grad=True)
     before = torch.cuda.Stream(device) if warmed_up_on == "side" else torch.cuda.default_stream(device)
     before.wait_stream(torch.cuda.current_stream(device))

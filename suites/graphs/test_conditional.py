@@ -1,4 +1,4 @@
-"""Conditional nodes: parts of a graph that run, in each replay, only if a value on the device says so."""
+"""Conditional nodes: parts of a graph that a replay runs only if a value on the device is true."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [on_cuda, pytest.mark.requires(torch=">=2.12", cuda=">=12.4", cuda_
 
 @contextmanager
 def only_if(condition: torch.Tensor) -> Iterator[None]:
-    """A block within a capture that becomes the body of a node which runs if the condition holds then."""
+    """A block within a capture that becomes the body of a conditional node."""
     graph = torch.cuda.CUDAGraph.get_currently_capturing_graph()
     graph.begin_capture_to_if_node(condition)
     try:
@@ -27,7 +27,7 @@ def only_if(condition: torch.Tensor) -> Iterator[None]:
 
 
 def capture(device: torch.device, conditions: list[torch.Tensor], x: torch.Tensor) -> torch.cuda.CUDAGraph:
-    """A graph that adds 2^n for each condition, by its number, that holds; in order, around unconditional work."""
+    """A graph that adds 2^n for each true condition n, in order, within unconditional work."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
@@ -45,8 +45,7 @@ def falses(count: int, device: torch.device) -> list[torch.Tensor]:
 
 @pytest.mark.covers(f"{ROW}in_one_graph")
 def test_conditional_nodes_in_one_graph_run_by_their_conditions(device: torch.device) -> None:
-    """Contract: each of many conditional nodes runs by its own condition, read when the replay comes to it, and
-    captured once only; the work around them always runs."""
+    """Each conditional node runs by its own condition, read in the replay; unconditional work always runs."""
     conditions, x = falses(20, device), torch.zeros(64, dtype=torch.int64, device=device)
     graph = capture(device, conditions, x)
     for choice in (0, 1, (1 << 20) - 1, 0b1010_1010_1010_1010_1010, 1 << 19, 0):
@@ -58,8 +57,10 @@ def test_conditional_nodes_in_one_graph_run_by_their_conditions(device: torch.de
 
 @pytest.mark.covers(f"{ROW}across_graphs")
 def test_conditional_nodes_of_several_graphs(device: torch.device) -> None:
-    """Contract: graphs have conditional nodes of their own: many graphs with some each, replayed in any order, and one
-    of them dropped, do not disturb each other."""
+    """Graphs have separate conditional nodes.
+
+    Replays in any order, and deleting one graph, do not affect the others.
+    """
     made = []
     for _ in range(10):
         conditions, x = falses(4, device), torch.zeros(64, dtype=torch.int64, device=device)
@@ -75,7 +76,7 @@ def test_conditional_nodes_of_several_graphs(device: torch.device) -> None:
 
 
 def test_conditional_node_whose_condition_the_graph_computes(device: torch.device) -> None:
-    """Contract: a condition may be computed in the graph, before its node, from values of the replay."""
+    """A condition may be computed in the graph before its node, from values of the replay."""
     x, limit = torch.zeros(64, device=device), torch.tensor(5.0, device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     (x.sum() > limit).item()
@@ -93,7 +94,7 @@ def test_conditional_node_whose_condition_the_graph_computes(device: torch.devic
 
 
 def test_conditional_node_within_a_conditional_node(device: torch.device) -> None:
-    """Contract: a conditional body may hold another: the inner runs if both conditions hold."""
+    """A conditional body may contain another: the inner one runs if both conditions are true."""
     outer, inner = falses(2, device)
     x = torch.zeros(8, dtype=torch.int64, device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
@@ -116,8 +117,8 @@ def test_conditional_node_within_a_conditional_node(device: torch.device) -> Non
     strict=True,
     reason="torch takes a reference to the pool for each conditional node, and never drops it",
 )
-def test_conditional_node_graph_that_is_dropped_gives_its_pool_back(device: torch.device) -> None:
-    """Contract: when a graph with a conditional node is gone, its pool has no memory left that `empty_cache` keeps."""
+def test_conditional_node_graph_that_is_deleted_frees_its_pool(device: torch.device) -> None:
+    """After a graph with a conditional node is deleted, `empty_cache` releases its pool's memory."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(device)
@@ -136,6 +137,6 @@ def test_conditional_node_graph_that_is_dropped_gives_its_pool_back(device: torc
 
 
 def test_get_currently_capturing_graph_needs_a_capture() -> None:
-    """Contract: outside of a capture there is no graph to put a node into, which is said."""
+    """Outside of a capture, `get_currently_capturing_graph` raises."""
     with pytest.raises(RuntimeError, match=r"(?i)captur"):
         torch.cuda.CUDAGraph.get_currently_capturing_graph()

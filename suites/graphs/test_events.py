@@ -1,4 +1,4 @@
-"""Events that graphs record and wait for: time within a graph, and order with work outside of it."""
+"""Events that graphs record and wait for: timing within a graph, and order with outside work."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def external(*, timing: bool = False) -> torch.cuda.Event:
 
 @pytest.mark.covers(f"{ROW}test_graph_timing")
 def test_external_event_elapsed_time_in_a_graph(device: torch.device) -> None:
-    """Contract: external events recorded in a graph are recorded by each replay, after what was recorded before it on
-    the same stream, and measure what lies between them: a long wait is longer than a short one, and both are no longer
-    than the whole."""
+    """Each replay records a graph's external events in order, and `elapsed_time` measures the work between them.
+
+    A long wait is longer than a short one, and neither exceeds the whole.
+    """
     calibrate(device)
     launch = torch.cuda.Event(enable_timing=True)
     stream = torch.cuda.Stream(device)
@@ -46,8 +47,7 @@ def test_external_event_elapsed_time_in_a_graph(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
 def test_external_event_of_a_graph_is_waited_for_outside(device: torch.device) -> None:
-    """Contract: a stream outside that waits for an external event which a graph records waits for that point of the
-    replay: it sees what was written before, in each replay."""
+    """A stream that waits for an external event of a graph sees what the replay wrote before it, in each replay."""
     calibrate(device)
     stream, reader = torch.cuda.Stream(device), torch.cuda.Stream(device)
     event = external()
@@ -74,12 +74,11 @@ def test_external_event_of_a_graph_is_waited_for_outside(device: torch.device) -
 
 @pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
 def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.device) -> None:
-    """Contract: a graph that waits for an external event waits, in each replay, for what was last recorded outside
-    before that replay was launched."""
+    """A graph that waits for an external event waits, in each replay, for its latest record before the launch."""
     calibrate(device)
     stream, writer = torch.cuda.Stream(device), torch.cuda.Stream(device)
     event = external()
-    event.record(writer)  # torch makes an event when it is first recorded, and waits for none that it has not made
+    event.record(writer)  # torch creates an event at its first record, and ignores a wait for one that does not exist
     buffer, seen = (torch.zeros(1 << 16, dtype=torch.int64, device=device) for _ in range(2))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
@@ -98,9 +97,11 @@ def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.devi
         assert (seen == number).all(), f"replay {number} did not wait"
 
 
-def test_event_recorded_in_a_capture_says_nothing_outside(device: torch.device) -> None:
-    """Contract: an ordinary event recorded in a capture belongs to it: asked for outside, it is an error or has
-    nothing to say of the device; the device works."""
+def test_event_recorded_in_a_capture_is_not_usable_outside(device: torch.device) -> None:
+    """An event recorded in a capture belongs to it.
+
+    Querying it outside raises or is meaningless, and the device works.
+    """
     stream, event = torch.cuda.Stream(device), torch.cuda.Event()
     x = torch.zeros(8, device=device)
     graph = torch.cuda.CUDAGraph()

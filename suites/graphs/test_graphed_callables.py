@@ -1,4 +1,4 @@
-"""`torch.cuda.make_graphed_callables`: forward and backward as graphs, in place of the callable in a training loop."""
+"""`torch.cuda.make_graphed_callables`: forward and backward as graphs, in place of a callable in a training loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [on_cuda, of_graphed_callables, pytest.mark.timeout(120)]
 
 
 class Unused(torch.nn.Module):
-    """Two layers, a parameter that nothing uses, and an argument that nothing uses."""
+    """Two layers, with an unused parameter and an unused argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Unused(torch.nn.Module):
 
 
 class Used(torch.nn.Module):
-    """The same without what is not used."""
+    """The same without the unused parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,10 @@ class Used(torch.nn.Module):
 
 
 def train(model: torch.nn.Module, data: list[Any], autocast: bool, device: torch.device) -> list[torch.Tensor]:
-    """Some steps of gradient descent; the losses, and at the end the parameters. Outputs have autocast's type."""
+    """Run some steps of gradient descent; returns the losses and the final parameters.
+
+    Outputs have autocast's dtype.
+    """
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for arguments in data:
@@ -62,8 +65,11 @@ def train(model: torch.nn.Module, data: list[Any], autocast: bool, device: torch
 
 
 def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], autocast: bool) -> None:
-    """Within some roundings: a graph may be given another kernel of the same product than an eager call, since
-    workspaces differ in a capture; in bfloat16 one rounding is 2^-8."""
+    """Compare within a few roundings.
+
+    A graph may use another kernel than an eager call, because workspaces differ in a capture; one bfloat16 rounding is
+    2^-8.
+    """
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=4e-2 if autocast else 1e-4, atol=1e-2 if autocast else 1e-5)
 
@@ -74,9 +80,10 @@ def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], autocast
 def test_make_graphed_callables_model_trains_like_an_eager_one(
     kind: type[torch.nn.Module], autocast: bool, device: torch.device
 ) -> None:
-    """Contract: a graphed module is a drop-in replacement in training, with autocast whose cache is off, with inputs
-    in dictionaries and parameters that get no gradient (`allow_unused_input`); losses and parameters are those of
-    eager training, and new inputs are read each step."""
+    """A graphed module trains like the eager one, also with autocast (cache off) and with dictionary inputs.
+
+    Parameters may be unused (`allow_unused_input`), and each step reads its new inputs.
+    """
     eager = kind().to(device)
     graphed = copy.deepcopy(eager)
     data = [torch.randn(12, 16, device=device) for _ in range(6)]
@@ -93,7 +100,7 @@ def test_make_graphed_callables_model_trains_like_an_eager_one(
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
 def test_make_graphed_callables_unused_inputs_are_an_error_unless_allowed(device: torch.device) -> None:
-    """Contract: a parameter that gets no gradient is an error by default, in words; the device works afterwards."""
+    """A parameter without a gradient raises by default, and the device works afterwards."""
     sample = {"x": torch.randn(12, 16, device=device)}
     with pytest.raises(RuntimeError, match=r"(?i)not have been used|allow_unused"):
         torch.cuda.make_graphed_callables(Unused().to(device), (sample,))  # type: ignore[arg-type]
@@ -102,7 +109,8 @@ def test_make_graphed_callables_unused_inputs_are_an_error_unless_allowed(device
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
 def test_make_graphed_callables_refuses_autocast_with_its_cache(device: torch.device) -> None:
-    """Contract: under autocast with a cache of casts, whose memory would not be the graph's, callables are refused."""
+    """`make_graphed_callables` raises under autocast with a cache, because the graph would not own the cached
+    memory."""
     with (
         torch.autocast(device.type, cache_enabled=True),
         pytest.raises(RuntimeError, match="cache_enabled=False"),
@@ -111,7 +119,7 @@ def test_make_graphed_callables_refuses_autocast_with_its_cache(device: torch.de
 
 
 def backward(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Compare what a graphed callable and its eager twin gave, and go backward through both."""
+    """Compare the outputs of a graphed callable and its eager twin, and run backward through both."""
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     for out in (found, wanted):
         out.sum().backward()
@@ -120,9 +128,11 @@ def backward(found: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize("shared", ["tuple", "pool"])
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_same_pool")
 def test_make_graphed_callables_several_in_one_pool(shared: str, device: torch.device) -> None:
-    """Contract: several callables, given together or with one pool, and run in the order they were given in, train
-    like eager ones: none overwrites what another still needs. Those that were given together may all go forward before
-    they go backward in the reverse order; with a pool alone, each goes backward before the next goes forward."""
+    """Several callables in one pool, run in their capture order, train like eager ones.
+
+    Those passed together may all run forward before their backwards in reverse order; with only a shared pool, each
+    runs backward before the next forward.
+    """
     eager = [Used().to(device) for _ in range(3)]
     graphed: list[Any] = [copy.deepcopy(model) for model in eager]
     sample = torch.randn(12, 16, device=device)
@@ -153,8 +163,7 @@ def test_make_graphed_callables_several_in_one_pool(shared: str, device: torch.d
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_parameterless_nograd_module")
 @pytest.mark.parametrize("wants_gradient", [False, True])
 def test_make_graphed_callables_without_parameters(wants_gradient: bool, device: torch.device) -> None:
-    """Contract: a function or module without parameters can be graphed, also if none of its inputs wants a gradient;
-    its outputs want one exactly if its inputs do."""
+    """A callable without parameters can be graphed; its outputs require grad exactly if its inputs do."""
 
     class Plain(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -176,8 +185,7 @@ def test_make_graphed_callables_without_parameters(wants_gradient: bool, device:
 
 
 def test_make_graphed_callables_module_in_eval_runs_its_own_forward(device: torch.device) -> None:
-    """Contract: a module that was graphed in training runs its own forward in evaluation, with inputs of any shape,
-    and the graph again when it is back in training."""
+    """A module graphed in training mode runs its own forward in eval mode, and the graph again in training mode."""
     calls: list[bool] = []
 
     class Counted(Used):
@@ -198,8 +206,7 @@ def test_make_graphed_callables_module_in_eval_runs_its_own_forward(device: torc
 
 
 def test_make_graphed_callables_has_no_second_derivative(device: torch.device) -> None:
-    """Contract: the backward of a graphed callable cannot be differentiated again, and says so, where its gradient
-    would depend on something that requires one."""
+    """Differentiating the backward of a graphed callable again raises if its gradient requires grad."""
     x = torch.randn(20, device=device, requires_grad=True)
     graphed: Any = torch.cuda.make_graphed_callables(lambda x: x**3, (x.detach().clone().requires_grad_(),))
     (gradient,) = torch.autograd.grad(graphed(x).square().sum(), x, create_graph=True)

@@ -1,4 +1,4 @@
-"""`torch.cuda.CUDAGraph`'s raw handles, and graphs that are kept as they were captured."""
+"""Raw handles of `torch.cuda.CUDAGraph`, and graphs with `keep_graph`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ pytestmark = on_cuda
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_keep_graph_false")
 def test_raw_cuda_graph_needs_keep_graph(device: torch.device) -> None:
-    """Contract: a graph that is not kept gives no handle of its capture, and says what to do; that of its instance it
-    gives."""
+    """Without `keep_graph`, `raw_cuda_graph` raises and names the option, and `raw_cuda_graph_exec` works."""
     x = torch.zeros(8, device=device)
     graph = captured(Cuda(), device, lambda: x.add_(1))
     with pytest.raises(RuntimeError, match="keep_graph"):
@@ -25,8 +24,10 @@ def test_raw_cuda_graph_needs_keep_graph(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph")
 def test_raw_cuda_graph_of_a_kept_graph_stays(device: torch.device) -> None:
-    """Contract: a kept graph gives a handle of its capture, the same before and after it is instantiated and replayed;
-    before its capture there is none."""
+    """The handle of a kept graph is the same before and after instantiation and replay.
+
+    Before its capture it raises.
+    """
     x = torch.zeros(8, device=device)
     with pytest.raises(RuntimeError, match=r"(?i)capture"):
         torch.cuda.CUDAGraph(keep_graph=True).raw_cuda_graph()
@@ -41,9 +42,8 @@ def test_raw_cuda_graph_of_a_kept_graph_stays(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_exec")
-def test_raw_cuda_graph_exec_is_there_after_instantiate(device: torch.device) -> None:
-    """Contract: a kept graph has no instance before `instantiate`, and one afterwards; instantiated again it still
-    replays its work."""
+def test_raw_cuda_graph_exec_exists_after_instantiate(device: torch.device) -> None:
+    """A kept graph has no executable handle before `instantiate`; it can be instantiated again and replayed."""
     x = torch.zeros(8, device=device)
     graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
     with pytest.raises(RuntimeError, match=r"(?i)instantiate"):
@@ -58,8 +58,10 @@ def test_raw_cuda_graph_exec_is_there_after_instantiate(device: torch.device) ->
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_reset_and_recapture")
 def test_raw_cuda_graph_and_exec_after_a_reset(device: torch.device) -> None:
-    """Contract: a reset takes the handles away; captured again, there are handles of the new work, and it is replayed
-    without being instantiated by hand."""
+    """`reset` invalidates the handles.
+
+    After another capture there are new ones, and a replay instantiates the graph.
+    """
     x = torch.zeros(8, device=device)
     graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
     graph.instantiate()
@@ -78,8 +80,7 @@ def test_raw_cuda_graph_and_exec_after_a_reset(device: torch.device) -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_check_input_liveness_refuses_a_replay_when_an_input_is_gone(device: torch.device) -> None:
-    """Contract: captured with `check_input_liveness`, a graph whose input was freed refuses to be replayed, instead of
-    reading memory that is somebody else's; while the input lives it replays."""
+    """With `check_input_liveness`, a replay raises if an input was freed, and works while the input lives."""
     stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
     out = torch.zeros(1 << 20, device=device)
     source = torch.ones(1 << 20, device=device)

@@ -1,4 +1,4 @@
-"""Graphs that share memory: right in the order of their capture, and only then, as documented."""
+"""Graphs that share memory: correct in the order of their capture, and only then, as documented."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .capturing import Api, apis, captured, on_cuda
 
 ROW = "test_cuda::TestCuda::"
 
-#: Handles of pools that no graph has yet are CUDA's.
+#: Handles of pools without a graph are specific to CUDA.
 SHARING = pytest.mark.parametrize("sharing", ["none", "by_graph", pytest.param("by_handle", marks=on_cuda)])
 
 
 @dataclass
 class Pools:
-    """Which pool the first graph has, and which later ones are given."""
+    """The pool of the first graph, and that of later graphs."""
 
     sharing: str
     device: torch.device
@@ -43,9 +43,10 @@ def with_temporaries(x: torch.Tensor, value: int) -> torch.Tensor:
 @SHARING
 @pytest.mark.covers(f"{ROW}test_graph_two_successive")
 def test_graph_pool_two_graphs_in_turn(api: Api, sharing: str, device: torch.device) -> None:
-    """Contract: two graphs, the second of which goes on from the result of the first, are right with memory of their
-    own and with a shared pool, with eager work in between. In a shared pool the second needs no memory but what the
-    first has left; apart it reserves its own."""
+    """Two dependent graphs are correct with separate pools and with a shared one, with eager work in between.
+
+    In a shared pool the second graph reuses memory that the first freed; with a separate pool it reserves its own.
+    """
     pools, stream = Pools(sharing, device), torch.Stream(device)
     held: list[int] = []
     a = torch.ones(1000, dtype=torch.int64, device=device)
@@ -90,10 +91,11 @@ def test_graph_pool_two_graphs_in_turn(api: Api, sharing: str, device: torch.dev
 @SHARING
 @pytest.mark.covers(f"{ROW}test_graph_three_successive")
 def test_graph_pool_three_graphs_replayed_out_of_order(api: Api, sharing: str, device: torch.device) -> None:
-    """Contract: graphs in one pool must be replayed in the order of their capture. In that order all is right; in
-    another, what one reads may have been overwritten by the other: here it has, because the memory that the second
-    reads was free, and was given to the third, when the third was captured. With memory of their own any order is
-    right."""
+    """Graphs in one pool must be replayed in capture order.
+
+    In another order, one overwrites the memory of another: the third graph was captured with memory that the second had
+    freed. With separate pools, any order is correct.
+    """
     pools, stream = Pools(sharing, device), torch.Stream(device)
     a = torch.ones(1000, device=device)
     made: dict[str, torch.Tensor] = {}
@@ -122,7 +124,7 @@ def test_graph_pool_three_graphs_replayed_out_of_order(api: Api, sharing: str, d
     if sharing == "none":
         assert out_of_turn == (5.0, 7.0)
     else:
-        assert out_of_turn == (10.0, 7.0), "the third graph did not use the memory that the second had freed"
+        assert out_of_turn == (10.0, 7.0), "the third graph did not reuse the memory that the second had freed"
     assert replay(first, *later) == (5.0, 7.0)
 
 
@@ -130,9 +132,11 @@ def test_graph_pool_three_graphs_replayed_out_of_order(api: Api, sharing: str, d
 @SHARING
 @pytest.mark.covers(f"{ROW}test_graph_concurrent_replay")
 def test_graph_pool_two_graphs_replayed_at_once(api: Api, sharing: str, device: torch.device) -> None:
-    """Contract: graphs with memory of their own may run at the same time on two streams. In one pool they may not:
-    their temporaries are the same memory; when they are told to run at once, and do, results go wrong, in the order of
-    their capture they are right."""
+    """Graphs with separate pools may run concurrently on two streams.
+
+    In one pool their temporaries share memory, so concurrent replays are observed to give wrong results, and replays in
+    capture order are correct.
+    """
     elements = 1 << 20
     pools, stream = Pools(sharing, device), torch.Stream(device)
     a = torch.ones(elements, dtype=torch.int64, device=device)
@@ -167,16 +171,15 @@ def test_graph_pool_two_graphs_replayed_at_once(api: Api, sharing: str, device: 
     if sharing == "none":
         assert all(at_once() for _ in range(5))
     elif device.type == "cuda":
-        assert ever(lambda: not at_once()), "two graphs in one pool were never seen to disturb each other"
+        assert ever(lambda: not at_once()), "two graphs in one pool never affected each other"
     for graph in (first, second):
         graph.replay()
     assert right()
 
 
 @apis
-def test_graph_pool_sharing_takes_less_memory(api: Api, device: torch.device) -> None:
-    """Contract: what sharing a pool is for: graphs captured one after the other, whose temporaries are dead when the
-    next is captured, hold the memory of one."""
+def test_graph_pool_sharing_needs_less_memory(api: Api, device: torch.device) -> None:
+    """Graphs captured in sequence in one pool hold the memory of one graph, if their temporaries are freed."""
     elements = 1 << 20
     a, out = torch.ones(elements, device=device), torch.zeros(elements, device=device)
     held = {}
@@ -203,8 +206,10 @@ def test_graph_pool_sharing_takes_less_memory(api: Api, device: torch.device) ->
 
 @apis
 def test_graph_pool_outlives_the_graph_that_made_it(api: Api, device: torch.device) -> None:
-    """Contract: a pool lives as long as any graph that has it: with the first graph gone, the second replays, and its
-    memory is not given away."""
+    """A pool lives as long as any of its graphs.
+
+    After the first is deleted, the second replays with its memory intact.
+    """
     stream = torch.Stream(device)
     source = torch.arange(1 << 12, device=device)
     made: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Random numbers in graphs: replays go on in the generator's sequence, as eager calls would."""
+"""Random numbers in graphs: replays continue the generator's sequence, as eager calls do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FILLS: dict[str, Callable[[torch.Tensor], object]] = {
     "log_normal": lambda x: x.log_normal_(),
 }
 
-#: What the software device draws while it is captured; the rest has no asynchronous form there.
+#: The random functions that the software device supports during capture; the others have no asynchronous form there.
 GENERIC = ("uniform", "normal", "bernoulli", "random")
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -57,7 +57,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def sequences(api: Api, device: torch.device, draw: Callable[[], torch.Tensor], out: torch.Tensor) -> None:
-    """That replays from a seed give what eager calls from it give, and go on where eager draws in between stop."""
+    """Check that replays from a seed equal eager calls from that seed, also after eager draws in between."""
     graph = captured(api, device, lambda: out.copy_(draw()))
 
     def from_seed(step: Callable[[], object]) -> list[torch.Tensor]:
@@ -75,7 +75,7 @@ def sequences(api: Api, device: torch.device, draw: Callable[[], torch.Tensor], 
     for _ in range(2):
         found = from_seed(graph.replay)
         for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
-            assert torch.equal(one, other), f"draw {number} is another than that of an eager call"
+            assert torch.equal(one, other), f"draw {number} differs from the eager one"
     assert len({tuple(one.flatten().tolist()) for one in wanted}) == len(wanted), "two draws were the same"
 
 
@@ -83,7 +83,7 @@ def sequences(api: Api, device: torch.device, draw: Callable[[], torch.Tensor], 
 @pytest.mark.parametrize("name", [*GENERIC, *(pytest.param(n, marks=on_cuda) for n in FILLS if n not in GENERIC)])
 @pytest.mark.covers(f"{ROW}test_graph_rng_distributions")
 def test_replay_fills_random_numbers_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
-    """Contract: every distribution, drawn in replays, has the sequence of eager calls from the same seed."""
+    """Every distribution has, in replays, the sequence of eager calls from the same seed."""
     x = torch.zeros(SIZE, device=device)
 
     def draw() -> torch.Tensor:
@@ -98,7 +98,7 @@ def test_replay_fills_random_numbers_as_eager_calls_do(api: Api, name: str, devi
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.covers(f"{ROW}test_graph_rng_functional", f"{ROW}test_graph_rng_distributions")
 def test_replay_draws_dropout_and_others_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
-    """Contract: the same for functions with random numbers in them, dropout among them."""
+    """The same for functions with random numbers, including dropout."""
     x = torch.ones(SIZE, device=device)
     draw = lambda: FUNCTIONS[name](x)  # noqa: E731
     sequences(api, device, draw, torch.zeros_like(draw()))
@@ -107,8 +107,10 @@ def test_replay_draws_dropout_and_others_as_eager_calls_do(api: Api, name: str, 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_cudnn_dropout")
 def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> None:
-    """Contract: cuDNN's recurrent networks, whose dropout has a state of its own, can be captured after a run outside,
-    and each replay drops other elements."""
+    """cuDNN recurrent networks, whose dropout has its own state, can be captured.
+
+    Each replay drops other elements.
+    """
     model = torch.nn.LSTM(16, 16, 2, dropout=0.5).to(device)
     x = torch.ones(4, 8, 16, device=device)
     stream = torch.cuda.Stream(device)
@@ -131,8 +133,8 @@ def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> No
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_checkpoint_preserve_rng_state")
 def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) -> None:
-    """Contract: a checkpoint that keeps the state of generators can be captured with its backward pass, and in each
-    replay backward draws what forward drew: the gradient of ones times noise is the noise."""
+    """A checkpoint with RNG state can be captured with its backward, which repeats the draws of the forward in each
+    replay."""
     from torch.utils.checkpoint import checkpoint
 
     x = torch.ones(SIZE, device=device, requires_grad=True)
@@ -163,13 +165,14 @@ def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) ->
 @pytest.mark.xfail(
     torch.__version__ < (2, 12),
     raises=AssertionError,
-    reason="all graphs of a generator read its place in the sequence from one tensor, which a replay on another stream "
+    reason="all graphs of a generator read its offset from one tensor, which a replay on another stream "
     "overwrites (https://github.com/pytorch/pytorch/pull/176752 gives each graph its own)",
 )
 def test_graphs_that_draw_random_numbers_at_once(api: Api, device: torch.device) -> None:
-    """Contract: two graphs that draw, replayed on two streams without order between them, take places in the
-    generator's sequence in the order in which they were launched: each has the numbers it would have had alone. Each
-    sleeps before it draws, so that the other one has begun by then."""
+    """Two graphs replayed on unordered streams use the generator's sequence in launch order.
+
+    Each has the numbers that it would have alone. Each sleeps before it draws, so that the other has started by then.
+    """
     outputs = [torch.zeros(SIZE, device=device) for _ in range(2)]
     calibrate(device)
 
@@ -203,8 +206,7 @@ def test_graphs_that_draw_random_numbers_at_once(api: Api, device: torch.device)
 @apis_in_this_process
 @pytest.mark.requires(torch=">=2.13")
 def test_generator_after_a_failed_capture(api: Api, device: torch.device) -> None:
-    """Contract: a capture with random work that fails leaves the generator as it was: eager draws go on, from a seed
-    they are what they always are, and a new capture draws."""
+    """After a failed capture with random work, eager draws and new captures give the usual numbers."""
     x = torch.zeros(SIZE, device=device)
     torch.manual_seed(3)
     wanted = torch.rand(SIZE, device=device)
@@ -232,8 +234,11 @@ def test_generator_after_a_failed_capture(api: Api, device: torch.device) -> Non
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_graph_rng_after_failed_capture")
 def test_generator_after_a_failed_capture_of_cudagraph(device: torch.device) -> None:
-    """Contract: the same for `torch.cuda.CUDAGraph`. (In a child: after a capture that could not end, torch's allocator
-    and the current stream are not what they were.)"""
+    """The same for `torch.cuda.CUDAGraph`.
+
+    The case runs in a child process: after a capture that could not end, torch's allocator and current stream are
+    changed.
+    """
     ended = children.run(
         f"""
 import torch
@@ -272,7 +277,7 @@ print("replayed:", torch.equal(x, wanted))
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_manual_seed_mismatch_raises")
 def test_manual_seed_within_a_capture_is_an_error(device: torch.device) -> None:
-    """Contract: within a capture the generator may be given the seed it has, and no other: that is an error."""
+    """Within a capture, `manual_seed` with another seed raises."""
     generator = torch.cuda.default_generators[device.index or 0]
     generator.manual_seed(7)
     x = torch.zeros(8, device=device)
@@ -295,9 +300,11 @@ def test_manual_seed_within_a_capture_is_an_error(device: torch.device) -> None:
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graphsafe_set_get_rng_state")
 def test_graphsafe_get_state_is_shared_with_register_generator_state(device: torch.device) -> None:
-    """Contract: a state from `graphsafe_get_state` is the generator's own, not a copy: what draws from either moves
-    both. A clone is apart. A graph draws from the registered states that the generator had while it was captured; a
-    state that the generator is given afterwards serves what is eager, and replays draw on from their own."""
+    """`graphsafe_get_state` returns the generator's own state, not a copy: draws from either advance both.
+
+    A clone is separate. A graph uses the registered states that the generator had during capture; a state set later
+    applies to eager draws only.
+    """
     generator = torch.Generator(device)
     generator.manual_seed(21)
     shared, clone = generator.graphsafe_get_state(), generator.clone_state()
@@ -344,8 +351,10 @@ def test_graphsafe_get_state_is_shared_with_register_generator_state(device: tor
 def test_register_generator_state_memory_is_held_while_graphs_live(
     graphs: int, generators: int, device: torch.device
 ) -> None:
-    """Contract: for registered generators graphs keep a seed and an offset on the device. While graphs live that
-    memory is held, at most two small blocks for each pair; when they are gone it is given back to the last byte."""
+    """Graphs keep a seed and an offset on the device per registered generator, at most two small blocks per pair.
+
+    All of it is freed with the graphs.
+    """
 
     def active() -> tuple[int, int]:
         gc.collect()

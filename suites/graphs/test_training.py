@@ -1,4 +1,4 @@
-"""Whole training steps in one graph: forward, backward, gradient scaling and optimiser, replayed as they were run."""
+"""Whole training steps in one graph: forward, backward, gradient scaling and optimizer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Model(torch.nn.Module):
 
 @apis
 def test_graph_of_a_training_step_by_hand(api: Api, device: torch.device) -> None:
-    """Contract: forward, backward and an update of the weights, written out, in one graph: each replay is one step
-    with the data and the weights of then, exactly as eager steps are (whole numbers, so no rounding)."""
+    """A hand-written training step in one graph equals eager steps exactly in each replay (whole numbers, no
+    rounding)."""
     weight = torch.zeros(8, 4, device=device)
     x = torch.zeros(6, 8, device=device)
     target = torch.zeros(6, 4, device=device)
@@ -63,11 +63,12 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def test_graph_of_a_whole_training_step_with_optimizer_and_gradscaler(
     name: str, scaled: bool, device: torch.device
 ) -> None:
-    """Contract: a whole step, with autocast and gradient scaling where asked, in one graph: after some replays with
-    new data, parameters and scale are those of an eager twin, within some roundings of float16 or float32 (kernels of
-    products may differ in a capture); an overflow, put into the data, is a step that is left out and halves the scale.
+    """A training step with autocast and gradient scaling in one graph trains like its eager twin, within a few
+    roundings.
 
-    Scaled steps are those of fused optimisers: others have the scaler read back whether there was an overflow."""
+    An overflow in the data skips a step and halves the scale. The optimizers are fused, because for others the scaler
+    reads the overflow flag back to the host. (Kernels of products may differ in a capture.)
+    """
     eager_model = Model().to(device)
     model = copy.deepcopy(eager_model)
     x, y = torch.zeros(12, 16, device=device), torch.zeros(12, 4, device=device)

@@ -1,4 +1,4 @@
-"""Graphs where there is no GPU: what can be asked, and errors that say what is missing."""
+"""Graph APIs without a GPU: queries, and errors that name what is missing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ pytestmark = pytest.mark.requires(not_={"device": "cuda"})
 SAYS_WHY = r"(?i)cuda|driver|dummy base class"
 
 
-def test_cudagraph_without_a_gpu_is_an_error_that_says_why() -> None:
-    """Contract: without a GPU a graph cannot be made; the error says that CUDA, or its driver, is what is missing."""
+def test_cudagraph_without_a_gpu_raises_with_the_reason() -> None:
+    """Without a GPU, creating a graph raises, and the error names CUDA or its driver."""
     with pytest.raises(RuntimeError, match=SAYS_WHY):
         torch.cuda.CUDAGraph()
 
 
-def test_graph_pool_handle_without_cuda_is_an_error_that_says_why() -> None:
-    """Contract: the same for a pool's handle, where torch is not built for CUDA; a build for CUDA may give one, which
-    needs no driver."""
+def test_graph_pool_handle_without_cuda_raises_with_the_reason() -> None:
+    """`graph_pool_handle` raises in a build without CUDA; a build for CUDA may return one, which needs no driver."""
     try:
         handle = torch.cuda.graph_pool_handle()
     except RuntimeError as refused:
@@ -30,13 +29,13 @@ def test_graph_pool_handle_without_cuda_is_an_error_that_says_why() -> None:
 
 @pytest.mark.requires(cuda=False)
 def test_is_current_stream_capturing_is_an_error_without_cuda() -> None:
-    """Contract: in a build without CUDA there is no stream to ask about, and no capture is claimed."""
+    """In a build without CUDA, `is_current_stream_capturing` raises."""
     with pytest.raises(RuntimeError, match=SAYS_WHY):
         torch.cuda.is_current_stream_capturing()
 
 
 def test_make_graphed_callables_on_the_cpu_is_an_error() -> None:
-    """Contract: `make_graphed_callables` cannot be had for the host: it raises before it has changed the module."""
+    """`make_graphed_callables` on the CPU raises before it changes the module."""
     module = torch.nn.Linear(4, 4)
     forward = module.forward
     with pytest.raises((RuntimeError, AssertionError), match=SAYS_WHY):
@@ -53,14 +52,13 @@ def test_make_graphed_callables_on_the_cpu_is_an_error() -> None:
     ],
 )
 def test_make_graphed_callables_sample_args_must_be_tensors(arguments: tuple[object, ...], says: str) -> None:
-    """Contract: sample arguments must be tensors, which is checked before a device is needed."""
+    """Sample arguments that are not tensors raise before a device is needed."""
     with pytest.raises(AssertionError, match=says):
         torch.cuda.make_graphed_callables(lambda *_: None, arguments)  # type: ignore[arg-type]
 
 
 def test_make_graphed_callables_refuses_modules_with_hooks() -> None:
-    """Contract: a module that has hooks already cannot be graphed, and one whose buffer wants a gradient neither; both
-    are said before a device is needed."""
+    """A module with hooks, or with a buffer that requires grad, raises before a device is needed."""
     for register in ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"):
         hooked = torch.nn.Linear(4, 4)
         getattr(hooked, register)(lambda *_: None)
@@ -73,8 +71,7 @@ def test_make_graphed_callables_refuses_modules_with_hooks() -> None:
 
 
 def test_make_graphed_callables_refuses_autocast_with_a_cache_without_a_gpu() -> None:
-    """Contract: under autocast that keeps its casts, whose memory a graph could not own, callables are refused, with
-    what to do."""
+    """`make_graphed_callables` raises under autocast with a cache and names the remedy."""
     module = torch.nn.Linear(4, 4)
     previous = torch.is_autocast_cache_enabled()
     with (
@@ -82,7 +79,7 @@ def test_make_graphed_callables_refuses_autocast_with_a_cache_without_a_gpu() ->
         torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True),
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(torch, "is_autocast_enabled", lambda *_: True)  # for CUDA it switches itself off here
+        patch.setattr(torch, "is_autocast_enabled", lambda *_: True)  # for CUDA, autocast disables itself here
         with pytest.raises(RuntimeError, match="cache_enabled=False"):
             torch.cuda.make_graphed_callables(module, (torch.ones(2, 4),))
     assert torch.is_autocast_cache_enabled() == previous
@@ -90,7 +87,9 @@ def test_make_graphed_callables_refuses_autocast_with_a_cache_without_a_gpu() ->
 
 @pytest.mark.requires(torch=">=2.13", accelerator=False)
 def test_accelerator_graph_without_an_accelerator_is_an_error() -> None:
-    """Contract: `torch.accelerator.Graph` without an accelerator is an error that says that there is none, or, in a
-    build for CUDA, that there are no graphs for CUDA."""
+    """`torch.accelerator.Graph` raises without an accelerator.
+
+    In a build for CUDA the error says it has no graphs for CUDA.
+    """
     with pytest.raises(RuntimeError, match=r"(?i)accelerator|Graph is not supported on device type: cuda"):
         torch.accelerator.Graph()

@@ -1,1 +1,1 @@
-"""Kernels that a program brings as text: compiled when it runs, launched like any other work."""
+"""Kernels given as source text, compiled at run time and launched like other work."""

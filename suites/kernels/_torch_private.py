@@ -1,7 +1,7 @@
-"""The names of torch, undocumented, that this suite depends on. Nothing else in the suite reaches for one.
+"""The undocumented torch names that this suite uses. No other module of the suite looks one up.
 
-torch compiles kernels with NVRTC for itself and documents how, under an underscored name. A release, or a build, that
-lacks a name makes the case *skipped*, with the name in the reason, not failed.
+torch compiles kernels with NVRTC and documents this under an underscored name. A case that needs a name that the torch
+release or build lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def compiled(
     include: Sequence[str] | None = None,
     options: Sequence[str] | None = None,
 ) -> Any:
-    """A kernel of CUDA source, to be called with `grid`, `block` and `args`. `name` may be a template's instance."""
+    """A kernel from CUDA source, to be called with `grid`, `block` and `args`. `name` may be a template instance."""
     found = reach("torch.cuda._compile_kernel")
     return found(source, name, capability, _listed(include), _listed(options))
 
@@ -33,7 +33,7 @@ def binary(
     include: Sequence[str] | None = None,
     options: Sequence[str] | None = None,
 ) -> tuple[bytes, str]:
-    """What NVRTC makes of source for a compute capability, and the name that the kernel has in it. Needs no GPU."""
+    """The code that NVRTC generates for a compute capability, and the kernel's mangled name. Needs no GPU."""
     code, mangled = reach("torch.cuda._utils._nvrtc_compile")(
         source, name, capability, _listed(include), _listed(options)
     )

@@ -1,4 +1,4 @@
-"""Compiling a kernel's text with NVRTC: it needs a build for CUDA and the library, and no GPU."""
+"""Compilation of kernel source with NVRTC, which needs a build for CUDA and the library, but no GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
-    """The limit of the stack as it was: NVRTC (13.0) raises it, and does not lower it after an error that it calls
-    catastrophic."""
+    """Restore the stack limit.
+
+    NVRTC (13.0) raises it, and does not restore it after an error that it calls catastrophic.
+    """
     before = resource.getrlimit(resource.RLIMIT_STACK)
     yield
     resource.setrlimit(resource.RLIMIT_STACK, before)
@@ -42,7 +44,7 @@ __global__ void scaled(T* x, int n) {
 
 
 def test_nvrtc_compile_makes_an_elf_binary_with_the_kernel() -> None:
-    """Contract: the result is code for the device, an ELF file, in which the kernel has the name it was given."""
+    """The result is an ELF binary for the device that contains the kernel under its name."""
     code, name = private.binary(PLAIN, "doubled")
 
     assert name == "doubled"
@@ -51,13 +53,13 @@ def test_nvrtc_compile_makes_an_elf_binary_with_the_kernel() -> None:
 
 
 def test_nvrtc_compile_of_the_same_text_gives_the_same_binary() -> None:
-    """Contract: compiling depends on nothing but text, name and options."""
+    """The result depends only on source, name and options."""
     assert private.binary(PLAIN, "doubled") == private.binary(PLAIN, "doubled")
 
 
 @pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_template")
-def test_nvrtc_compile_tells_template_instances_apart() -> None:
-    """Contract: an instance of a template is found by its C++ expression; each has a name of its own in the code."""
+def test_nvrtc_compile_distinguishes_template_instances() -> None:
+    """A template instance is found by its C++ expression, and each has its own name in the code."""
     names = []
     for instance in ("scaled<float, 2>", "scaled<float, 3>", "scaled<int, 2>"):
         code, name = private.binary(TEMPLATE, instance)
@@ -78,8 +80,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("source", "told"), BROKEN.values(), ids=BROKEN.keys())
 def test_nvrtc_compile_reports_errors_in_the_text(source: str, told: str) -> None:
-    """Contract: text that does not compile is an error that has the compiler's own words about it; the compiler is
-    unharmed."""
+    """Source that does not compile raises with the compiler's message, and the compiler still works."""
     with pytest.raises(RuntimeError, match=told):
         private.binary(source, "broken")
 
@@ -88,8 +89,7 @@ def test_nvrtc_compile_reports_errors_in_the_text(source: str, told: str) -> Non
 
 @pytest.mark.parametrize(("name", "capability"), [("tripled", "90"), ("doubled", "12345"), ("doubled", "ninety")])
 def test_nvrtc_compile_refuses_an_unknown_kernel_or_capability(name: str, capability: str) -> None:
-    """Contract: a kernel that the text does not have, or a GPU that there is not, is an error in the compiler's
-    words."""
+    """An unknown kernel name or compute capability raises with the compiler's message."""
     told = "tripled" if name == "tripled" else "architecture"
     with pytest.raises(RuntimeError, match=rf"(?s)compilation failed.*{told}"):
         private.binary(PLAIN, name, capability=capability)
@@ -97,7 +97,7 @@ def test_nvrtc_compile_refuses_an_unknown_kernel_or_capability(name: str, capabi
 
 @pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_advanced")
 def test_nvrtc_compile_searches_cuda_include_dirs_in_order(tmp_path: Path) -> None:
-    """Contract: folders that are given are searched for headers, in order; the control: without them it fails."""
+    """Include directories are searched in order; as a control, compilation fails without them."""
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -117,7 +117,7 @@ def test_nvrtc_compile_searches_cuda_include_dirs_in_order(tmp_path: Path) -> No
 
 @pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_advanced")
 def test_nvrtc_compile_passes_nvcc_options() -> None:
-    """Contract: options are the compiler's: a macro that is defined by one is there, and an unknown one is an error."""
+    """Options are passed to the compiler: a macro definition takes effect, and an unknown option raises."""
     source = 'extern "C" __device__ int NAME = 7;\nextern "C" __global__ void f(int* x) { *x = NAME; }'
 
     assert b"chosen" in private.binary(source, "f", options=["-DNAME=chosen"])[0]

@@ -1,4 +1,4 @@
-"""Launching a kernel that was compiled from text: arguments, shape, streams, shared memory, and what is refused."""
+"""Launches of kernels compiled from source: arguments, shape, streams, shared memory, and errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ ROW = "test_cuda::TestCompileKernel::"
 @pytest.mark.covers(f"{ROW}test_compile_kernel")
 @pytest.mark.parametrize("n", [1, 255, 256, 1_000_003])
 def test_compile_kernel_launch_writes_exactly_its_elements(device: torch.device, n: int) -> None:
-    """Contract: a launch runs the kernel over the grid on the tensors' memory: results are exact, and nothing beyond
-    the elements that were asked for is touched."""
+    """A launch runs the kernel over the grid with exact results, and writes nothing beyond the requested elements."""
     kernel = private.compiled(ADDED, "added")
     a, b = (torch.arange(n, dtype=torch.float32, device=device) * factor for factor in (1, 2))
     room = torch.full((n + 64,), -1.0, device=device)
@@ -35,9 +34,8 @@ def test_compile_kernel_launch_writes_exactly_its_elements(device: torch.device,
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel")
-def test_compile_kernel_launch_is_work_of_its_stream(device: torch.device) -> None:
-    """Contract: without a stream the kernel is work of the current one, with one of that: what was launched there
-    before it is done first."""
+def test_compile_kernel_launch_runs_on_its_stream(device: torch.device) -> None:
+    """The kernel runs on the current stream, or on the given one, after earlier work there."""
     kernel = private.compiled('extern "C" __global__ void step(int* x) { *x = *x * 3 + 1; }', "step")
     calibrate(device)
 
@@ -84,8 +82,10 @@ extern "C" __global__ void dimensions(int* x) {
 @pytest.mark.covers(f"{ROW}test_compile_kernel_advanced")
 @pytest.mark.parametrize("n", [16, 37, 200])
 def test_compile_kernel_two_dimensions_with_shared_memory(device: torch.device, n: int) -> None:
-    """Contract: grid and block have their dimensions in order, and threads of a block share memory: a product of
-    matrices of small whole numbers is exact."""
+    """Grid and block dimensions are passed in order, and the threads of a block share memory.
+
+    A product of small whole-number matrices is exact.
+    """
     told = torch.zeros(6, dtype=torch.int32, device=device)
     private.compiled(DIMENSIONS, "dimensions")(grid=(2, 3, 5), block=(7, 4, 8), args=[told])
     assert told.tolist() == [2, 3, 5, 7, 4, 8]
@@ -112,8 +112,10 @@ extern "C" __global__ void through(const int* from, int* to, int n) {
 @pytest.mark.requires(compute_capability=">=8.0")
 @pytest.mark.covers(f"{ROW}test_compile_kernel_large_shared_memory")
 def test_compile_kernel_set_shared_memory_config_is_needed_above_48_kib(device: torch.device) -> None:
-    """Contract: from 48 KiB on, shared memory must be configured: without that, or with less, the launch is an error
-    that says how; with it all of the memory can be used; beyond the device's limit it is refused."""
+    """More than 48 KiB of shared memory must be configured: otherwise the launch raises and names the function.
+
+    With the configuration, all of it is usable; above the device's limit the configuration raises.
+    """
     kernel = private.compiled(DYNAMIC, "through")
     count = 64 * 1024 // 4
     source = torch.arange(count, dtype=torch.int32, device=device)
@@ -134,8 +136,8 @@ def test_compile_kernel_set_shared_memory_config_is_needed_above_48_kib(device: 
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_double_precision")
-def test_compile_kernel_passes_numbers_whole(device: torch.device) -> None:
-    """Contract: a Python float is a double of C, an int an int: no digit is lost on the way, the last bit included."""
+def test_compile_kernel_passes_numbers_exactly(device: torch.device) -> None:
+    """A Python float is passed as a double and an int as an int, without loss of precision."""
     source = """
 extern "C" __global__ void keep(double* x, int* n, double d, int i, double e) {
   x[0] = d, n[0] = i, x[1] = e;
@@ -151,8 +153,8 @@ extern "C" __global__ void keep(double* x, int* n, double d, int i, double e) {
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_template")
-def test_compile_kernel_template_instances_are_kernels_of_their_own(device: torch.device) -> None:
-    """Contract: instances for different types each do their own arithmetic."""
+def test_compile_kernel_template_instances_are_separate_kernels(device: torch.device) -> None:
+    """Template instances for different types each use their own arithmetic."""
     source = (
         "template <typename T> __global__ void halved(T* x, int n) { for (int i = 0; i < n; ++i) x[i] = x[i] / 2; }"
     )
@@ -165,8 +167,7 @@ def test_compile_kernel_template_instances_are_kernels_of_their_own(device: torc
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_cuda_headers")
 def test_compile_kernel_finds_headers_of_cuda(device: torch.device) -> None:
-    """Contract: where CUDA's headers are installed for compiling extensions, a kernel includes them without being told
-    where they are."""
+    """A kernel can include CUDA's headers without an include path if they are installed for extensions."""
     from torch.utils.cpp_extension import include_paths
 
     if not any(Path(each, "cuda_fp16.h").exists() for each in include_paths("cuda")):
@@ -188,8 +189,7 @@ extern "C" __global__ void rounded(const float* x, __half* y, int n) {
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_dlpack")
 def test_compile_kernel_takes_a_tensor_from_dlpack(device: torch.device) -> None:
-    """Contract: a tensor that came by DLPack is an argument like any other, and what the kernel writes is seen by the
-    one who lent the memory."""
+    """A tensor from DLPack can be an argument, and the kernel's writes are visible in the original tensor."""
     a = torch.arange(8, dtype=torch.float32, device=device)
     lent = torch.from_dlpack(a)
 
@@ -200,7 +200,7 @@ def test_compile_kernel_takes_a_tensor_from_dlpack(device: torch.device) -> None
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel")
 def test_compile_kernel_takes_pinned_memory(device: torch.device) -> None:
-    """Contract: a pinned tensor of the host may be passed; the device reads and writes it where it is."""
+    """A pinned CPU tensor can be an argument, which the device reads and writes in place."""
     assert device.type == "cuda"
     a = torch.arange(8, dtype=torch.float32).pin_memory()
     b = torch.zeros(8).pin_memory()
@@ -216,7 +216,7 @@ def test_compile_kernel_takes_pinned_memory(device: torch.device) -> None:
     ("bad", "error"), [("a text", TypeError), (None, TypeError), ([1], TypeError), ("cpu", ValueError)]
 )
 def test_compile_kernel_refuses_bad_arguments(device: torch.device, bad: object, error: type[Exception]) -> None:
-    """Contract: what is no tensor of the device and no number is an error before anything is launched."""
+    """An argument that is neither a tensor on the device nor a number raises before the launch."""
     kernel = private.compiled(ADDED, "added")
     c = torch.zeros(8, device=device)
 
@@ -228,8 +228,7 @@ def test_compile_kernel_refuses_bad_arguments(device: torch.device, bad: object,
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_as_custom_op", f"{ROW}test_compile_kernel_custom_op_validation")
 def test_compile_kernel_as_a_custom_operator_passes_opcheck(device: torch.device) -> None:
-    """Contract: a kernel behind a custom operator passes torch's checks of operators, checks its arguments by their
-    types, and gives what eager arithmetic gives."""
+    """A kernel behind a custom operator passes `opcheck`, validates its arguments, and matches eager results."""
     a, b = torch.rand(1000, device=device), torch.rand(1000, device=device)
     assert torch.equal(added(a, b), a + b)
     torch.library.opcheck(added, (a, b), test_utils=("test_schema", "test_faketensor"))

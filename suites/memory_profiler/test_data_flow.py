@@ -267,8 +267,10 @@ def test_data_flow_reused_address_is_another_tensor(device: torch.device) -> Non
 
 
 def test_data_flow_tensor_that_moves_has_two_allocations(device: torch.device) -> None:
-    """A tensor that outgrows its memory is the same tensor in another allocation, and the resize frees the first
-    one."""
+    """A tensor that outgrows its memory is the same tensor in another allocation.
+
+    The resize frees the first one.
+    """
 
     def work() -> torch.Tensor:
         grown = torch.ones(4, device=device)

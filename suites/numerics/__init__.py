@@ -1,1 +1,1 @@
-"""Numbers that must come out right, bit for bit or within a stated bound."""
+"""Numerical results that must be bitwise correct, or within a stated bound."""

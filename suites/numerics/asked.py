@@ -1,5 +1,5 @@
-"""Settings of a fresh process: they are the process's, some are read from the environment once, and some ways of
-setting them leave traces that no other way takes back."""
+"""Settings in a new process: they apply to the process, some are read from the environment once, and some cannot be
+restored."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ for steps in json.loads(SCENES):
 
 
 def told_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) -> list[list[Any]]:
-    """Run each scene, a row of steps, in a process of its own, where `B` is `torch.backends`: the values of those
-    steps that are expressions.
+    """Run each scene, a sequence of steps, in its own process, and return the values of the steps that are expressions.
 
-    An error counts as its class's name; None after which a warning came is "warned". Statements have no value.
+    `B` is `torch.backends`. An exception gives its class name, and None after a warning gives "warned". Statements have
+    no value.
     """
     ended = children.run(f"SCENES = {json.dumps(json.dumps(scenes))}\n{SCRIPT}", environ=environ)
     found: list[list[Any]] = [json.loads(line) for line in ended.lines()]

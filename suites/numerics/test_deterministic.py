@@ -1,4 +1,4 @@
-"""`torch.use_deterministic_algorithms`: what it says, refuses, warns of and fills."""
+"""`torch.use_deterministic_algorithms`: state, errors, warnings and memory filling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     filling = torch.utils.deterministic.fill_uninitialized_memory
     yield
-    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # which tells the compiler too
+    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # which also sets the compiler's state
     torch.utils.deterministic.fill_uninitialized_memory = filling
 
 
@@ -28,8 +28,7 @@ def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_use_deterministic_algorithms_and_debug_mode_are_one_setting(
     mode: str, number: int, on: bool, warns: bool
 ) -> None:
-    """Contract: the debug mode, by name or number, and `use_deterministic_algorithms` with `warn_only` are one setting,
-    whichever way it is set; another name or number is refused."""
+    """`set_deterministic_debug_mode` and `use_deterministic_algorithms` set the same state; invalid modes raise."""
     for before in {0, 1, 2} - {number}:
         for value in (mode, number):
             torch.set_deterministic_debug_mode(before)
@@ -49,12 +48,13 @@ def test_use_deterministic_algorithms_and_debug_mode_are_one_setting(
         torch.set_deterministic_debug_mode(3)
 
 
-@pytest.mark.requires(not_={"device": "soft"})  # which leaves new memory as it is
+@pytest.mark.requires(not_={"device": "soft"})  # which leaves new memory uninitialized
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.uint8], ids=str)
 def test_fill_uninitialized_memory_fills_new_memory(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: with deterministic algorithms and filling on, new memory is filled: with NaN for floating-point types
-    and the largest number for whole ones, though tensors of that size full of zeros have just been freed. So is what
-    `resize_` and `empty_like` add."""
+    """With deterministic algorithms and filling enabled, new memory is filled with NaN or the largest integer.
+
+    Freed tensors of zeros of the same size precede. Memory added by `resize_` and `empty_like` is filled too.
+    """
 
     def is_filled(x: torch.Tensor) -> bool:
         if dtype.is_floating_point:
@@ -75,7 +75,7 @@ def test_fill_uninitialized_memory_fills_new_memory(device: torch.device, dtype:
     assert is_filled(grown[5:])
 
 
-#: Operations that have no deterministic form on CUDA, as torch documents.
+#: Operations without a deterministic implementation on CUDA, as documented by torch.
 NONE_ON_CUDA = {
     "avg_pool3d_backward": "torch.nn.functional.avg_pool3d(x.view(1, 1, 4, 4, 4), 2).sum().backward()",
     "adaptive_avg_pool2d_backward": "torch.nn.functional.adaptive_avg_pool2d(x.view(1, 1, 8, 8), 3).sum().backward()",
@@ -90,9 +90,9 @@ NONE_ON_CUDA = {
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("operation", NONE_ON_CUDA)
-def test_use_deterministic_algorithms_refuses_what_has_no_such_form(device: torch.device, operation: str) -> None:
-    """Contract: on CUDA, an operation without a deterministic form is a RuntimeError that says so, or a warning with
-    `warn_only`, and runs silently when nothing is asked."""
+def test_use_deterministic_algorithms_refuses_nondeterministic_operations(device: torch.device, operation: str) -> None:
+    """On CUDA, an operation without a deterministic implementation raises, warns with `warn_only`, or runs by
+    default."""
     script = f"""
 import json, warnings
 import torch
@@ -117,8 +117,11 @@ print(json.dumps(told))
 
 @pytest.mark.requires(device="cuda", compute_capability="<9.0")
 def test_cublas_workspace_config_is_needed_for_deterministic_products(device: torch.device) -> None:
-    """Contract: on a GPU whose cuBLAS is deterministic only with a workspace of a set size, a product is a RuntimeError
-    that names CUBLAS_WORKSPACE_CONFIG where that is not set, and works where it is."""
+    """Where cuBLAS is deterministic only with a configured workspace, a product raises if CUBLAS_WORKSPACE_CONFIG is
+    unset.
+
+    The error names the variable, and with the variable set the product works.
+    """
     script = """
 import torch
 torch.use_deterministic_algorithms(True)

@@ -1,7 +1,7 @@
-"""Results that are exact in floating point, so that one lost term or one bit shows.
+"""Results that are exact in floating point, so that one lost term or one wrong bit is visible.
 
-Whole numbers below 2^24 are exact in float32, and so are their sums and products as long as all partial results stay
-below it, in whatever order a device adds. Nothing here needs a tolerance.
+Whole numbers below 2^24 are exact in float32, and so are their sums and products if all partial results stay below it,
+in any order of addition. No tolerance is needed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SIZES = pytest.mark.parametrize("size", [1, 2, 3, 17, 64, 1000, 4096])
 
 
 def whole(*shape: int, device: torch.device, dtype: torch.dtype = torch.float32, below: int = 8) -> torch.Tensor:
-    """Whole numbers from 1 to `below`, none of which is lost unseen."""
+    """Whole numbers from 1 to `below`, so that every lost term changes the result."""
     return torch.randint(1, below + 1, shape).to(dtype).to(device)
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The products of matrices by multiplication of their elements and a sum, without a kernel for products."""
+    """The product of matrices by elementwise multiplication and a sum, without a matrix product kernel."""
     there = b.cpu().long()
     return torch.stack([(row.unsqueeze(-1) * there).sum(-2) for row in a.cpu().long().unbind(-2)], -2)
 
@@ -28,8 +28,10 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @SIZES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=["float32", "float64", "int64"])
 def test_sum_of_whole_numbers_has_every_term(device: torch.device, size: int, dtype: torch.dtype) -> None:
-    """Contract: a sum over all elements is that of the same numbers in Python's integers: numbers of 48 bits in int64
-    and of 40 in float64, which float32 cannot hold, and small ones in float32."""
+    """A sum over all elements equals that of Python integers.
+
+    The numbers have 48 bits in int64 and 40 in float64, which float32 cannot represent, and are small in float32.
+    """
     below = {torch.float32: 8, torch.float64: 1 << 40, torch.int64: 1 << 48}[dtype]
     x = whole(size, device=device, dtype=dtype, below=below)
 
@@ -48,8 +50,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 def test_sum_and_mean_along_a_dimension_have_every_term(
     device: torch.device, dim: int, reduce: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> None:
-    """Contract: sum and mean along each dimension are those of the same whole numbers in Python. Sizes are powers of
-    two, so that the mean is exact."""
+    """Sum and mean along each dimension equal those in Python. Sizes are powers of two, so the mean is exact."""
     x = whole(16, 32, 64, device=device)
 
     rows = x.cpu().movedim(dim, -1).flatten(0, 1).tolist()
@@ -58,7 +59,7 @@ def test_sum_and_mean_along_a_dimension_have_every_term(
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 4), (16, 16, 16), (33, 65, 17), (128, 64, 96)], ids=str)
 def test_matmul_of_whole_numbers_is_exact(device: torch.device, shape: tuple[int, int, int]) -> None:
-    """Contract: a float32 product of matrices of whole numbers is theirs in int64, to the last bit."""
+    """A float32 product of whole-number matrices equals the int64 product."""
     rows, inner, columns = shape
     a, b = whole(rows, inner, device=device), whole(inner, columns, device=device)
 
@@ -66,7 +67,7 @@ def test_matmul_of_whole_numbers_is_exact(device: torch.device, shape: tuple[int
 
 
 def test_bmm_baddbmm_and_addmm_of_whole_numbers_are_exact(device: torch.device) -> None:
-    """Contract: `bmm`, `baddbmm` and `addmm` of whole numbers are exact."""
+    """`bmm`, `baddbmm` and `addmm` of whole numbers are exact."""
     a, b, c = (whole(4, *shape, device=device) for shape in ((16, 9), (9, 17), (16, 17)))
     expected = product(a, b)
 
@@ -76,8 +77,8 @@ def test_bmm_baddbmm_and_addmm_of_whole_numbers_are_exact(device: torch.device) 
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1023, 4097, 100_000])
-def test_to_and_back_brings_every_byte(device: torch.device, size: int) -> None:
-    """Contract: what is copied to the device and back, and once around on it, is the same to the last byte."""
+def test_to_and_back_preserves_every_byte(device: torch.device, size: int) -> None:
+    """A copy to the device and back, and a clone on the device, preserve every byte."""
     data = torch.randint(0, 256, (size,), dtype=torch.uint8)
 
     there = data.to(device)
@@ -87,8 +88,8 @@ def test_to_and_back_brings_every_byte(device: torch.device, size: int) -> None:
 
 
 @pytest.mark.parametrize("elements", [5, 1000])
-def test_copy_of_strided_views_brings_every_element(device: torch.device, elements: int) -> None:
-    """Contract: copies of transposed and stepped views move each element to its place, with a change of type too."""
+def test_copy_of_strided_views_preserves_every_element(device: torch.device, elements: int) -> None:
+    """Copies of transposed and strided views preserve each element's position, also with a dtype change."""
     data = torch.arange(elements * 6, dtype=torch.int32).reshape(elements, 6)
 
     transposed, stepped = data.t().to(device), data[::2, 1::2].to(device, torch.float64)

@@ -1,4 +1,4 @@
-"""Settings of precision: get and set, what follows what, and what the environment says. Each in a fresh process."""
+"""Precision settings: reading, writing, dependencies, and the environment. Each case uses a new process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ PRECISION = "torch.get_float32_matmul_precision()"
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
 def test_allow_tf32_in_matmul_is_off_and_can_be_set() -> None:
-    """Contract: TF32 in matrix products is off at first, and reads back as it was set."""
+    """TF32 in matrix products is off by default and reads back as set."""
     assert told(TF32, f"{TF32} = True", TF32, f"{TF32} = False", TF32, environ=NO_OVERRIDE) == [False, True, False]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
 @pytest.mark.parametrize("value", ["1", "0"])
 def test_torch_allow_tf32_cublas_override_turns_tf32_on(value: str) -> None:
-    """Contract: with TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 a process begins with TF32 in products on, and with the
-    precision's name that goes with it; with 0 as without it."""
+    """TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 enables TF32 in products with precision "high"; 0 has no effect."""
     found = told(TF32, PRECISION, environ={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": value})
 
     assert found == ([True, "high"] if value == "1" else [False, "highest"])
@@ -29,8 +28,10 @@ def test_torch_allow_tf32_cublas_override_turns_tf32_on(value: str) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_float32_matmul_precision_get_set")
 def test_set_float32_matmul_precision_and_allow_tf32_agree() -> None:
-    """Contract: "high" and "medium" turn TF32 on and "highest" off; turning TF32 on and off is "high" and "highest"; a
-    name that is none changes nothing, and is warned of or refused."""
+    """`set_float32_matmul_precision` and `allow_tf32` agree: "high" and "medium" enable TF32, "highest" disables it.
+
+    Setting `allow_tf32` sets "high" or "highest". An invalid name warns or raises and changes nothing.
+    """
     name = "torch.set_float32_matmul_precision('{}')".format
     by_name = [step for value in ("medium", "highest", "high", "highest") for step in (name(value), PRECISION, TF32)]
     by_flag = [f"{TF32} = True", PRECISION, f"{TF32} = False", PRECISION]
@@ -52,9 +53,10 @@ def test_set_float32_matmul_precision_and_allow_tf32_agree() -> None:
 )
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 def test_allow_reduced_precision_reduction_reads_back(kind: str) -> None:
-    """Contract: reduced-precision reductions of a type are on at first and read back as they were set, without an
-    effect on the other type's; a pair says too whether split-K is allowed; what is no truth value is refused and
-    changes nothing."""
+    """Reduced-precision reductions are enabled by default, read back as set, and do not affect the other dtype.
+
+    A pair also sets whether split-K is allowed. An invalid value raises and changes nothing.
+    """
     flag = f"B.cuda.matmul.allow_{kind}_reduced_precision_reduction"
     other = f"B.cuda.matmul.allow_{'bf16' if kind == 'fp16' else 'fp16'}_reduced_precision_reduction"
     split = f"{flag}_split_k"
@@ -76,8 +78,10 @@ def test_allow_reduced_precision_reduction_reads_back(kind: str) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_allow_tf32_get_set")
 def test_cudnn_flags_hold_in_their_block() -> None:
-    """Contract: TF32 in cuDNN is on at first; in a block of `cudnn.flags` all flags are as the block says, and after
-    it, by its end or by an error, as before, which need not be as at first."""
+    """TF32 in cuDNN is enabled by default.
+
+    A block of `cudnn.flags` sets all flags and restores the previous ones at its end, also after an exception.
+    """
     flags = "(B.cudnn.enabled, B.cudnn.benchmark, B.cudnn.deterministic, B.cudnn.allow_tf32)"
     block = (
         "seen = []\n"
@@ -110,7 +114,7 @@ def test_cudnn_flags_hold_in_their_block() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_fp16_accumulation_get_set")
 def test_allow_fp16_accumulation_reads_back() -> None:
-    """Contract: accumulation in float16 is off at first and reads back as it was set."""
+    """Accumulation in float16 is off by default and reads back as set."""
     flag = "B.cuda.matmul.allow_fp16_accumulation"
     assert told(flag, f"{flag} = True", flag, f"{flag} = False", flag) == [False, True, False]
 
@@ -118,8 +122,7 @@ def test_allow_fp16_accumulation_reads_back() -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_depthwise_kernel_get_set")
 @pytest.mark.requires(torch=">=2.13")
 def test_depthwise_convolution_kernel_reads_back() -> None:
-    """Contract: which kernel does depthwise convolutions is "auto" at first, reads back as it was set, and a name that
-    is none is refused and changes nothing."""
+    """The depthwise convolution kernel is "auto" by default, reads back as set, and an invalid name raises."""
     flag = "B.cudnn.depthwise_kernel"
     first, second, third, refused, after = told(
         flag, f"{flag} = 'cudnn'", flag, f"{flag} = 'native'", flag, "setattr(B.cudnn, 'depthwise_kernel', 'x')", flag
@@ -129,18 +132,17 @@ def test_depthwise_convolution_kernel_reads_back() -> None:
 
 
 def test_cuda_matmul_setting_that_is_unknown_is_refused() -> None:
-    """Contract: neither reading nor writing an unknown setting of products passes silently."""
+    """Reading or writing an unknown matmul setting raises."""
     assert told("B.cuda.matmul.allow_tf33", "setattr(B.cuda.matmul, 'allow_tf33', True)") == ["AttributeError"] * 2
 
 
-# ---- which BLAS ----
+# ---- BLAS library ----
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_preferred_blas_library_settings")
 @pytest.mark.requires(device="cuda", rocm=False)
 def test_preferred_blas_library_reads_back() -> None:
-    """Contract: cuBLAS is preferred at first; cuBLASLt by name, or by the environment before the first use; a name that
-    is none is refused."""
+    """cuBLAS is the default; cuBLASLt can be selected by name or environment, and an invalid name raises."""
     ask = "str(B.cuda.preferred_blas_library())"
 
     assert told(ask, "str(B.cuda.preferred_blas_library('cublaslt'))", ask, "B.cuda.preferred_blas_library('x')") == [
@@ -154,8 +156,7 @@ def test_preferred_blas_library_reads_back() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_preferred_blas_library_settings")
 def test_preferred_blas_library_unknown_is_refused_without_a_gpu() -> None:
-    """Contract: without a GPU too, the preferred library is told, and a name that is none is a RuntimeError and changes
-    nothing."""
+    """Without a GPU too, the preferred library can be read, and an invalid name raises and changes nothing."""
     ask = "str(B.cuda.preferred_blas_library())"
     first, refused, after = told(ask, "B.cuda.preferred_blas_library('x')", ask)
 
@@ -172,8 +173,7 @@ CONV, RNN = "B.cudnn.conv.fp32_precision", "B.cudnn.rnn.fp32_precision"
 @pytest.mark.covers("test_cuda::TestCuda::test_fp32_precision_with_tf32")
 @pytest.mark.parametrize("on", [True, False])
 def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
-    """Contract: TF32 set by `allow_tf32`, in products and in cuDNN, is "tf32" by `fp32_precision`. Turned
-    off, it is "ieee" in products and "none" in cuDNN."""
+    """`allow_tf32` enabled is "tf32" in `fp32_precision`; disabled it is "ieee" for products and "none" for cuDNN."""
     wanted = "tf32" if on else "ieee"
 
     product, cudnn = told_each(
@@ -189,8 +189,8 @@ def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
     ("name", "product", "onednn"), [("highest", "ieee", "ieee"), ("high", "tf32", "tf32"), ("medium", "tf32", "bf16")]
 )
 def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, product: str, onednn: str) -> None:
-    """Contract: a precision set by name is, by `fp32_precision`, that of products by cuBLAS, and by oneDNN, which has
-    bfloat16 where cuBLAS has TF32."""
+    """`set_float32_matmul_precision` sets `fp32_precision` of cuBLAS and of oneDNN, which has bfloat16 in place of
+    TF32."""
     found = told(
         f"torch.set_float32_matmul_precision('{name}')", MATMUL, "B.mkldnn.matmul.fp32_precision", environ=NO_OVERRIDE
     )
@@ -198,9 +198,11 @@ def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, produ
 
 
 @pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
-def test_fp32_precision_of_all_is_that_of_each() -> None:
-    """Contract: TF32 set for all back ends is what products, convolutions and recurrent layers of cuDNN and oneDNN's
-    products have, as long as they have none of their own; one set for an operation is not lost to the one for all."""
+def test_fp32_precision_global_applies_to_each() -> None:
+    """The global `fp32_precision` applies to each operation without its own setting.
+
+    Does not override those with one.
+    """
     everything = [MATMUL, CONV, RNN, "B.mkldnn.matmul.fp32_precision"]
 
     all_, *own = told_each(
@@ -214,9 +216,8 @@ def test_fp32_precision_of_all_is_that_of_each() -> None:
 
 @pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
 @pytest.mark.requires(torch=">=2.13")
-def test_fp32_precision_ieee_of_all_reaches_cudnn() -> None:
-    """Contract: full precision for all reaches cuDNN's convolutions and recurrent layers, whose own default is TF32.
-    (Before torch 2.13 it did not.)"""
+def test_fp32_precision_global_ieee_applies_to_cudnn() -> None:
+    """Global "ieee" applies to cuDNN's convolutions and RNNs, whose default is TF32. (Before torch 2.13 it did not.)"""
     all_, conv, rnn = told_each(
         ["B.fp32_precision = 'ieee'", CONV, RNN, MATMUL],
         ["B.fp32_precision = 'ieee'", f"{CONV} = 'tf32'", CONV, RNN],
@@ -229,9 +230,11 @@ def test_fp32_precision_ieee_of_all_reaches_cudnn() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_invalid_status_for_legacy_api")
-def test_allow_tf32_cannot_read_what_fp32_precision_alone_can_say() -> None:
-    """Contract: where the new way has set what the old one has no word for, asking the old way is a RuntimeError, not a
-    guess: TF32 of cuDNN where convolutions and recurrent layers differ, and of products where the new way set it."""
+def test_allow_tf32_raises_for_states_of_fp32_precision_only() -> None:
+    """Reading `allow_tf32` raises if `fp32_precision` was set to a state that the old API cannot express.
+
+    This is TF32 of cuDNN if convolutions and RNNs differ, and of products if the new API set it.
+    """
     cudnn, other_way, product = told_each(
         [f"{CONV} = 'tf32'", f"{RNN} = 'ieee'", "B.cudnn.allow_tf32", CONV, RNN],
         [f"{CONV} = 'ieee'", f"{RNN} = 'tf32'", "B.cudnn.allow_tf32", CONV, RNN],
@@ -245,7 +248,7 @@ def test_allow_tf32_cannot_read_what_fp32_precision_alone_can_say() -> None:
 
 
 def test_fp32_precision_unknown_is_refused() -> None:
-    """Contract: an unknown precision, and one that a back end lacks, is a RuntimeError and changes nothing."""
+    """An unknown precision, or one that a backend lacks, raises RuntimeError and changes nothing."""
     wrong = [
         *("setattr(B, 'fp32_precision', 'often')", "setattr(B.cuda.matmul, 'fp32_precision', 'bf16')"),
         *("B.fp32_precision", MATMUL),

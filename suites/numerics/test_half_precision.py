@@ -1,7 +1,7 @@
-"""Sums, means and norms of half precision, where it overflows, underflows or rounds.
+"""Sums, means and norms in half precision, at overflow, underflow and rounding.
 
-Sums of 16-bit numbers are accumulated in float32 at least. What is rounded to the type is the result, and on the CPU
-the part of each thread.
+Sums of 16-bit numbers are accumulated at least in float32. Rounded to the dtype are the result and, on the CPU, the
+partial sum of each thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ SIZES = pytest.mark.parametrize("size", LENGTHS)
 
 @pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
 def test_sum_at_the_end_of_float16(device: torch.device) -> None:
-    """Contract: the sum of as many ones as float16's largest number, 65504, is exact; of 65536 it is infinite, and in
-    float32 exact. Zeros add up to zero."""
+    """The sum of 65504 float16 ones is exact, that of 65536 is infinite, and exact with dtype float32."""
 
     def ones(count: int) -> torch.Tensor:
         return torch.ones(count, device=device, dtype=torch.float16)
@@ -33,9 +32,11 @@ def test_sum_at_the_end_of_float16(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
 @HALVES
 def test_sum_counts_few_ones_among_many_zeros(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: of more than a million elements of which some hundreds are one, every one counts: the sum is theirs in
-    integers; along dimensions too. There are as few as the type can count one by one (2048 in float16, 256 in
-    bfloat16), so that it is exact however the elements are split into parts."""
+    """Of more than a million elements with some hundred ones, every one is counted, also along dimensions.
+
+    The number of ones is within what the dtype can count (2048 in float16, 256 in bfloat16), so the sum is exact for
+    any split into parts.
+    """
     flat = torch.zeros(1_203_611).bernoulli_(0.0005 if dtype == torch.float16 else 0.0001)
     block = torch.zeros(100, 121, 80).bernoulli_(0.0005)
 
@@ -48,9 +49,11 @@ def test_sum_counts_few_ones_among_many_zeros(device: torch.device, dtype: torch
 @HALVES
 @SIZES
 def test_sum_of_half_precision_is_accumulated_in_float32(device: torch.device, dtype: torch.dtype, size: int) -> None:
-    """Contract: a sum of numbers of half precision is the float64 sum within one rounding of the result to the type,
-    one of each of two parts, which are no larger than twice the largest sum of leading terms, and 64 roundings of
-    float32 of the terms' sizes. An accumulation in the type itself would be off by far more, as one by hand shows."""
+    """A half-precision sum is within a bound for float32 accumulation, which accumulation in the dtype exceeds.
+
+    The bound is one rounding of the result, one of each of two partial sums, which are at most twice the largest prefix
+    sum, and 64 float32 roundings of the terms' magnitudes.
+    """
     x = torch.randn(size).abs().to(dtype)
     exact, leading = x.double().sum(), x.double().cumsum(0).abs().max()
 
@@ -72,10 +75,9 @@ def test_sum_of_half_precision_is_accumulated_in_float32(device: torch.device, d
 @pytest.mark.covers("test_cuda::TestCuda::test_mean_fp16")
 @HALVES
 def test_mean_of_half_precision_does_not_overflow(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: the mean of 65536 ones, whose sum float16 cannot hold, is one; of two numbers near the type's end, in
-    turns, it is the one half way between them."""
+    """The mean of 65536 ones is 1, and that of two alternating numbers near the maximum is halfway between them."""
     ones = torch.ones(65536, device=device, dtype=dtype)
-    # Multiples of 256, as is their mean: both types have them.
+    # Multiples of 256, as is their mean, are representable in both dtypes.
     large = torch.tensor([59904.0, 49664.0], device=device, dtype=dtype).repeat(2048)
 
     assert ones.mean().item() == 1
@@ -87,9 +89,11 @@ def test_mean_of_half_precision_does_not_overflow(device: torch.device, dtype: t
 
 @pytest.mark.covers("test_cuda::TestCuda::test_tiny_half_norm_")
 def test_norm_of_subnormal_float16_is_not_zero(device: torch.device) -> None:
-    """Contract: the norm of float16's subnormal numbers, whose squares are far below what float16 can hold, is above
-    zero: that in float64 of the same numbers within half a step of float16's subnormals, 2^-25, and a float32
-    rounding."""
+    """The norm of float16 subnormals, whose squares float16 cannot represent, equals the float64 norm within a
+    rounding.
+
+    The tolerance is half a float16 subnormal step, 2^-25, plus a float32 rounding.
+    """
     numbers = (torch.arange(25).float() / 100_000_000).half()
     exact = numbers.double().norm().item()
 
@@ -102,9 +106,7 @@ def test_norm_of_subnormal_float16_is_not_zero(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_norm_type_conversion")
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_norm_with_dtype_float32_does_not_overflow(device: torch.device, order: int) -> None:
-    """Contract: a norm of float16 numbers that is asked for in float32 is computed there: of as many twos, with either
-    sign, and zeros between them, 65536 are not zero, the sum of sizes is 131072 and the root of the squares' sum
-    512."""
+    """`norm(dtype=torch.float32)` of float16 numbers is computed in float32: 65536 twos have exact norms."""
     numbers = torch.tensor([2.0, 0.0, -2.0], device=device, dtype=torch.float16).repeat(32768)
 
     found = numbers.norm(p=order, dtype=torch.float32)
@@ -116,9 +118,11 @@ def test_norm_with_dtype_float32_does_not_overflow(device: torch.device, order: 
 @HALVES
 @pytest.mark.parametrize("order", [0.0, 1.0, 2.0, 3.0, float("inf"), float("-inf")])
 def test_vector_norm_is_that_of_float64(device: torch.device, dtype: torch.dtype, order: float) -> None:
-    """Contract: norms along a dimension are what their formulas give in float64, within the rounding of the result and
-    those of 300 terms in float32, with a power and a root for orders beyond two (together below 1e-4). Zeros are among
-    the numbers, which order zero does not count, and of which one is the smallest."""
+    """Norms along a dimension equal their float64 formulas.
+
+    The tolerance covers the result's rounding, those of 300 float32 terms, and powers and roots for orders above two
+    (together below 1e-4). The values include zeros, which order zero does not count and which are the minimum.
+    """
     x = torch.randn(300, 5).to(dtype)
     x[::7, 0] = 0
     sizes = x.double().abs()
@@ -135,8 +139,10 @@ def test_vector_norm_is_that_of_float64(device: torch.device, dtype: torch.dtype
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=name)
 def test_to_float32_and_back_keeps_all_half_precision_patterns(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: each of the 65536 bit patterns converts to float32 and back to itself, subnormal and infinite ones too;
-    undefined ones stay undefined; and float32 has the value that the bits mean, computed here from them."""
+    """Each of the 65536 bit patterns converts to the float32 value computed from its bits, and back to itself.
+
+    NaN patterns stay NaN.
+    """
     bits = torch.arange(1 << 16, dtype=torch.int32)
     x = bits.to(torch.int16).view(dtype)
     mantissa_bits, bias = (10, 15) if dtype == torch.float16 else (7, 127)

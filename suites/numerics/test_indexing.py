@@ -1,4 +1,4 @@
-"""Gathering, scattering and counting: what comes out is known in whole numbers, however many threads write at once."""
+"""Gather, scatter and counting: exact results in whole numbers, with concurrent writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPES = pytest.mark.parametrize(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_gather_bool")
 def test_gather_of_bool(device: torch.device) -> None:
-    """Contract: `gather` of truth values takes each from where its index says."""
+    """`gather` of booleans reads each element at its index."""
     x = torch.tensor([[False, True, False], [True, True, False]], device=device)
     found = torch.gather(x, 1, torch.tensor([[1, 0, 1, 2], [2, 1, 0, 2]], device=device))
 
@@ -26,11 +26,11 @@ def test_gather_of_bool(device: torch.device) -> None:
 
 @TYPES
 @pytest.mark.parametrize("dim", [0, 1])
-def test_gather_index_select_and_take_along_dim_take_from_their_place(
+def test_gather_index_select_and_take_along_dim_equal_indexing(
     device: torch.device, dtype: torch.dtype, dim: int
 ) -> None:
-    """Contract: `gather`, `take_along_dim`, `index_select` and indexing give, in every type, the elements that Python's
-    indexing gives."""
+    """`gather`, `take_along_dim`, `index_select` and indexing return the elements that Python's indexing does, per
+    dtype."""
     x = torch.randint(0, 2 if dtype == torch.bool else 100, (13, 17)).to(dtype)
     if dtype.is_complex:
         x = x * (1 - 2j)
@@ -51,9 +51,10 @@ def test_gather_index_select_and_take_along_dim_take_from_their_place(
 @pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
 @pytest.mark.parametrize(("bins", "dtype"), [(50, torch.int8), (50_000, torch.int64)], ids=["few", "many"])
 def test_bincount_is_exact(device: torch.device, bins: int, dtype: torch.dtype) -> None:
-    """Contract: `bincount` of 100,000 numbers, with bins for a block's own memory and with too many for it, counts
-    each: compared with Python's counting. With weights it adds them: exactly, since they are whole, and within
-    float64's rounding where they are not, in whatever order."""
+    """`bincount` of 100,000 numbers equals Python's count, with few bins and with too many for a block's shared memory.
+
+    Weighted sums are exact for whole weights, and within float64 rounding otherwise.
+    """
     numbers = torch.randint(bins, (100_000,), dtype=dtype)
     whole = torch.randint(-1000, 1000, (100_000,)).double()
     broken = torch.randn(100_000, dtype=torch.float64)
@@ -73,7 +74,7 @@ def test_bincount_is_exact(device: torch.device, bins: int, dtype: torch.dtype) 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
 def test_bincount_minlength_makes_more_bins_than_numbers(device: torch.device) -> None:
-    """Contract: with `minlength` there are as many bins, empty ones too, and each number is counted once."""
+    """With `minlength` there are that many bins, including empty ones, and each number is counted once."""
     numbers = torch.zeros(10, dtype=torch.int32, device=device)
     numbers[0] = 35488
 
@@ -86,12 +87,13 @@ def test_bincount_minlength_makes_more_bins_than_numbers(device: torch.device) -
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64], ids=name)
 @pytest.mark.parametrize("targets", [1, 7, 1000])
-def test_scatter_add_index_add_and_index_put_count_everyone(
+def test_scatter_add_index_add_and_index_put_count_every_element(
     device: torch.device, dtype: torch.dtype, targets: int
 ) -> None:
-    """Contract: when many elements are added to the same few places at once, every one counts: `index_add_`,
-    `scatter_add_`, `index_put_` with accumulation and `scatter_reduce_`, with whole numbers, so that order does not
-    matter, compared with Python's adding. Those of the wider types have more digits than float32."""
+    """Accumulation of many elements into few places by four index operations counts every element.
+
+    The values are whole numbers, so the order does not matter; those of the wider dtypes exceed float32's precision.
+    """
     index = torch.randint(targets, (20_000,))
     factor = {torch.float32: 1, torch.float64: (1 << 30) + 1, torch.int64: (1 << 44) + 1}[dtype]
     values = (torch.randint(-8, 9, (20_000,)) * factor).to(dtype)
@@ -111,7 +113,7 @@ def test_scatter_add_index_add_and_index_put_count_everyone(
 
 @pytest.mark.parametrize("size", [1, 1000, 70_001])
 def test_nonzero_masked_select_where_and_masked_fill_agree(device: torch.device, size: int) -> None:
-    """Contract: `nonzero`, `masked_select`, `where` and `masked_fill` agree with Python's choosing, order included."""
+    """`nonzero`, `masked_select`, `where` and `masked_fill` agree with Python's selection, including order."""
     x, mask = torch.randint(-100, 100, (size,)), torch.rand(size) > 0.7
     values = x.tolist()
     chosen = [place for place, marked in enumerate(mask.tolist()) if marked]
@@ -126,9 +128,11 @@ def test_nonzero_masked_select_where_and_masked_fill_agree(device: torch.device,
 
 
 @pytest.mark.parametrize("size", [1, 33, 4097, 40_001])
-def test_sort_topk_searchsorted_and_unique_bring_every_element(device: torch.device, size: int) -> None:
-    """Contract: sorting, stably, gives Python's order with the places the elements came from; the k largest are its
-    end, the largest first; a search finds where each belongs; `unique` counts each."""
+def test_sort_topk_searchsorted_and_unique_equal_python(device: torch.device, size: int) -> None:
+    """A stable sort equals Python's with indices; `topk` returns its end in descending order.
+
+    `searchsorted` finds each value's position, and `unique` counts it.
+    """
     x = torch.randint(-size // 3, max(size // 3, 2), (size,))
     ordered = sorted(enumerate(x.tolist()), key=lambda pair: pair[1])
     there = x.to(device)

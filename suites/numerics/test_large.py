@@ -1,7 +1,7 @@
-"""Tensors with more elements or bytes than 31 or 32 bits count, on devices with the memory for them.
+"""Tensors with more elements or bytes than 31 or 32 bits can count, on devices with sufficient memory.
 
-Each case tells an index that was cut to 32 bits from a right one: what differs lies beyond the border. The operations
-are the device's, and what is known of the results is whole numbers.
+Each case detects an index truncated to 32 bits: the differing elements are beyond that limit. Operations run on the
+device, and the expected results are whole numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ HALF_OF_32_BITS = 2**31
 @pytest.mark.covers("test_cuda::TestCuda::test_arithmetic_large_tensor")
 @pytest.mark.requires(free_memory=">=10GiB")
 def test_arithmetic_in_place_on_a_billion_elements(device: torch.device) -> None:
-    """Contract: arithmetic in place reaches each of 2^30 elements, and a float32 sum of them, a power of two, is exact:
-    its partial sums are whole numbers or halves with few bits."""
+    """In-place arithmetic reaches each of 2^30 elements, and their float32 sum, a power of two, is exact."""
     x = torch.empty(2**30, device=device)
 
     assert x.fill_(1).sum().item() == 2**30
@@ -32,8 +31,7 @@ def test_arithmetic_in_place_on_a_billion_elements(device: torch.device) -> None
 @pytest.mark.requires(free_memory=">=12GiB")
 @pytest.mark.parametrize("place", [0, 2**31 - 1, 2**31, 2**32 - 1])
 def test_max_and_min_along_four_billion_elements(device: torch.device, place: int) -> None:
-    """Contract: the one element of 2^32 that differs is found as the maximum along the axis, and at its index, before,
-    at and beyond what 31 bits count; so is the minimum."""
+    """`max` and `min` along 2^32 elements find the one that differs, with its index, around the 31-bit limit."""
     x = torch.zeros(2**32, device=device, dtype=torch.int8)
     x[place] = 1
     found = x.max(0)
@@ -47,8 +45,10 @@ def test_max_and_min_along_four_billion_elements(device: torch.device, place: in
 @pytest.mark.covers("test_cuda::TestCuda::test_huge_index")
 @pytest.mark.requires(free_memory=">=18GiB")
 def test_indexing_rows_of_a_large_table(device: torch.device) -> None:
-    """Contract: indexing a table of 15 million rows of 45 whole numbers (5.4 GB) by a permutation moves every row to
-    its place. Each element says its row and column, so that the result is known without a copy on the host."""
+    """Indexing a table of 15 million rows of 45 integers (5.4 GB) by a permutation moves every row correctly.
+
+    Each element encodes its row and column, so no copy on the host is needed.
+    """
     rows, columns = 15_000_000, 45
     table = torch.arange(rows * columns, device=device).view(rows, columns)
     order = torch.randperm(rows, device=device)
@@ -64,8 +64,7 @@ def test_indexing_rows_of_a_large_table(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_kernel_loop_overflow")
 @pytest.mark.requires(free_memory=">=6GiB")
 def test_avg_pool2d_loops_beyond_a_billion_elements(device: torch.device) -> None:
-    """Contract: pooling of 2^30 + 1 elements, one by one, gives each where it was: the loop of the kernel, which steps
-    over all threads at once, does not overflow."""
+    """Pooling of 2^30 + 1 elements with size one is the identity: the kernel's grid-stride loop does not overflow."""
     x = torch.zeros(1, 1, 1, 2**30 + 1, dtype=torch.float16, device=device)
     marks = {0: 1.0, 2**29: 2.0, 2**30 - 1: 3.0, 2**30: 4.0}
     for place, value in marks.items():
@@ -80,8 +79,10 @@ def test_avg_pool2d_loops_beyond_a_billion_elements(device: torch.device) -> Non
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_kernel_loop_overflow_large")
 @pytest.mark.requires(free_memory=">=12GiB")
 def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
-    """Contract: pooling of 2^31 - 1 elements is right at the last; of 2^31 it either says that an integer is out of
-    range, as the kernel for it counts in 31 bits, or is right: never wrong and silent."""
+    """Pooling of 2^31 - 1 elements is correct.
+
+    Of 2^31 it is correct or raises "out of range", and is never silently wrong.
+    """
     x = torch.zeros(1, 1, 1, HALF_OF_32_BITS - 1, dtype=torch.float16, device=device)
     x[..., -1] = 5
     y = torch.nn.functional.avg_pool2d(x, kernel_size=1)
@@ -105,7 +106,7 @@ def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_opaque_type")
 @pytest.mark.requires(free_memory=">=20GiB")
 def test_where_among_600_million_elements(device: torch.device) -> None:
-    """Contract: `where` with 600 million int32 elements, 2.4 GB in each operand, takes each from its side."""
+    """`where` with 600 million int32 elements, 2.4 GB per operand, takes each element from the selected operand."""
     size = 600_000_000
     x = torch.arange(size, dtype=torch.int32, device=device)
 
@@ -113,14 +114,14 @@ def test_where_among_600_million_elements(device: torch.device) -> None:
 
     assert torch.equal(found.abs(), x)
     assert found[-4:].tolist() == [size - 4, -(size - 3), size - 2, -(size - 1)]
-    # Each pair of an even number and the odd one after it adds up to minus one.
+    # Each pair of an even number and the next odd one sums to minus one.
     assert found.sum(dtype=torch.int64).item() == -size // 2
 
 
 @pytest.mark.requires(free_memory=">=14GiB")
 @pytest.mark.parametrize("operation", ["clone", "flip", "cat", "cumsum", "compare"])
 def test_elements_beyond_31_bits_are_reached(device: torch.device, operation: str) -> None:
-    """Contract: pointwise operations, copies and scans reach elements beyond 2^31 of int8."""
+    """Pointwise operations, copies and scans reach int8 elements beyond 2^31."""
     size = HALF_OF_32_BITS + 1000
     x = torch.zeros(size, dtype=torch.int8, device=device)
     x[-1], x[HALF_OF_32_BITS] = 3, 2

@@ -1,8 +1,8 @@
-"""How far products may be from float64: the bounds of rounding theory for each type, and of TF32 where it is on.
+"""Error bounds of products relative to float64: rounding theory's bound for each dtype, and for TF32 where enabled.
 
-A sum of k products computed in any order in a type of unit roundoff u is within k*u/(1 - k*u) of the exact one,
-relative to the sum of the products' sizes (Higham, Accuracy and Stability, 3.1). 16-bit inputs are exact in the float32
-in which they are multiplied and added, and rounded once at the end.
+A sum of k products, in any order in a dtype with unit roundoff u, is within k*u/(1 - k*u) of the exact one, relative to
+the sum of the products' magnitudes (Higham, Accuracy and Stability, 3.1). 16-bit inputs are exact in float32, in which
+they are multiplied and added, and are rounded once at the end.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SHAPES = [(1, 1, 1), (5, 7, 3), (16, 16, 16), (24, 300, 8), (64, 1000, 48)]
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The product of matrices by multiplication of their elements and a sum, without a kernel for products."""
+    """The product of matrices by elementwise multiplication and a sum, without a matrix product kernel."""
     return torch.stack([(row[:, None] * b).sum(0) for row in a])
 
 
 def sizes(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The sums of the products' sizes."""
+    """The sums of the products' magnitudes."""
     return product(a.double().abs(), b.double().abs())
 
 
@@ -36,7 +36,7 @@ def bound(a: torch.Tensor, b: torch.Tensor, roundoff: float) -> torch.Tensor:
 
 @pytest.fixture
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Products of float32 in float32: reduced precision, where a GPU has it, is off."""
+    """Float32 products in float32: reduced precision on a GPU is off."""
     if device.type != "cuda":
         yield
         return
@@ -52,12 +52,14 @@ def exact_float32(device: torch.device) -> Iterator[None]:
 def test_matmul_is_within_the_bound_of_its_dtype(
     device: torch.device, shape: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
-    """Contract: each entry of a product of matrices is within the bound of float32's accumulation, or float64's, and
-    one rounding to the type. Reduced-precision reductions of 16-bit types, which cuBLAS may use, add one rounding
-    to the type for each of at most eight parts."""
+    """Each entry of a matrix product is within the bound of float32 (or float64) accumulation plus one rounding.
+
+    Reduced-precision reductions of 16-bit dtypes, which cuBLAS may use, add one rounding for each of at most eight
+    parts.
+    """
     rows, inner, columns = shape
     a, b = torch.randn(rows, inner).to(dtype), torch.randn(inner, columns).to(dtype)
-    # For float64 there is no wider type here: sums of whole numbers, which are exact.
+    # No wider dtype exists for float64, so it uses whole numbers, whose sums are exact.
     if dtype == torch.float64:
         a, b = (a * 100).round(), (b * 100).round()
     exact = product(a.double(), b.double()) if dtype != torch.float64 else product(a.long(), b.long()).double()
@@ -73,7 +75,7 @@ def test_matmul_is_within_the_bound_of_its_dtype(
 
 
 def entries(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The entries of a convolution, and the sums of their products' sizes, from fractions of whole numbers."""
+    """The exact entries of a convolution, and the sums of the magnitudes of their products, with fractions."""
     windows = [column for each in torch.nn.functional.unfold(x, 3) for column in each.t().tolist()]
     kernels = weight.flatten(1).tolist()
     products = [[[Fraction(a) * Fraction(b) for a, b in zip(k, w, strict=True)] for w in windows] for k in kernels]
@@ -87,9 +89,11 @@ def entries(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
 def test_conv2d_is_within_the_bound_of_its_dtype(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: each entry of a convolution in float64, and in float32 with TF32 off, is within the bound for its 27
-    products; by transform or by tiles, which may add a factor of 32 in float32. What is right is added up exactly, and
-    rounded once to float64."""
+    """Each entry of a convolution in float64, or in float32 with TF32 off, is within the bound for its 27 products.
+
+    Transform or tiled algorithms in float32 may add a factor of 32. The expected values are exact sums, rounded once to
+    float64.
+    """
     x, weight = torch.randn(2, 3, 9, 9, dtype=dtype), torch.randn(4, 3, 3, 3, dtype=dtype)
     exact, size = entries(x, weight)
 
@@ -106,12 +110,13 @@ def test_conv2d_is_within_the_bound_of_its_dtype(device: torch.device, dtype: to
 
 @pytest.mark.requires(device="cuda", tf32=True, silicon=True)
 @pytest.mark.parametrize("shape", SHAPES[2:], ids=str)
-def test_fp32_precision_tf32_matmul_is_as_far_off_as_ten_bits(
-    device: torch.device, shape: tuple[int, int, int]
-) -> None:
-    """Contract: with TF32, inputs are rounded, or cut, to ten bits behind the point: products are within 2^-9 of their
-    sizes, two inputs' cuts of 2^-10 each, and float32's bound. Without it they are within float32's alone; and on a
-    large product TF32 shows: some entry is beyond that bound, else the setting did nothing."""
+def test_fp32_precision_tf32_matmul_has_ten_bit_inputs(device: torch.device, shape: tuple[int, int, int]) -> None:
+    """With TF32, products are within 2^-9 of their magnitudes plus float32's bound, and some entry exceeds float32's
+    bound.
+
+    TF32 rounds or truncates each of the two inputs to ten mantissa bits, 2^-10 each. Without TF32, they are within
+    float32's bound alone.
+    """
     rows, inner, columns = (max(size, 64) for size in shape)
     a, b = torch.randn(rows, inner), torch.randn(inner, columns)
     exact = a.double() @ b.double()
@@ -133,8 +138,8 @@ def test_fp32_precision_tf32_matmul_is_as_far_off_as_ten_bits(
 
 
 @pytest.mark.requires(device="cuda", tf32=True, cudnn=True, silicon=True)
-def test_fp32_precision_tf32_conv2d_is_as_far_off_as_ten_bits(device: torch.device) -> None:
-    """Contract: the same of a convolution by cuDNN, with the setting that is cuDNN's own."""
+def test_fp32_precision_tf32_conv2d_has_ten_bit_inputs(device: torch.device) -> None:
+    """The same for a cuDNN convolution, with cuDNN's setting."""
     x, weight = torch.randn(4, 64, 16, 16), torch.randn(64, 64, 3, 3)
     windows = torch.nn.functional.unfold(x.double(), 3)
     kernel = weight.double().flatten(1)
@@ -145,7 +150,7 @@ def test_fp32_precision_tf32_conv2d_is_as_far_off_as_ten_bits(device: torch.devi
             found = torch.nn.functional.conv2d(x.to(device), weight.to(device))
         off[allowed] = (found.cpu().double().flatten(2) - exact).abs()
 
-    # By transform, float32 may lose a factor of 32 on its bound for 576 products.
+    # A transform algorithm in float32 may lose a factor of 32 on its bound for 576 products.
     single = 32 * 576 * unit(torch.float32) * size
     assert (off[False] <= single).all()
     assert (off[True] <= single + 2.0**-9 * 1.001 * size).all()

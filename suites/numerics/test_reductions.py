@@ -1,4 +1,4 @@
-"""Reductions at their edges: where they start, what they read, what becomes of NaN."""
+"""Edge cases of reductions: initial values, the elements that are read, and NaN."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ SIZES = pytest.mark.parametrize("size", LENGTHS)
 @pytest.mark.covers("test_cuda::TestCuda::test_reduction_gpu_memory_accessing")
 @pytest.mark.parametrize("shape", [(512, 8), (1, 1), (513, 7), (7, 513), (65, 1024), (4, 3, 1000)], ids=str)
 def test_sum_of_ones_reads_all_and_nothing_beyond(device: torch.device, shape: tuple[int, ...]) -> None:
-    """Contract: the sum of ones along any dimension is that dimension's size, exactly: an element that is not read, or
-    read twice, or one beyond the end shows. The ones lie between numbers that would."""
+    """The sum of ones along any dimension is its size exactly; the surrounding memory would change a wrong sum."""
     count = torch.Size(shape).numel()
     around = torch.full((count + 2048,), 1e6, device=device)
     ones = around[1024 : 1024 + count].fill_(1).view(shape)
@@ -35,8 +34,7 @@ def test_sum_of_ones_reads_all_and_nothing_beyond(device: torch.device, shape: t
 )
 @pytest.mark.parametrize("more", [0, 1, 2, 3])
 def test_prod_of_many_units_is_exact(device: torch.device, dtype: torch.dtype, more: int) -> None:
-    """Contract: a product of 240,000 and a few units is exact: ones give one, minus ones their sign, and imaginary
-    units the power of i, which tells how many were taken modulo four."""
+    """Products of about 240,000 units are exact: ones, minus ones, and imaginary units, which count modulo four."""
     count = 240_000 + more
 
     assert torch.ones(count, device=device, dtype=dtype).prod().item() == 1
@@ -47,12 +45,12 @@ def test_prod_of_many_units_is_exact(device: torch.device, dtype: torch.dtype, m
 
 
 def turned(x: list[Fraction]) -> list[Fraction]:
-    """The terms of the product of a vector with itself the other way round."""
+    """The terms of the product of a vector with its reverse."""
     return [a * b for a, b in zip(x, reversed(x), strict=True)]
 
 
 def deviations(x: list[Fraction]) -> list[Fraction]:
-    """The terms of a variance: what it is made of by the mean of squares, which bounds its error."""
+    """The terms of a variance by the mean of squares, which bounds its error."""
     return [a * a / len(x) for a in x] + [-((sum(x) / len(x)) ** 2)]
 
 
@@ -61,7 +59,7 @@ def gathered(x: torch.Tensor) -> torch.Tensor:
     return x.new_zeros(1).index_add_(0, torch.zeros(len(x), dtype=torch.int64, device=x.device), x)
 
 
-#: Ways to add up the elements of a vector, and the terms of the sum.
+#: Ways to sum the elements of a vector, and the terms of the sum.
 SUMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[list[Fraction]], list[Fraction]]]] = {
     "sum": (torch.sum, list),
     "sum_along": (lambda x: torch.stack([x, -x], dim=1).sum(0)[0], list),
@@ -83,9 +81,11 @@ def test_sum_of_float64_has_the_precision_of_float64(
     terms: Callable[[list[Fraction]], list[Fraction]],
     size: int,
 ) -> None:
-    """Contract: a sum of ordinary numbers in float64, which have all the digits that they can have, is within rounding
-    theory's bound of the exact one: that of twice as many roundings to float64 as there are terms, and eight. One
-    rounding to float32 is far beyond it."""
+    """A float64 sum of full-precision numbers is within the rounding bound for twice as many roundings as terms, plus
+    eight.
+
+    One rounding to float32 would exceed the bound by far.
+    """
     x = (torch.rand(size, dtype=torch.float64) + 0.5) * torch.where(torch.rand(size) < 0.25, -1.0, 1.0)
     exact = terms([Fraction(number) for number in x.tolist()])
     wanted, sizes = float(sum(exact)), float(sum(map(abs, exact)))
@@ -103,8 +103,8 @@ def test_sum_of_float64_has_the_precision_of_float64(
 @pytest.mark.parametrize("dtype", [*WHOLE_TYPES, *FLOATING_TYPES], ids=name)
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_max_of_the_lowest_value_and_min_of_the_highest(device: torch.device, dtype: torch.dtype, size: int) -> None:
-    """Contract: of elements that all are the type's lowest value, that is the maximum, and of its highest the minimum,
-    with an index that is there: what a reduction starts from is not taken for an element. One alone has index zero."""
+    """The maximum of only lowest values is the lowest, and the minimum of only highest the highest, with a valid
+    index."""
     low, high = ends(dtype)
     lowest, highest = (torch.full((size,), value, dtype=dtype, device=device) for value in (low, high))
 
@@ -122,8 +122,7 @@ def test_max_of_the_lowest_value_and_min_of_the_highest(device: torch.device, dt
 @SIZES
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16], ids=name)
 def test_argmax_finds_the_one_that_differs(device: torch.device, size: int, dtype: torch.dtype) -> None:
-    """Contract: one element above all others is the maximum and its place the index, at the ends and in the middle;
-    below all others, the same with the minimum."""
+    """The one element above (or below) all others is the maximum (or minimum), and its position the index."""
     for place in {0, size // 3, size // 2, size - 1}:
         x = torch.zeros(size, dtype=dtype, device=device)
         x[place] = 7
@@ -132,9 +131,8 @@ def test_argmax_finds_the_one_that_differs(device: torch.device, size: int, dtyp
         assert (x.min().item(), x.argmin().item(), x.min(dim=0).indices.item()) == (-7, place, place)
 
 
-def test_reductions_of_nothing(device: torch.device) -> None:
-    """Contract: of no elements, a sum is zero, a product one, a mean undefined, `all` true and `any` false; a maximum
-    and a minimum, and its place, are errors that say so."""
+def test_reductions_of_no_elements(device: torch.device) -> None:
+    """Of no elements, sum, product, mean, `all` and `any` have their neutral values; `max` and `min` raise."""
     nothing = torch.empty(0, device=device)
 
     assert (nothing.sum().item(), nothing.prod().item()) == (0, 1)
@@ -177,8 +175,7 @@ PROPAGATING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_nan_anywhere_makes_a_reduction_nan(
     device: torch.device, reduce: Callable[[torch.Tensor], torch.Tensor], size: int
 ) -> None:
-    """Contract: one undefined element, at the ends or in the middle, makes the whole result undefined; without it the
-    result is defined (the control), times zero too."""
+    """One NaN at any position makes the result NaN; as a control, the result is not NaN without it."""
     x = torch.ones(size, device=device)
     assert not reduce(x).isnan().item()
 
@@ -189,9 +186,8 @@ def test_nan_anywhere_makes_a_reduction_nan(
 
 
 @SIZES
-def test_argmax_sort_isnan_and_nansum_know_nan(device: torch.device, size: int) -> None:
-    """Contract: NaN counts as the largest: `argmax` and `argmin` find it, sorting puts it last and `isnan` shows it
-    alone; `nansum`, `nanmean` and `fmax` look past it."""
+def test_argmax_sort_isnan_and_nansum_with_nan(device: torch.device, size: int) -> None:
+    """NaN counts as the largest value in `argmax`, `argmin` and `sort`; `nansum`, `nanmean` and `fmax` ignore it."""
     for place in {0, size // 2, size - 1}:
         x = torch.arange(size, dtype=torch.float32, device=device)
         x[place] = float("nan")
@@ -200,7 +196,7 @@ def test_argmax_sort_isnan_and_nansum_know_nan(device: torch.device, size: int) 
         assert ordered.values[-1].isnan().item()
         assert ordered.indices[-1].item() == place
         assert x.isnan().nonzero().flatten().tolist() == [place]
-        # Whole numbers in float32: their sum is exact as long as it is below 2^24.
+        # Whole numbers in float32: their sum is exact below 2^24.
         rest = size * (size - 1) // 2 - place
         assert x.double().nansum().item() == rest
         assert torch.fmax(x, torch.full_like(x, -1))[place].item() == -1
@@ -210,8 +206,7 @@ def test_argmax_sort_isnan_and_nansum_know_nan(device: torch.device, size: int) 
 
 @pytest.mark.parametrize("dtype", FLOATING_TYPES, ids=name)
 def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: arithmetic, comparison, clamping and rectifying of NaN, infinities and zeros are those of IEEE 754, of
-    one number as of many."""
+    """Arithmetic, comparison, clamp and relu of NaN, infinities and zeros follow IEEE 754, for one element and many."""
     for shape in ((), (67,)):
         values = (float("nan"), float("inf"), 0.0, 1.0)
         check_arithmetic(*(torch.full(shape, value, dtype=dtype, device=device) for value in values))
@@ -262,8 +257,7 @@ def check_arithmetic(nan: torch.Tensor, inf: torch.Tensor, zero: torch.Tensor, o
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
 def test_nan_in_matmul_spreads_along_its_row_and_column(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: in a product of matrices an undefined element of the first makes its row undefined and one of the
-    second its column, though it is multiplied by zeros, and nothing else."""
+    """NaN in a matrix product affects exactly its row or column, also when multiplied by zeros."""
     for ones_first in (True, False):
         a, b = torch.ones(33, 20, dtype=dtype, device=device), torch.zeros(20, 17, dtype=dtype, device=device)
         a, b = (a, b) if ones_first else (torch.zeros_like(a), torch.ones_like(b))
@@ -284,8 +278,7 @@ def test_nan_in_matmul_spreads_along_its_row_and_column(device: torch.device, dt
 
 @pytest.mark.parametrize("dtype", FLOATING_TYPES, ids=name)
 def test_subnormal_numbers_are_kept(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: numbers below the smallest normal one are numbers: copied, negated, added, halved, doubled and compared
-    exactly, as float64 has them (for float64 its own, by bits), a few of them and many."""
+    """Subnormal numbers are copied, negated, added, halved, doubled and compared exactly, for few elements and many."""
     tiny = torch.finfo(dtype).tiny
     step = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     values = [tiny / 2, tiny / 4, step, 3 * step]
@@ -304,15 +297,17 @@ def test_subnormal_numbers_are_kept(device: torch.device, dtype: torch.dtype) ->
         assert x.max().item() == tiny / 2
 
 
-# ---- batch norm's statistics, and the classes of tensors ----
+# ---- batch norm statistics ----
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_batch_norm_gather_stats")
 @pytest.mark.requires(device="cuda")
 def test_batch_norm_gather_stats_of_two_batches(device: torch.device) -> None:
-    """Contract: statistics of two equal batches of mean one and inverse deviation one are one each. And those of
-    unequal ones are the mean of means, and the inverse deviation of the variances with what the means differ by,
-    computed in float64 (within 1e-5: some ten roundings of float32)."""
+    """`batch_norm_gather_stats` of two equal batches with mean 1 and inverse deviation 1 gives 1 and 1.
+
+    For unequal batches it gives the mean of means, and the inverse deviation with the difference of the means, as in
+    float64 (within 1e-5, about ten float32 roundings).
+    """
     x = torch.randn(1, 3, 3, 3, device=device)
 
     def gathered(mean: torch.Tensor, invstd: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

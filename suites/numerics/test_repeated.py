@@ -1,7 +1,7 @@
-"""The same again: what is computed fifty times over, or on another device of the kind, is the same to the last bit.
+"""Reproducibility: fifty repetitions, or another device of the same model, give bitwise equal results.
 
-What is asked is reproducibility, not accuracy: so nothing needs a tolerance. Between the repetitions other work of
-other sizes runs, so that memory and timing differ.
+No tolerance is needed, because accuracy is not under test. Other work of other sizes runs between the repetitions, so
+memory and timing differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def images(x: torch.Tensor) -> torch.Tensor:
     return x[:, : 3 * 20].reshape(-1, 3, 4, 5)
 
 
-#: What is the same each time by itself, on one device and stream.
+#: Operations that are reproducible by default, on one device and stream.
 STEADY: dict[str, Work] = {
     "matmul": lambda x: x @ x.t(),
     "matvec": lambda x: x @ x[0],
@@ -53,7 +53,7 @@ STEADY: dict[str, Work] = {
     "fft": lambda x: torch.view_as_real(torch.fft.fft(x)),
     "matmul_backward": lambda x: backward(x, lambda leaf: (leaf @ leaf.t()).tanh()),
 }
-#: What is the same each time once deterministic algorithms are asked for.
+#: Operations that are reproducible with deterministic algorithms.
 ASKED: dict[str, Work] = {
     "convolution": lambda x: F.conv2d(images(x), kernel(x), padding=1),
     "convolution_backward": lambda x: backward(x, lambda leaf: F.conv2d(images(leaf), kernel(leaf), padding=1).tanh()),
@@ -71,16 +71,16 @@ ASKED: dict[str, Work] = {
 
 @pytest.fixture
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Deterministic algorithms, and the workspace that cuBLAS needs for them."""
+    """Deterministic algorithms, with the workspace that cuBLAS needs for them."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.get_deterministic_debug_mode()
     torch.use_deterministic_algorithms(True)
     yield
-    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # which tells the compiler too
+    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # which also sets the compiler's state
 
 
 def again(device: torch.device, work: Work) -> None:
-    """Run some work many times, with other work between, and compare every result with the first."""
+    """Repeat some work with other work in between, and compare every result with the first."""
     x = torch.randn(64, 100).to(device)
     first = work(x)
     for repeat in range(REPEATS):
@@ -92,15 +92,15 @@ def again(device: torch.device, work: Work) -> None:
 
 @pytest.mark.parametrize("work", STEADY.values(), ids=STEADY.keys())
 def test_repeated_fifty_times_gives_the_same_bits(device: torch.device, work: Work) -> None:
-    """Contract: fifty repetitions of an operation without atomic additions, on one device and in one stream, give the
-    first's result to the last bit."""
+    """Fifty repetitions of an operation without atomic additions, on one device and stream, are bitwise equal."""
     again(device, work)
 
 
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("work", [*STEADY.values(), *ASKED.values()], ids=[*STEADY, *ASKED])
 def test_use_deterministic_algorithms_repeated_gives_the_same_bits(device: torch.device, work: Work) -> None:
-    """Contract: with deterministic algorithms, so do operations whose fast forms add in any order."""
+    """With deterministic algorithms, operations whose default implementations add in any order are bitwise equal
+    too."""
     again(device, work)
 
 
@@ -108,7 +108,7 @@ def test_use_deterministic_algorithms_repeated_gives_the_same_bits(device: torch
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("work", [*STEADY.values(), *ASKED.values()], ids=[*STEADY, *ASKED])
 def test_use_deterministic_algorithms_devices_of_one_model_agree(device: torch.device, work: Work) -> None:
-    """Contract: two devices of one model give the same result to the last bit, with deterministic algorithms."""
+    """Two devices of one model give bitwise equal results with deterministic algorithms."""
     there = torch.device(device.type, 1)
     module = torch.get_device_module(device)
     if module.get_device_name(device) != module.get_device_name(there):
@@ -119,8 +119,7 @@ def test_use_deterministic_algorithms_devices_of_one_model_agree(device: torch.d
 
 
 def test_sum_in_another_order_differs(device: torch.device) -> None:
-    """Contract: such numbers tell orders apart: sums of them in ten orders, one by one, are not all the same. (The
-    control: what is the same fifty times is so though it need not be.)"""
+    """Control: sums of these numbers in ten orders are not all equal, so equality is not trivial."""
     x = torch.randn(1000)
     sums = set()
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""The classes of tensors and storages that methods for conversion give."""
+"""The classes of tensors and storages returned by conversion methods."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ METHODS = pytest.mark.parametrize("method", ON_HOST)
 
 @METHODS
 def test_type_methods_on_the_cpu_give_their_class(method: str) -> None:
-    """Contract: a method for conversion gives a tensor, and on a storage a storage, of its class on the host, of no
-    other, with the same values."""
+    """On the CPU, a conversion method returns a tensor or storage of its class and no other, with the same values."""
     x = torch.arange(5).float()
     tensor, storage = getattr(x, method)(), getattr(x.storage(), method)()
 
@@ -41,8 +40,8 @@ def test_type_methods_on_the_cpu_give_their_class(method: str) -> None:
 @pytest.mark.requires(device="cuda")
 @METHODS
 def test_type_methods_on_a_gpu_and_back_give_their_class(device: torch.device, method: str) -> None:
-    """Contract: brought to a GPU, tensors and storages are of the classes for CUDA whatever they are converted to
-    there, and back on the host of those for the host, with the values that a conversion there gives."""
+    """On a GPU, tensors and storages have the CUDA classes after a conversion, and the CPU classes after a copy
+    back."""
     x = torch.randn(5, 5).abs() * 10
     tensor_class, storage_class = ON_HOST[method]
     there_class = getattr(torch.cuda, tensor_class.__name__)

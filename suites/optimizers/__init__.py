@@ -1,1 +1,1 @@
-"""Optimisers: every form of them against their formulas, and what is kept between steps."""
+"""Optimizers: every implementation compared with formulas, and the state between steps."""

@@ -1,4 +1,4 @@
-"""The optimisers whose weights do not see each other, with settings, forms and references, as parameters of cases."""
+"""The elementwise optimizers, with settings, implementations and references, as parameters of cases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from . import references
 from .references import Reference
 
-#: The ways in which torch carries out a step, as arguments.
+#: torch's implementations of a step, as arguments.
 FORMS: dict[str, dict[str, bool]] = {
     "one_by_one": {"foreach": False},
     "foreach": {"foreach": True},
@@ -27,7 +27,7 @@ CAPTURABLE = ("capturable", "capturable_foreach")
 
 @dataclass(frozen=True)
 class Kind:
-    """An optimiser: torch's name for it, its reference, the forms it has, and settings to try, each under a name."""
+    """An optimizer: torch's name, its reference, its implementations, and named settings to test."""
 
     name: str
     reference: Callable[..., Reference]
@@ -35,7 +35,7 @@ class Kind:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def make(self, weights: Sequence[torch.Tensor], form: str, settings: str, **more: Any) -> torch.optim.Optimizer:
-        """torch's optimiser of the weights, in a form and with settings of those above."""
+        """torch's optimizer of the weights, with one of the implementations and one of the settings above."""
         cls: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, self.name)
         return cls(weights, **(self.settings[settings] | FORMS[form] | more))
 
@@ -106,7 +106,7 @@ KINDS = {
             (*EVERYWHERE, *CAPTURABLE),
             {
                 "plain": {"lr": 0.1},
-                # Short means, so that the rectification begins within the steps that are made.
+                # Short running means, so that rectification starts within the tested steps.
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.9)},
                 "decoupled": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.9), "decoupled_weight_decay": True},
                 "maximize": {"lr": 0.1, "maximize": True},
@@ -151,7 +151,7 @@ KINDS = {
             {
                 "plain": {"lr": 0.1},
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "lambd": 0.1, "alpha": 0.5},
-                # Averaging begins within the steps that are made.
+                # Averaging starts within the tested steps.
                 "average": {"lr": 0.1, "t0": 2.0},
                 "maximize": {"lr": 0.1, "maximize": True},
             },
@@ -169,20 +169,20 @@ KINDS = {
     )
 }
 
-#: Before torch 2.12 Adagrad was fused on the CPU alone.
+#: Before torch 2.12, Adagrad was fused only on the CPU.
 ADAGRAD_FUSED = pytest.mark.requires(any=[{"torch": ">=2.12"}, {"not_": {"accelerator": True}}])
 ON_ACCELERATOR = pytest.mark.requires(accelerator=True)
 
 
 def marks(kind: Kind, form: str) -> list[pytest.MarkDecorator]:
-    """What a form of an optimiser needs."""
+    """The marks that an implementation of an optimizer needs."""
     if form in CAPTURABLE:
         return [ON_ACCELERATOR]
     return [ADAGRAD_FUSED] if (kind.name, form) == ("Adagrad", "fused") else []
 
 
 def with_settings() -> pytest.MarkDecorator:
-    """Every optimiser in each of its forms with each of its settings: `kind`, `form`, `settings`."""
+    """Every optimizer with each implementation and each settings: `kind`, `form`, `settings`."""
     return pytest.mark.parametrize(
         ("kind", "form", "settings"),
         [
@@ -195,7 +195,7 @@ def with_settings() -> pytest.MarkDecorator:
 
 
 def with_forms(*settings: str) -> pytest.MarkDecorator:
-    """Every optimiser in each of its forms, with the first of `settings` that it has: `kind`, `form`, `settings`."""
+    """Every optimizer with each implementation and the first of `settings` that it has: `kind`, `form`, `settings`."""
     return pytest.mark.parametrize(
         ("kind", "form", "settings"),
         [
@@ -213,7 +213,7 @@ def with_forms(*settings: str) -> pytest.MarkDecorator:
 
 
 def with_kinds() -> pytest.MarkDecorator:
-    """Every optimiser: `kind`."""
+    """Every optimizer: `kind`."""
     return pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
@@ -221,14 +221,15 @@ SHAPES = ((), (5,), (2, 3))
 
 
 def new_weights(device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    """Weights of several shapes, drawn from torch's generator on the host."""
+    """Weights of several shapes, drawn from torch's CPU generator."""
     return [
         torch.randn(shape, dtype=torch.float64).to(device, dtype).requires_grad_(requires_grad=True) for shape in SHAPES
     ]
 
 
 def new_gradients(steps: int) -> list[list[torch.Tensor]]:
-    """Gradients for those weights, for each step, on the host in float64: of all sizes, of both signs, and zeros."""
+    """Gradients for these weights for each step, on the CPU in float64: of various magnitudes, both signs, and
+    zeros."""
     return [
         [torch.randn(shape, dtype=torch.float64) * 10.0 ** -(step % 3) * (torch.rand(shape) > 0.2) for shape in SHAPES]
         for step in range(steps)
@@ -236,7 +237,7 @@ def new_gradients(steps: int) -> list[list[torch.Tensor]]:
 
 
 def give(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
-    """Give weights copies of gradients, converted to their type and brought to their device."""
+    """Set the weights' gradients to copies, converted to their dtype and device."""
     for weight, gradient in zip(weights, gradients, strict=True):
         weight.grad = gradient.to(weight.device, weight.dtype, copy=True)
 
@@ -244,7 +245,7 @@ def give(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> 
 def expected(
     kind: Kind, settings: str, weights: Sequence[torch.Tensor], gradients: Sequence[Sequence[torch.Tensor]]
 ) -> list[list[torch.Tensor]]:
-    """The weights after each step, by the reference, in float64 on the host."""
+    """The weights after each step according to the reference, in float64 on the CPU."""
     start = [weight.detach().cpu().double() for weight in weights]
     numbers = [weight.flatten().tolist() for weight in start]
     holders = [[kind.reference(**kind.settings[settings]) for _ in row] for row in numbers]

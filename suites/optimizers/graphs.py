@@ -1,4 +1,4 @@
-"""Graphs of work, by the interface that the release and the device have."""
+"""Graphs of work, with the API that the torch release and the device support."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NOT_SERVED = "Graph is not supported on device type: cuda"
 
 
 def captured(device: torch.device, work: Callable[[], object]) -> Any:
-    """A graph of `work`, which must have run before; the capture itself runs nothing. It has `replay()`.
+    """A graph of `work`, which must have run before; the capture itself does not run it. It has `replay()`.
 
-    `torch.accelerator.Graph` where torch has it for the device, else CUDA's.
+    Uses `torch.accelerator.Graph` if torch supports it for the device, and CUDA's graphs otherwise.
     """
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
@@ -30,7 +30,7 @@ def captured(device: torch.device, work: Callable[[], object]) -> Any:
 
 
 def accelerator_graph() -> Any:
-    """A `torch.accelerator.Graph`; None where torch has none for CUDA, as 2.11 to 2.15."""
+    """A `torch.accelerator.Graph`, or None if torch has none for CUDA, as in 2.11 to 2.15."""
     make: Any = getattr(torch.accelerator, "Graph", None)
     if make is None:
         return None
@@ -43,7 +43,7 @@ def accelerator_graph() -> Any:
 
 
 def rehearsed(device: torch.device, work: Callable[[], object], times: int) -> None:
-    """Run `work` on a stream beside the current one, as is needed before it is captured."""
+    """Run `work` on a side stream, as required before its capture."""
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
     with stream:

@@ -1,7 +1,7 @@
-"""What each optimiser is published to do, for one number, in Python's floats (float64).
+"""The published formulas of each optimizer, for one number, in Python floats (float64).
 
-Each class holds the settings and the memory of one weight; `step` takes the weight and its gradient and gives the new
-weight. Written from the papers' and torch's documented formulas, without a look at speed.
+Each class has the settings and the state of one weight; `step` takes the weight and its gradient and returns the new
+weight. Written from the papers and torch's documented formulas, without regard to speed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Reference(Protocol):
-    """An optimiser of one weight."""
+    """An optimizer of one weight."""
 
     def step(self, weight: float, gradient: float) -> float:
         """The weight after one more step."""
@@ -20,7 +20,7 @@ class Reference(Protocol):
 
 @dataclass
 class Common:
-    """The settings that nearly all have, and the count of steps."""
+    """The common settings, and the number of steps."""
 
     lr: float
     weight_decay: float = 0.0
@@ -28,7 +28,7 @@ class Common:
     steps: int = field(default=0, init=False)
 
     def begin(self, weight: float, gradient: float) -> float:
-        """Count the step; the gradient to go down, with the pull of a decay that is part of it."""
+        """Count the step, and return the gradient for descent including coupled weight decay."""
         self.steps += 1
         return (-gradient if self.maximize else gradient) + self.weight_decay * weight
 
@@ -60,7 +60,7 @@ class Moments(Common):
     second: float = field(default=0.0, init=False)
 
     def decayed(self, weight: float, gradient: float) -> tuple[float, float]:
-        """Count the step: the weight after a decay of its own, if that is how it decays, and the gradient."""
+        """Count the step, and return the weight after decoupled decay, if used, and the gradient."""
         if not self.decoupled_weight_decay:
             return weight, self.begin(weight, gradient)
         self.steps += 1
@@ -71,7 +71,7 @@ class Moments(Common):
         self.second = self.betas[1] * self.second + (1 - self.betas[1]) * g * g
 
     def correction(self, which: int) -> float:
-        """By how much a running mean that began at zero is too small."""
+        """The bias correction of a running mean that started at zero."""
         return 1 - self.betas[which] ** self.steps
 
 

@@ -1,4 +1,4 @@
-"""Optimisers' steps in graphs, alone and with a gradient scaler: what is replayed is what would have been run."""
+"""Optimizer steps in graphs, with and without a gradient scaler: replays equal eager steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .catalogue import CAPTURABLE, KINDS, Kind, marks, new_gradients, new_weight
 from .graphs import captured, rehearsed
 
 pytestmark = [
-    # Before torch 2.13 CUDA's graphs alone.
+    # Before torch 2.13, only CUDA's graphs.
     pytest.mark.requires(any=[{"accelerator": True, "torch": ">=2.13"}, {"device": "cuda"}]),
     pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True"),
 ]
@@ -42,9 +42,9 @@ FUSED = [kind for kind in KINDS.values() if "fused" in kind.forms]
         for kind in FUSED
     ],
 )
-def test_capturable_step_replayed_is_a_step(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """Contract: a step that is captured, after a few that are run, and replayed with new gradients in place, moves
-    weights as steps that are run would: those of the same form to the last bit, since the same kernels run."""
+def test_capturable_step_replay_equals_a_step(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """A captured step, replayed with new gradients in place, is bitwise equal to an eager step of the same
+    implementation."""
     capturable: dict[str, Any] = {"capturable": True} if form == "fused" and "capturable" in kind.forms else {}
     weights = [weight.detach() for weight in new_weights(device, torch.float32)]
     others = [weight.clone() for weight in weights]
@@ -63,7 +63,7 @@ def test_capturable_step_replayed_is_a_step(device: torch.device, kind: Kind, fo
         rehearsed(device, graphed.step, 1)
     still = [weight.clone() for weight in weights]
     graph = captured(device, graphed.step)
-    assert all(map(torch.equal, weights, still)), "the capture ran a step"
+    assert all(map(torch.equal, weights, still)), "the capture ran the step"
     for step in range(REHEARSALS, REHEARSALS + REPLAYS):
         fill(weights, step)
         graph.replay()
@@ -80,9 +80,10 @@ def test_capturable_step_replayed_is_a_step(device: torch.device, kind: Kind, fo
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_capturable_in_all_groups_can_be_captured(device: torch.device, name: str) -> None:
-    """Contract: an optimiser whose groups each say that they are capturable can be captured, and moves each group by
-    its own rate and gradient as one that is not captured, within float32's rounding of a count of steps kept on the
-    device (1e-4)."""
+    """An optimizer whose groups are all capturable can be captured, and each group uses its own learning rate.
+
+    The tolerance of 1e-4 is float32's rounding of the step count on the device.
+    """
     weights = [torch.ones(1, device=device) for _ in range(2)]
     others = [weight.clone() for weight in weights]
     cls = getattr(torch.optim, name)
@@ -112,8 +113,7 @@ def test_capturable_in_all_groups_can_be_captured(device: torch.device, name: st
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_capturable_missing_in_a_group_is_refused(device: torch.device, name: str) -> None:
-    """Contract: where one group, the first or the last, is not capturable, a step under capture is a RuntimeError that
-    says so; the capture ends, weights are as before, and steps outside go on."""
+    """If any group is not capturable, a step under capture raises; the capture ends, and later eager steps work."""
     for capturable in (0, 1):
         weights = [torch.ones(1, device=device) for _ in range(2)]
         groups = [{"params": [weight], "capturable": number == capturable} for number, weight in enumerate(weights)]
@@ -149,9 +149,11 @@ def test_capturable_missing_in_a_group_is_refused(device: torch.device, name: st
 def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
     device: torch.device, kind: Kind, form: str
 ) -> None:
-    """Contract: a captured scaled backward pass multiplies by the scale as it is at each replay; steps and updates
-    outside the graph see its gradients: overflows halve the scale and leave the weight alone, two steps in a row
-    without one double it, and each of those goes where the formula goes with the gradient without the scale (1e-5)."""
+    """A captured scaled backward multiplies by the current scale at each replay, and eager steps use its gradients.
+
+    An overflow halves the scale and keeps the weight; two consecutive finite steps double it, and each equals the
+    formula with the unscaled gradient (1e-5).
+    """
     weight = torch.ones(100, device=device, requires_grad=True)
     optimiser = kind.make([weight], form, "plain")
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0, growth_interval=2)
@@ -191,9 +193,10 @@ def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
     [pytest.param(kind, id=kind.name, marks=marks(kind, "fused")) for kind in FUSED],
 )
 def test_gradscaler_step_and_update_of_a_fused_optimizer_can_be_captured(device: torch.device, kind: Kind) -> None:
-    """Contract: a fused optimiser's step with a scaler, update included, can be captured, and replays as it runs: the
-    same weights and the same scales, with steps that overflow in between, to the last bit. Weights are the formula's
-    for the other steps, by gradients without the scale (1e-5)."""
+    """A fused optimizer's step with a scaler, including the update, can be captured, and replays are bitwise equal.
+
+    Weights and scales match, with overflowing steps in between, and the weights equal the formula (1e-5).
+    """
     capturable: dict[str, Any] = {"capturable": True} if "capturable" in kind.forms else {}
 
     def train(*, graphed: bool) -> tuple[list[float], torch.Tensor]:
@@ -209,7 +212,7 @@ def test_gradscaler_step_and_update_of_a_fused_optimizer_can_be_captured(device:
             scaler.update()
 
         for _ in range(2):
-            weight.grad.fill_(1.0)  # a fused step leaves the gradient without the scale there
+            weight.grad.fill_(1.0)  # a fused step leaves the unscaled gradient there
             rehearsed(device, step, 1)
         graph = captured(device, step) if graphed else None
         for value in (4.0, float("inf"), 2.0, 2.0, float("nan"), 1.0):

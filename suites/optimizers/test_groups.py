@@ -1,4 +1,4 @@
-"""Groups of weights with settings of their own, closures, and what a step leaves alone."""
+"""Parameter groups with their own settings, closures, and what a step does not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 3
 
 
 def detached(device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    """Weights that autograd leaves aside, so that a differentiable form can write to them."""
+    """Weights without autograd, so that a differentiable implementation can write to them."""
     return [weight.detach() for weight in new_weights(device, dtype)]
 
 
@@ -26,11 +26,14 @@ def groups_of(weights: list[torch.Tensor], settings: list[dict[str, Any]]) -> An
 
 @with_forms("plain")
 def test_param_groups_have_their_own_settings(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """Contract: weights in groups with settings of their own move as they would in optimisers of their own with those
-    settings, to the last bit; what a group does not say is what the optimiser says."""
+    """Weights in groups with their own settings are bitwise equal to those in separate optimizers.
+
+    Settings that a group lacks come from the optimizer.
+    """
     others = kind.settings[next(name for name in ("dampening", "decay", "limits") if name in kind.settings)]
     rates: list[dict[str, Any]] = [{"lr": 0.3}, {}, {**others, "lr": 0.01, "maximize": True}]
-    rates[2].pop("initial_accumulator_value", None)  # Adagrad's sums begin with the optimiser's, whatever a group says
+    # Adagrad's sums start with the optimizer's value, whatever the group has
+    rates[2].pop("initial_accumulator_value", None)
     weights = detached(device)
     alone = [weight.clone() for weight in weights]
     together = kind.make(groups_of(weights, rates), form, settings)
@@ -49,8 +52,10 @@ def test_param_groups_have_their_own_settings(device: torch.device, kind: Kind, 
 
 @with_forms("decay")
 def test_lr_can_be_a_tensor(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """Contract: a learning rate may be a tensor: it is as good as the number, and a new value written to it holds at
-    the next step. Within 1e-6, since the tensor is of float32. Adam's foreach form, unless captured, refuses one."""
+    """A tensor learning rate equals the number, and a value written to it applies at the next step.
+
+    The tolerance is 1e-6, because the tensor is float32. Adam's foreach implementation, unless capturable, raises.
+    """
     if form == "foreach" and kind.name in ("Adam", "AdamW"):
         with pytest.raises(ValueError, match="lr as a Tensor"):
             kind.make(detached(device), form, settings, lr=torch.tensor(0.25))
@@ -74,9 +79,8 @@ def test_lr_can_be_a_tensor(device: torch.device, kind: Kind, form: str, setting
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
 
 
-def test_add_param_group_takes_part_from_then_on(device: torch.device) -> None:
-    """Contract: a group that is added takes part from then on, with the optimiser's settings where it has none; a
-    weight that is in a group already is a ValueError."""
+def test_add_param_group_takes_effect(device: torch.device) -> None:
+    """An added group takes part from then on, with default settings; a weight that is already in a group raises."""
     first, second, _ = detached(device)
     optimiser = torch.optim.SGD([first], lr=0.5)
     start = [first.clone(), second.clone()]
@@ -97,8 +101,7 @@ def test_add_param_group_takes_part_from_then_on(device: torch.device) -> None:
 
 @pytest.mark.parametrize("what", ["nothing", "a_set", "no_tensor", "no_leaf", "one_tensor"])
 def test_params_must_be_tensors_in_an_ordered_collection(device: torch.device, what: str) -> None:
-    """Contract: no weights at all are a ValueError; a set, since its order is none, what is no tensor and a bare tensor
-    are TypeErrors; the result of an operation, which nothing would update, is a ValueError."""
+    """No weights, a set, non-tensors, a bare tensor and non-leaf tensors raise ValueError or TypeError."""
     weight = torch.ones(2, device=device, requires_grad=True)
     wrong: dict[str, tuple[Any, type[Exception], str]] = {
         "nothing": ([], ValueError, "empty parameter list"),
@@ -118,9 +121,7 @@ def test_params_must_be_tensors_in_an_ordered_collection(device: torch.device, w
 def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
     device: torch.device, kind: Kind, setting: str
 ) -> None:
-    """Contract: a negative rate, decay, epsilon, momentum or rho, and one of the betas that is negative or one, is a
-    ValueError that says which, where the optimiser has that setting at all; where it has none, it is a TypeError that
-    names it."""
+    """An invalid setting raises ValueError with its name, and an unsupported setting raises TypeError with its name."""
     names = {"lr": "learning rate", "eps": "epsilon"}
     several: list[tuple[Any, str]] = [(-1.0, f"Invalid {names.get(setting, setting)}")]
     if setting == "betas":
@@ -134,9 +135,11 @@ def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
 
 
 @with_forms("momentum", "decay")
-def test_step_leaves_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """Contract: a weight without a gradient is left as it is, decay included, and nothing is kept for it, but what
-    Adagrad keeps from the start, which stays as it is."""
+def test_step_ignores_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """A step ignores weights without a gradient, including decay, and creates no state.
+
+    Adagrad's initial state stays.
+    """
     weights = detached(device)
     optimiser = kind.make(weights, form, settings)
     start = [weight.clone() for weight in weights]
@@ -159,7 +162,7 @@ WRITES_GRADIENTS = {
     (
         "SGD",
         "foreach",
-    ): "SGD's foreach form adds the momentum to the gradients themselves with nesterov, though foreach "
+    ): "SGD's foreach implementation adds the momentum to the gradients in place with nesterov, though foreach "
     "optimisers should not write to gradients: https://github.com/pytorch/pytorch/pull/92706"
 }
 
@@ -190,7 +193,7 @@ WRITES_GRADIENTS = {
     ],
 )
 def test_step_leaves_gradients_as_they_are(device: torch.device, kind: Kind, form: str, settings: list[str]) -> None:
-    """Contract: a step reads gradients and does not write to them, whatever the settings."""
+    """A step does not write to gradients, with any settings."""
     for each in settings:
         weights = detached(device)
         optimiser = kind.make(weights, form, each)
@@ -204,8 +207,7 @@ def test_step_leaves_gradients_as_they_are(device: torch.device, kind: Kind, for
 
 @with_kinds()
 def test_step_runs_a_closure_once_with_gradients_on(device: torch.device, kind: Kind) -> None:
-    """Contract: a step with a closure runs it once, with gradients on though the caller has them off, uses the
-    gradients that it leaves, and gives back what it gives."""
+    """A step with a closure runs it once with grad mode on, uses its gradients and returns its result."""
     weights = new_weights(device)
     optimiser = kind.make(weights, "one_by_one", "plain")
     start = [weight.detach().clone() for weight in weights]
@@ -227,7 +229,7 @@ def test_step_runs_a_closure_once_with_gradients_on(device: torch.device, kind: 
 
 
 def test_zero_grad_clears_gradients_of_every_group(device: torch.device) -> None:
-    """Contract: `zero_grad` clears the gradients of all weights of all groups."""
+    """`zero_grad` clears the gradients of all weights in all groups."""
     weights = [torch.ones(2, device=device, requires_grad=True) for _ in range(3)]
     optimiser = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], lr=0.1)
     torch.stack(weights).sum().backward()
@@ -239,9 +241,8 @@ def test_zero_grad_clears_gradients_of_every_group(device: torch.device) -> None
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_zero_grad_takes_gradients_away_or_sets_them_to_zero(device: torch.device, to_none: bool) -> None:
-    """Contract: `zero_grad` takes gradients away, or sets them to zero in place and cuts them off from how they came
-    to be."""
+def test_zero_grad_sets_gradients_to_none_or_zero(device: torch.device, to_none: bool) -> None:
+    """`zero_grad` sets gradients to None, or to zero in place and detached."""
     weight = torch.ones(3, device=device, requires_grad=True)
     optimiser = torch.optim.SGD([weight], lr=0.1)
     (gradient,) = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)
@@ -268,7 +269,7 @@ def test_zero_grad_takes_gradients_away_or_sets_them_to_zero(device: torch.devic
 def test_foreach_fused_and_capturable_that_exclude_each_other(
     device: torch.device, forms: tuple[str, str], names: list[str]
 ) -> None:
-    """Contract: two forms at once are a RuntimeError that names them."""
+    """Two mutually exclusive implementations raise RuntimeError with their names."""
     options = FORMS[forms[0]] | FORMS[forms[1]]
     options = {name: True for name, value in options.items() if value}
     for name in names:
@@ -279,7 +280,7 @@ def test_foreach_fused_and_capturable_that_exclude_each_other(
 @pytest.mark.requires(not_={"accelerator": True})
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> None:
-    """Contract: a capturable optimiser refuses weights on the CPU with an AssertionError that says where it works."""
+    """A capturable optimizer raises AssertionError for CPU weights and names the supported devices."""
     weight = torch.ones(2, device=device)
     weight.grad = torch.ones(2, device=device)
     optimiser = KINDS[name].make([weight], "capturable", "plain")
@@ -291,8 +292,10 @@ def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> No
 @pytest.mark.parametrize("form", ["one_by_one", "foreach"])
 @with_kinds()
 def test_complex_weights_step_as_pairs_of_numbers(device: torch.device, kind: Kind, form: str) -> None:
-    """Contract: a complex weight moves as its real and imaginary parts would as real weights: within
-    float64's rounding, since complex kernels may fuse a product with a sum; whatever the settings."""
+    """A complex weight is updated like its real and imaginary parts as real weights.
+
+    The tolerance is float64 rounding, because complex kernels may fuse a product with a sum.
+    """
     for settings in kind.settings:
         start = torch.randn(4, 2, dtype=torch.float64)
         pairs, whole = start.to(device, copy=True), torch.view_as_complex(start.clone()).to(device)

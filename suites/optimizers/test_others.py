@@ -1,4 +1,4 @@
-"""Optimisers that see more than one number of a weight: Adafactor, Muon, L-BFGS, and those of sparse gradients."""
+"""Optimizers that use more than one element of a weight: Adafactor, Muon, L-BFGS, and those for sparse gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 5
 
 
 def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, decay: float, d: float) -> torch.Tensor:
-    """The published steps (arXiv:1804.04235, with torch's documented order), in float64."""
+    """The published steps (arXiv:1804.04235, in torch's documented order), in float64."""
     rows, columns = torch.zeros(weight.shape[0], 1), torch.zeros(1, weight.shape[-1])
     flat = torch.zeros_like(weight)
     rows, columns = rows.double(), columns.double()
@@ -47,8 +47,10 @@ def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, de
 def test_adafactor_steps_are_the_published_ones(
     device: torch.device, foreach: bool, shape: tuple[int, ...], settings: tuple[float, float, float]
 ) -> None:
-    """Contract: Adafactor's steps are the published ones: second moments of a matrix are kept as a product of rows and
-    columns, those of a vector as they are. Within 1e-5 of float64: foreach computes scales in float32."""
+    """Adafactor's steps equal the published ones, with factored second moments for matrices and full ones for vectors.
+
+    The tolerance is 1e-5 relative to float64, because foreach computes scales in float32.
+    """
     lr, decay, d = settings
     start = torch.randn(shape, dtype=torch.float64)
     gradients = [torch.randn(shape, dtype=torch.float64) for _ in range(STEPS)]
@@ -80,10 +82,12 @@ def orthogonal(g: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(4, 4), (6, 3), (3, 6)], ids=["square", "tall", "wide"])
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
 def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[int, int], nesterov: bool) -> None:
-    """Contract: Muon's steps are the published ones: momentum, made nearly orthogonal by five steps of an iteration,
-    times a rate that depends on the shape, with a decay of its own. The iteration is computed in bfloat16 (eight bits),
-    fifteen products deep: its entries, which are below one, are within 0.05, and with a rate of 0.02 over five steps
-    weights are within 0.005. The decay, and Nesterov's momentum, move some by more."""
+    """Muon's steps equal the published ones: orthogonalized momentum, a shape-dependent rate, and decoupled decay.
+
+    The iteration has fifteen products in bfloat16 (eight bits): its entries, below one, are within 0.05, and with a
+    rate of 0.02 over five steps weights are within 0.005. Decay and Nesterov momentum move some weights further than
+    that.
+    """
     lr, momentum, decay = 0.02, 0.9, 2.0
     start = torch.randn(shape, dtype=torch.float64)
     gradients = [torch.randn(shape, dtype=torch.float64) for _ in range(STEPS)]
@@ -103,7 +107,7 @@ def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[in
 
 
 def test_muon_is_for_matrices(device: torch.device) -> None:
-    """Contract: a weight that is no matrix is a ValueError when the optimiser is made."""
+    """A weight that is not a matrix raises ValueError in the constructor."""
     for shape in ((), (3,), (2, 2, 2)):
         with pytest.raises(ValueError, match="2D"):
             torch.optim.Muon([torch.zeros(2, 2, device=device), torch.zeros(shape, device=device)])
@@ -113,10 +117,12 @@ def test_muon_is_for_matrices(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"], ids=["fixed_step", "line_search"])
-def test_lbfgs_finds_the_lowest_point(device: torch.device, search: str | None) -> None:
-    """Contract: L-BFGS comes to the lowest point of a quadratic form, known by solving the equations in float64,
-    within 1e-6, calling the closure more than once and, but for the search along a line that has begun, of at most 25
-    calls, no more often than `max_eval` says. It gives back what the closure gave first."""
+def test_lbfgs_finds_the_minimum(device: torch.device, search: str | None) -> None:
+    """L-BFGS finds the minimum of a quadratic form, known from linear equations in float64, within 1e-6.
+
+    It calls the closure more than once, and at most `max_eval` times plus the 25 calls of a started line search. It
+    returns the closure's first result.
+    """
     torch.manual_seed(4)
     factor = torch.randn(5, 5, dtype=torch.float64)
     matrix = factor @ factor.t() / 5 + torch.eye(5, dtype=torch.float64)
@@ -157,7 +163,7 @@ def test_lbfgs_finds_the_lowest_point(device: torch.device, search: str | None) 
 
 
 def test_lbfgs_has_one_group(device: torch.device) -> None:
-    """Contract: L-BFGS, which looks at all weights together, refuses several groups."""
+    """L-BFGS, which treats all weights together, raises for several groups."""
     groups = [{"params": [torch.zeros(1, device=device)]}, {"params": [torch.zeros(1, device=device)]}]
     with pytest.raises(ValueError, match="parameter groups"):
         torch.optim.LBFGS(groups)
@@ -165,7 +171,7 @@ def test_lbfgs_has_one_group(device: torch.device) -> None:
 
 # ---- sparse gradients ----
 
-#: torch warns, at the first sparse tensor, that it does not check them; and the software device has none.
+#: torch warns at the first sparse tensor that it does not check invariants; the software device has no sparse tensors.
 NO_SPARSE = pytest.mark.requires(not_={"device": "soft"})
 
 
@@ -176,7 +182,7 @@ def sparse(rows: list[int], values: torch.Tensor, size: tuple[int, ...]) -> torc
 @NO_SPARSE
 @pytest.mark.parametrize("name", ["SGD", "Adagrad"])
 def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.device, name: str) -> None:
-    """Contract: SGD and Adagrad take sparse gradients, with rows that come twice, and move as with the dense ones."""
+    """SGD and Adagrad accept sparse gradients with duplicate rows, and give the same weights as with dense ones."""
     start = torch.randn(6, 2, dtype=torch.float64)
     one, two = (start.to(device, copy=True).requires_grad_(requires_grad=True) for _ in range(2))
     cls = getattr(torch.optim, name)
@@ -195,9 +201,10 @@ def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.devic
 @NO_SPARSE
 @pytest.mark.parametrize("maximize", [False, True], ids=["minimize", "maximize"])
 def test_sparseadam_moves_rows_that_have_a_gradient(device: torch.device, maximize: bool) -> None:
-    """Contract: SparseAdam moves the rows that a gradient has, each as Adam would whose moments move only then but
-    whose count of steps is everyone's; other rows stay to the last bit. (Its epsilon is added at another place than
-    Adam's, so that it is made too small to matter here.)"""
+    """SparseAdam updates the rows in the gradient as Adam would, with lazily updated moments and the global step count.
+
+    Other rows are bitwise unchanged. (Its epsilon is applied differently from Adam's, so it is negligibly small here.)
+    """
     start = torch.randn(5, dtype=torch.float64)
     weight = start.to(device, copy=True).requires_grad_(requires_grad=True)
     optimiser = torch.optim.SparseAdam([weight], lr=0.1, eps=1e-16, maximize=maximize)
@@ -219,7 +226,7 @@ def test_sparseadam_moves_rows_that_have_a_gradient(device: torch.device, maximi
 
 @NO_SPARSE
 def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.device) -> None:
-    """Contract: SparseAdam refuses dense gradients and sparse weights."""
+    """SparseAdam raises for dense gradients and for sparse weights."""
     weight = torch.zeros(3, device=device, requires_grad=True)
     optimiser = torch.optim.SparseAdam([weight])
     weight.grad = torch.ones(3, device=device)
@@ -233,7 +240,7 @@ def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.dev
 @NO_SPARSE
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_by_other_optimizers(device: torch.device, name: str) -> None:
-    """Contract: an optimiser without a rule for sparse gradients refuses them with a RuntimeError and does not move."""
+    """An optimizer without support for sparse gradients raises RuntimeError and leaves the weights unchanged."""
     weight = torch.ones(3, device=device, requires_grad=True)
     optimiser = getattr(torch.optim, name)([weight], lr=0.1)
     weight.grad = sparse([1], torch.ones(1), (3,)).to(device)

@@ -1,4 +1,4 @@
-"""Each optimiser in each of its forms, step by step, against its formula in Python's floats."""
+"""Each implementation of each optimizer, step by step, compared with its formula in Python floats."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 from .catalogue import CAPTURABLE, KINDS, Kind, expected, give, new_gradients, new_weights, with_kinds, with_settings
 
 STEPS = 8
-#: On a GPU a capturable optimiser says once that it is not being captured.
+#: On a GPU, a capturable optimizer warns once that it is not being captured.
 pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 
 TYPES_OF_WEIGHTS = {"float64": torch.float64, "float32": torch.float32}
 
 
 def tolerance(kind: Kind, form: str, dtype: torch.dtype) -> float:
-    """How far a weight of about one may be from the formula's after eight steps, relative and absolute.
+    """The tolerance, relative and absolute, for a weight of about one after eight steps.
 
-    A step is some twenty roundings. In float64 nothing of that shows at 1e-10; in float32 it is 160 times 6e-8, and
-    centred or rectified forms lose a digit by subtraction. Whatever the type of the weights, torch keeps some numbers
-    in float32: ASGD's rate and NAdam's product of factors, good to 1e-6, and the number of steps where a step is to be
-    captured or followed by autograd: one less 0.999 to its power is then good to 6e-5.
+    A step has about twenty roundings. In float64 they are invisible at 1e-10; in float32 they are 160 times 6e-8, and
+    centered or rectified variants lose a digit by subtraction. For any dtype of the weights, torch stores some numbers
+    in float32: ASGD's rate and NAdam's product of factors, accurate to 1e-6, and the step count if a step is captured
+    or differentiable: one minus a power of 0.999 is then accurate to 6e-5.
     """
     if dtype == torch.float32 or form in (*CAPTURABLE, "differentiable"):
         return 1e-4
@@ -32,15 +32,14 @@ TYPES = pytest.mark.parametrize("dtype", TYPES_OF_WEIGHTS.values(), ids=TYPES_OF
 
 @TYPES
 @with_settings()
-def test_step_is_that_of_the_formula(
+def test_step_equals_the_formula(
     device: torch.device, kind: Kind, form: str, settings: str, dtype: torch.dtype
 ) -> None:
-    """Contract: after each of several steps, weights of several shapes are those of the published formula, evaluated
-    for each number on its own in float64."""
+    """After each step, weights of several shapes equal the published formula, evaluated per element in float64."""
     weights = new_weights(device, dtype)
-    if form == "differentiable":  # autograd follows the step: it cannot write to leaves that require a gradient
+    if form == "differentiable":  # autograd records the step, so it cannot write to leaves that require grad
         weights = [weight.detach() for weight in weights]
-    # The reference sees what the optimiser sees: gradients as they are in its type.
+    # The reference gets the optimizer's gradients, rounded to its dtype.
     gradients = [[gradient.to(dtype).double() for gradient in step] for step in new_gradients(STEPS)]
     reference = expected(kind, settings, weights, gradients)
     optimiser = kind.make(weights, form, settings)
@@ -61,8 +60,8 @@ def test_step_is_that_of_the_formula(
 
 @with_kinds()
 def test_step_references_follow_each_setting(kind: Kind) -> None:
-    """Contract: no reference is one that stays where it is or that forgets its settings: each of an optimiser's
-    settings leads elsewhere."""
+    """Control: no reference leaves the weights unchanged or ignores its settings, as each settings gives other
+    weights."""
     torch.manual_seed(1)
     weights = new_weights(torch.device("cpu"))
     gradients = new_gradients(STEPS)
@@ -70,14 +69,13 @@ def test_step_references_follow_each_setting(kind: Kind) -> None:
 
     for name, end in found.items():
         assert not torch.equal(end, weights[1].detach()), name
-    # Averaging moves the average, not the weights.
+    # Averaging changes the average, not the weights.
     different = {name: end for name, end in found.items() if name != "average"}
     assert len({tuple(end.tolist()) for end in different.values()}) == len(different)
 
 
 def test_asgd_keeps_its_average(device: torch.device) -> None:
-    """Contract: the average that ASGD keeps beside a weight is the weight until `t0` steps are past, and then takes in
-    each later weight with a share of one over how many they are, in each of its forms."""
+    """ASGD's average equals the weight until step `t0`, and is then the running mean of later weights."""
     kind, start = KINDS["ASGD"], [weight.detach() for weight in new_weights(device)]
     gradients = new_gradients(STEPS)
     trace = [step[1] for step in expected(kind, "average", start, gradients)]

@@ -1,4 +1,4 @@
-"""What optimisers keep between steps: state dictionaries, copies, and what comes back from them."""
+"""Optimizer state between steps: state dictionaries, copies, and what they restore."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from .catalogue import CAPTURABLE, KINDS, Kind, give, new_gradients, new_weights
 pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 
 STEPS = 3
-#: More than a number of type bfloat16 counts: 256 and one is 256 there.
+#: Above what bfloat16 can count: 256 plus one is 256 there.
 MANY = 260
 
 
 def trained(
     device: torch.device, kind: Kind, form: str, settings: str, steps: int = STEPS
 ) -> tuple[list[torch.Tensor], Any]:
-    """Weights and their optimiser after a few steps. Autograd is left aside, so that every form takes the weights; they
-    are of float32, since a state that is loaded takes their type, and NAdam's product is of float32 before."""
+    """Weights and their optimizer after a few steps.
+
+    The weights are float32 without autograd, so that every implementation accepts them and loaded state, which takes
+    their dtype, is not changed.
+    """
     weights = [weight.detach() for weight in new_weights(device, torch.float32)]
     optimiser = kind.make(weights, form, settings)
     for gradients in new_gradients(steps):
@@ -40,7 +43,7 @@ def go_on(weights: list[torch.Tensor], optimiser: Any, gradients: list[list[torc
 
 
 def through_a_file(value: Any) -> Any:
-    """What `torch.save` and a safe `torch.load` make of it."""
+    """The value after `torch.save` and `torch.load(weights_only=True)`."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)
@@ -49,9 +52,10 @@ def through_a_file(value: Any) -> Any:
 
 @with_forms("decay")
 @pytest.mark.parametrize("way", ["memory", "file"])
-def test_load_state_dict_training_goes_on(device: torch.device, kind: Kind, form: str, settings: str, way: str) -> None:
-    """Contract: an optimiser that takes over the state of another, in memory or by a file, goes on as the other would
-    have, to the last bit, though it was made with another learning rate."""
+def test_load_state_dict_continues_training(
+    device: torch.device, kind: Kind, form: str, settings: str, way: str
+) -> None:
+    """An optimizer that loads another's state, in memory or from a file, continues bitwise like the other one."""
     weights, optimiser = trained(device, kind, form, settings)
     others = [weight.clone() for weight in weights]
     other = kind.make(others, form, settings, lr=0.7)
@@ -66,9 +70,8 @@ def test_load_state_dict_training_goes_on(device: torch.device, kind: Kind, form
 
 
 @with_kinds()
-def test_load_state_dict_left_out_goes_elsewhere(device: torch.device, kind: Kind) -> None:
-    """Contract: what is kept matters: an optimiser that begins anew at the same weights goes elsewhere. (The control
-    of the case before.)"""
+def test_load_state_dict_omitted_changes_the_weights(device: torch.device, kind: Kind) -> None:
+    """Control: without the loaded state, the weights differ."""
     settings = "momentum" if "momentum" in kind.settings else "decay" if "decay" in kind.settings else "plain"
     weights, optimiser = trained(device, kind, "one_by_one", settings)
     others = [weight.clone() for weight in weights]
@@ -84,8 +87,7 @@ def test_load_state_dict_left_out_goes_elsewhere(device: torch.device, kind: Kin
 def test_load_state_dict_of_the_plain_form_by_every_form(
     device: torch.device, kind: Kind, form: str, settings: str
 ) -> None:
-    """Contract: a state dictionary written by the plain form is taken over by every other, which goes on with the
-    settings that come with it: within float32's rounding, since forms for capture count steps in it."""
+    """A state dictionary of the plain implementation can be loaded by every other, within float32's rounding."""
     weights, optimiser = trained(device, kind, "one_by_one", settings)
     others = [weight.clone() for weight in weights]
     other = kind.make(others, form, settings, lr=0.7)
@@ -96,7 +98,7 @@ def test_load_state_dict_of_the_plain_form_by_every_form(
         if name in own:
             assert other.param_groups[0][name] == state["param_groups"][0][name], name
             other.param_groups[0][name] = own[name]
-    if form in CAPTURABLE or form == "fused":  # the number of steps is kept on the device by these
+    if form in CAPTURABLE or form == "fused":  # these keep the step count on the device
         for kept in other.state.values():
             for name in ("step", "eta", "mu", "mu_product"):
                 if name in kept:
@@ -112,8 +114,10 @@ def test_load_state_dict_of_the_plain_form_by_every_form(
 
 @with_kinds()
 def test_load_state_dict_converts_state_to_the_weights_dtype_and_device(device: torch.device, kind: Kind) -> None:
-    """Contract: state loaded for weights of another floating-point type and device is converted to theirs, but for the
-    number of steps, whose type is kept so that no step is lost: bfloat16 would stop at 256."""
+    """Loaded state is converted to the weights' dtype and device, except for the dtype of the step count.
+
+    The step count would stop at 256 in bfloat16.
+    """
     _, optimiser = trained(torch.device("cpu"), kind, "one_by_one", "plain", MANY)
     weights = [weight.detach() for weight in new_weights(device, torch.bfloat16)]
     other = kind.make(weights, "one_by_one", "plain")
@@ -121,7 +125,7 @@ def test_load_state_dict_converts_state_to_the_weights_dtype_and_device(device: 
 
     other.load_state_dict(optimiser.state_dict())
 
-    for weight, before in zip(weights, optimiser.state.values(), strict=False):  # SGD keeps nothing here
+    for weight, before in zip(weights, optimiser.state.values(), strict=False):  # SGD has no state here
         for name, value in before.items():
             if isinstance(value, torch.Tensor) and name != "step":
                 assert torch.equal(other.state[weight][name].cpu(), value.bfloat16()), name
@@ -141,8 +145,7 @@ def test_load_state_dict_converts_state_to_the_weights_dtype_and_device(device: 
 
 @with_forms("decay")
 def test_state_step_of_bfloat16_weights_is_float32(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """Contract: an optimiser of bfloat16 weights counts its steps in float32, in each of its forms, from the first step
-    on and from a number that it has loaded, which bfloat16 could not count on from."""
+    """For bfloat16 weights the step count is float32 in every implementation, from the first step and after loading."""
     weights = [weight.detach() for weight in new_weights(device, torch.bfloat16)]
     optimiser = kind.make(weights, form, settings)
     gradients = new_gradients(3)
@@ -162,8 +165,7 @@ def test_state_step_of_bfloat16_weights_is_float32(device: torch.device, kind: K
 
 @with_kinds()
 def test_load_state_dict_refuses_groups_of_another_shape(device: torch.device, kind: Kind) -> None:
-    """Contract: a state dictionary with another number of groups, or of weights in one, is a ValueError and changes
-    nothing."""
+    """A state dictionary with another number of groups or weights raises ValueError and changes nothing."""
     settings = "momentum" if "momentum" in kind.settings else "plain"
     weights, optimiser = trained(device, kind, "one_by_one", settings)
     fewer = kind.make(weights[:2], "one_by_one", settings)
@@ -182,10 +184,9 @@ def test_load_state_dict_refuses_groups_of_another_shape(device: torch.device, k
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 @with_kinds()
-def test_deepcopy_and_pickle_of_an_optimizer_are_apart(device: torch.device, kind: Kind, way: str) -> None:
-    """Contract: a copy of an optimiser and its weights made together goes on with the copied weights, as the first
-    would, and leaves the first alone."""
-    settings = "momentum" if "momentum" in kind.settings else "plain"  # SGD keeps nothing without momentum
+def test_deepcopy_and_pickle_of_an_optimizer_are_independent(device: torch.device, kind: Kind, way: str) -> None:
+    """A copy of an optimizer with its weights continues like the original, and does not affect it."""
+    settings = "momentum" if "momentum" in kind.settings else "plain"  # SGD has no state without momentum
     weights, optimiser = trained(device, kind, "one_by_one", settings)
     both = (weights, optimiser)
     others, other = copy.deepcopy(both) if way == "deepcopy" else pickle.loads(pickle.dumps(both))
@@ -200,8 +201,10 @@ def test_deepcopy_and_pickle_of_an_optimizer_are_apart(device: torch.device, kin
 
 
 def test_state_dict_and_step_hooks_see_and_change(device: torch.device) -> None:
-    """Contract: hooks around `state_dict`, `load_state_dict` and `step` are called in order, those before a step before
-    it has moved a weight and those after it when it has, can replace what passes, and are gone once removed."""
+    """Hooks of `state_dict`, `load_state_dict` and `step` run in order and can replace their argument.
+
+    Step pre-hooks run before the weights change, and post-hooks after it; removed hooks do not run.
+    """
     weights, optimiser = trained(device, KINDS["Adam"], "one_by_one", "plain")
     before = weights[0].clone()
     calls: list[str] = []

@@ -37,8 +37,10 @@ def test_with_stack_modules_nest_as_their_calls() -> None:
 
 @WITH_MODULES
 def test_with_stack_module_instance_keeps_its_number() -> None:
-    """Within a profile, the number identifies the instance: calls of one instance share it, and two instances
-    differ."""
+    """Within a profile, the number identifies the instance.
+
+    Calls of one instance share it, and two instances differ.
+    """
     one, other, x = Scale(), Scale(), torch.ones(3)
 
     def work() -> None:

@@ -1,6 +1,6 @@
-"""The names of torch, undocumented or not in every release, that this suite depends on. Nothing else reaches for one.
+"""The undocumented or release-dependent torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 
 
 def accelerator_default_generator(device: torch.device) -> torch.Generator:
-    """The generator that operations on the device draw from when they are given none."""
+    """The generator that operations on the device use by default."""
     module = torch.get_device_module(device)
     generators: Any = getattr(module, "default_generators", None)
     if generators is None:
-        pytest.skip(f"torch.{device.type} does not show its default generators")
+        pytest.skip(f"torch.{device.type} has no default_generators")
     found: torch.Generator = generators[device.index]
     return found
 
 
 def generic_default_generator() -> torch.Generator:
-    """The same, by the interface for any accelerator, of the current device."""
+    """The same for the current device, through the accelerator-generic API."""
     getter: Any = getattr(torch._C, "_accelerator_getDefaultGenerator", None)
     if getter is None:
         pytest.skip(f"torch {torch.__version__} has no torch._C._accelerator_getDefaultGenerator")

@@ -1,4 +1,4 @@
-"""A block after which the global generators are what they were."""
+"""A block that restores the global generators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def forked(device: torch.device) -> AbstractContextManager[None]:
-    """`fork_rng` of the host and of every device of that kind which the case was given."""
+    """`fork_rng` for the CPU and for all devices of the case's kind."""
     if device.type == "cpu":
         return torch.random.fork_rng(devices=[])
     return torch.random.fork_rng(devices=range(torch.accelerator.device_count()), device_type=device.type)

@@ -1,8 +1,7 @@
-"""The numbers that torch draws on a GPU, computed in NumPy: Philox4x32-10, and which thread makes which element.
+"""The numbers that torch draws on a GPU, computed in NumPy: Philox4x32-10, and the assignment of threads to elements.
 
-The algorithm is Salmon, Moraes, Dror and Shaw's (2011), who published numbers to check it by; see
-`tests/suites/test_philox.py`.
-How a kernel's threads share the work, and what becomes of their numbers, is documented by torch's and cuRAND's headers.
+The algorithm is by Salmon, Moraes, Dror and Shaw (2011), who published test vectors; see `tests/suites/test_philox.py`.
+The headers of torch and cuRAND document how a kernel's threads share the work and convert their numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def philox4x32(counter: Words, key: tuple[int, int], rounds: int = 10) -> Words:
-    """Four numbers of 32 bits for each counter. `counter` and the result have the shape (n, 4)."""
+    """Four 32-bit numbers per counter. `counter` and the result have the shape (n, 4)."""
     words = [counter[:, i].astype(np.uint64) for i in range(4)]
     first, second = key
     for _ in range(rounds):
@@ -37,9 +36,11 @@ def philox4x32(counter: Words, key: tuple[int, int], rounds: int = 10) -> Words:
 
 
 def calls(device: torch.device, seed: int, offset: int, elements: int, per_call: int) -> Words:
-    """What the threads of a kernel for that many elements take, in the shape (calls of a thread, threads, 4).
+    """The numbers that the threads of a kernel for that many elements draw, in the shape (calls per thread, threads,
+    4).
 
-    `per_call` is how many elements a thread makes of four numbers: 4 or 2. `offset` is the generator's before that.
+    `per_call` is the number of elements that a thread makes from four numbers: 4 or 2. `offset` is the generator's
+    offset before the call.
     """
     properties = torch.cuda.get_device_properties(device)
     resident = properties.multi_processor_count * (properties.max_threads_per_multi_processor // _BLOCK)
@@ -52,12 +53,12 @@ def calls(device: torch.device, seed: int, offset: int, elements: int, per_call:
 
 
 def by_element(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Of the shape (calls, threads, elements of a call), as the elements lie: those of a call are a grid apart."""
+    """Reorder numbers of the shape (calls, threads, elements per call) by element: those of a call are a grid apart."""
     return numbers.transpose(0, 2, 1).reshape(-1)
 
 
 def words(device: torch.device, seed: int, offset: int, elements: int, per_call: int) -> Words:
-    """The number for each element: of 32 bits, or of 64 where a thread makes two elements of four numbers."""
+    """The number for each element: 32 bits, or 64 bits if a thread makes two elements from four numbers."""
     drawn = calls(device, seed, offset, elements, per_call)
     if per_call == 2:
         drawn = (drawn[:, :, 0::2] << np.uint64(32)) | drawn[:, :, 1::2]
@@ -65,18 +66,18 @@ def words(device: torch.device, seed: int, offset: int, elements: int, per_call:
 
 
 def uniform(word: Words) -> torch.Tensor:
-    """float32 numbers in (0, 1], of numbers of 32 bits, before torch turns the interval round."""
+    """float32 numbers in (0, 1] from 32-bit numbers, before torch reverses the interval."""
     return torch.from_numpy(word.astype(np.float32)) * 2.0**-32 + 2.0**-33
 
 
 def uniform_double(word: Words) -> torch.Tensor:
-    """float64 numbers in (0, 1], of numbers of 64 bits whose upper half was drawn first."""
+    """float64 numbers in (0, 1] from 64-bit numbers whose upper half was drawn first."""
     high, low = word >> np.uint64(32), word & np.uint64(_WORD)
     return torch.from_numpy((high ^ (low << np.uint64(21))).astype(np.float64)) * 2.0**-53 + 2.0**-54
 
 
 def normal(drawn: Words) -> torch.Tensor:
-    """Normally distributed numbers in float64, of what `calls` gives: a pair of numbers are a distance and an angle."""
+    """Normally distributed float64 numbers from the result of `calls`: each pair is a distance and an angle."""
     distance = np.sqrt(-2 * np.log(drawn[:, :, 0::2] * 2.0**-32 + 2.0**-33))
     angle = 2 * np.pi * (drawn[:, :, 1::2] * 2.0**-32 + 2.0**-33)
     made = np.stack([np.sin(angle) * distance, np.cos(angle) * distance], axis=3)

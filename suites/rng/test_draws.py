@@ -1,4 +1,4 @@
-"""What is drawn: no number twice by the same state, all of a large range, none outside it."""
+"""Draws: no repetition, full coverage of large ranges, and no value outside of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_randint_randomness_for_large_range")
 @pytest.mark.parametrize("bits", [33, 40, 52, 62])
-def test_randint_uses_a_large_range_whole(device: torch.device, bits: int) -> None:
-    """Contract: integers of a range beyond 32 bits differ: of a hundred thousand at most a few are alike (one pair is
-    expected of 33 bits, none of more), each bit below the top is set in half of them, within ten standard errors, and
-    all lie in the range."""
+def test_randint_uses_a_large_range_completely(device: torch.device, bits: int) -> None:
+    """Integers of a range beyond 32 bits use all bits and are within the range.
+
+    Of a hundred thousand draws at most a few are equal (one pair is expected for 33 bits, none for more), and each bit
+    below the top is set in half of them, within ten standard errors.
+    """
     count = 100_000
 
     drawn = torch.randint(0, 1 << bits, (count,), device=device, generator=seeded(device, 13)).cpu()
@@ -31,9 +33,11 @@ def test_randint_uses_a_large_range_whole(device: torch.device, bits: int) -> No
     assert (shares - 0.5).abs().max().item() < 10 * 0.5 / count**0.5
 
 
-def test_randperm_brings_every_number_to_every_place(device: torch.device) -> None:
-    """Contract: `randperm` gives each number below its size once, and over 500 draws each number is at each place
-    (that one is never there has a probability of 10^-47)."""
+def test_randperm_puts_every_number_at_every_position(device: torch.device) -> None:
+    """`randperm` gives each number once, and over 500 draws each number occurs at each position.
+
+    The probability that one never does is 10^-47.
+    """
     generator = seeded(device, 3)
 
     drawn = torch.stack([torch.randperm(5, device=device, generator=generator).cpu() for _ in range(500)])
@@ -46,8 +50,10 @@ def test_randperm_brings_every_number_to_every_place(device: torch.device) -> No
 @pytest.mark.timeout(600)
 @pytest.mark.covers("test_cuda::TestCuda::test_randint_generation_for_large_numel")
 def test_randint_fills_more_elements_than_32_bits_count(device: torch.device) -> None:
-    """Contract: a tensor of more than 2**31 elements is filled to its end: in pieces of its first, middle and last
-    million both outcomes of a draw are as frequent, and the pieces differ."""
+    """A tensor of more than 2**31 elements is filled to its end.
+
+    In its first, middle and last million, both outcomes are equally frequent, and the pieces differ.
+    """
     size = (1 << 31) + (1 << 24) + 17
 
     drawn = torch.randint(0, 2, (size,), dtype=torch.int8, device=device, generator=seeded(device, 5))
@@ -73,12 +79,15 @@ DRAWS: dict[str, Callable[[torch.device, torch.Generator, int], torch.Tensor]] =
 @pytest.mark.covers("test_cuda::TestCuda::test_random_no_reused_random_states")
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
 @pytest.mark.parametrize("size", [1, 5, 1023, 40_000])
-def test_generator_gives_no_number_twice(
+def test_generator_repeats_no_number(
     device: torch.device, draw: Callable[[torch.device, torch.Generator, int], torch.Tensor], size: int
 ) -> None:
-    """Contract: each draw moves the generator past all that it has used, whatever its size: among the numbers of thirty
-    draws in a row, of 52 bits and more, none is there twice. One pair by chance is expected once in a thousand times;
-    the seed is fixed."""
+    """Each draw advances the generator past all numbers used.
+
+    Thirty consecutive draws of 52 bits or more have no repetition.
+
+    By chance, one pair is expected once in a thousand runs; the seed is fixed.
+    """
     generator = seeded(device, 21)
 
     numbers = torch.cat([draw(device, generator, size) for _ in range(30)])
@@ -88,7 +97,7 @@ def test_generator_gives_no_number_twice(
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 4), (-(2**63), -(2**63) + 5), (2**62, 2**62 + 3)])
 def test_randint_reaches_both_ends_of_its_range(device: torch.device, low: int, high: int) -> None:
-    """Contract: integers lie in [low, high), and of a small range all are drawn, about equally often."""
+    """Integers are in [low, high), and in a small range all occur about equally often."""
     drawn = torch.randint(low, high, (10_000,), device=device, generator=seeded(device, 3)).cpu()
 
     values, counts = drawn.unique(return_counts=True)
@@ -99,8 +108,7 @@ def test_randint_reaches_both_ends_of_its_range(device: torch.device, low: int, 
 
 @pytest.mark.parametrize("size", [1, 2, 30, 1000, 60_000])
 def test_randperm_has_each_index_once(device: torch.device, size: int) -> None:
-    """Contract: `randperm` gives each index once, and from thirty elements on in an order that is not the natural
-    one."""
+    """`randperm` gives each index once, and from thirty elements on not in the natural order."""
     drawn = torch.randperm(size, device=device, generator=seeded(device, 3)).cpu()
 
     assert torch.equal(drawn.sort().values, torch.arange(size))
@@ -110,7 +118,7 @@ def test_randperm_has_each_index_once(device: torch.device, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_rand_is_below_one_in_every_dtype(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: uniform numbers are in [0, 1), of low precision too, where rounding up would give 1."""
+    """Uniform numbers are in [0, 1), also in low precision, where rounding up would give 1."""
     drawn = torch.rand(500_000, dtype=dtype, device=device, generator=seeded(device, 8))
 
     assert drawn.min().item() >= 0
@@ -120,8 +128,10 @@ def test_rand_is_below_one_in_every_dtype(device: torch.device, dtype: torch.dty
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
 def test_dropout_keeps_its_share_scale_and_mask(device: torch.device, p: float) -> None:
-    """Contract: dropout zeroes a share p, within ten standard errors, scales the rest by 1 / (1 - p), and its backward
-    uses the very mask and scale of the forward."""
+    """Dropout zeroes a share p, within ten standard errors, and scales the rest by 1 / (1 - p).
+
+    The backward uses the same mask and scale.
+    """
     x = torch.ones(100_000, device=device, requires_grad=True)
     with forked(device):
         torch.manual_seed(4)
@@ -137,9 +147,8 @@ def test_dropout_keeps_its_share_scale_and_mask(device: torch.device, p: float) 
 
 
 @pytest.mark.requires(accelerator=True)
-def test_generator_shared_by_streams_gives_each_other_numbers(device: torch.device) -> None:
-    """Contract: draws that go to several streams from one generator are handed out when they are called: no number is
-    drawn twice, and the same seed gives the same to each."""
+def test_generator_shared_by_streams_repeats_no_number(device: torch.device) -> None:
+    """Draws on several streams from one generator never repeat, and the same seed gives each the same numbers."""
 
     def drawn() -> torch.Tensor:
         generator, parts = seeded(device, 2), []

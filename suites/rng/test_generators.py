@@ -1,4 +1,4 @@
-"""Generators of the device: what a seed fixes, what each draw moves, and what a state holds."""
+"""Generators of the device: seeds, the effect of draws, and the state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 def test_generator_manual_seed_fixes_what_is_drawn(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
-    """Contract: generators of one seed give the same numbers, of another seed others."""
+    """Generators with the same seed draw the same numbers, and with another seed others."""
     first, second, other = (draw(device, seeded(device, seed)) for seed in (7, 7, 8))
 
     assert torch.equal(first, second)
@@ -42,7 +42,7 @@ def test_generator_manual_seed_fixes_what_is_drawn(
 def test_generator_moves_with_each_draw(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
-    """Contract: one generator gives other numbers at the next draw, though its seed is the same."""
+    """A generator draws other numbers at the next draw."""
     generator = seeded(device, 7)
     first, second = draw(device, generator), draw(device, generator)
 
@@ -51,10 +51,10 @@ def test_generator_moves_with_each_draw(
 
 
 @DRAW
-def test_generator_set_state_brings_the_numbers_back(
+def test_generator_set_state_repeats_the_numbers(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
-    """Contract: set to a state taken before, a generator, or another one, goes on as it did from there."""
+    """A generator set to an earlier state, or another one set to it, continues from there."""
     generator, twin = seeded(device, 7), torch.Generator(device=device)
     draw(device, generator)
     state = generator.get_state()
@@ -68,7 +68,7 @@ def test_generator_set_state_brings_the_numbers_back(
 
 
 def test_torch_manual_seed_reaches_the_device(device: torch.device) -> None:
-    """Contract: `torch.manual_seed` seeds the device's own generator too, and draws without a generator use it."""
+    """`torch.manual_seed` seeds the device's generator too, which draws use by default."""
     drawn = []
     with torch.random.fork_rng(device_type=device.type if device.type != "cpu" else "cuda"):
         for seed in (3, 3, 4):
@@ -81,16 +81,16 @@ def test_torch_manual_seed_reaches_the_device(device: torch.device) -> None:
 
 @pytest.mark.requires(accelerator=True)
 def test_generator_of_another_device_is_refused(device: torch.device) -> None:
-    """Contract: an operation on the device does not take a generator of the CPU; the error names both."""
+    """An operation on the device with a CPU generator raises, and the error names both devices."""
     with pytest.raises(RuntimeError, match=f"(?i)({device.type}|privateuse).*cpu|cpu.*({device.type}|privateuse)"):
         torch.rand(3, device=device, generator=torch.Generator(device="cpu"))
 
 
 def test_rand_and_randn_have_their_mean_and_variance(device: torch.device) -> None:
-    """Contract: uniform numbers lie in [0, 1) with mean 1/2, normal ones have mean 0 and variance 1.
+    """Uniform numbers are in [0, 1) with mean 1/2, and normal ones have mean 0 and variance 1.
 
-    With 100,000 draws the mean's standard error is 0.0009 and 0.0032, the variance's 0.0045: the bounds are ten of
-    them, so that a right generator fails less than once in 10^20.
+    With 100,000 draws the standard errors of the means are 0.0009 and 0.0032, and that of the variance 0.0045. The
+    bounds are ten of them, so a correct generator fails less than once in 10^20.
     """
     generator = seeded(device, 11)
     uniform = torch.rand(100_000, device=device, generator=generator).double().cpu()
@@ -104,8 +104,10 @@ def test_rand_and_randn_have_their_mean_and_variance(device: torch.device) -> No
 
 
 def test_normal_has_the_mean_and_deviation_asked_for(device: torch.device) -> None:
-    """Contract: `normal_` and `torch.normal` with a mean of 3 and a deviation of 5 draw what `randn` draws from the
-    same state, five times and three more. Within some roundings of float32."""
+    """`normal_` and `torch.normal` with mean 3 and deviation 5 draw five times `randn` plus three from the same state.
+
+    The tolerance is some float32 roundings.
+    """
     generator = torch.Generator(device=device)
     standard = torch.randn(1000, device=device, generator=generator.manual_seed(8)).cpu()
 

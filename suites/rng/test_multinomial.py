@@ -1,4 +1,4 @@
-"""`multinomial`: what has no probability is never drawn, what has is drawn as often as it should be."""
+"""`multinomial`: zero probabilities are never drawn, and others at their rate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 @COVERS
 @pytest.mark.parametrize("replacement", [True, False], ids=["with_replacement", "without_replacement"])
 @pytest.mark.parametrize("seed", range(5))
-def test_multinomial_never_draws_what_has_no_probability(device: torch.device, seed: int, replacement: bool) -> None:
-    """Contract: of a long row of which most entries are zero, with runs of zeros at the beginning, in the middle and at
-    the end, and weights of very different sizes, no zero is drawn among as many samples as there are weights."""
+def test_multinomial_never_draws_zero_probability(device: torch.device, seed: int, replacement: bool) -> None:
+    """Zero weights are never drawn from a long row with many zeros, in runs at both ends and in the middle."""
     weights = torch.zeros(3000)
     weights[300:1500:3] = torch.rand(400, generator=torch.Generator().manual_seed(seed)) + 0.01
     weights[2000:2100] = 1e-4
@@ -34,7 +33,7 @@ def test_multinomial_never_draws_what_has_no_probability(device: torch.device, s
 
 @COVERS
 def test_multinomial_draws_the_one_possible_outcome_of_a_row(device: torch.device) -> None:
-    """Contract: of thousands of rows that each have one weight, the last or any other, every row draws it."""
+    """In thousands of rows with a single positive weight each, every row draws it."""
     last = torch.ones(3421, dtype=torch.int64)
     some = torch.randint(7, (3421,), generator=torch.Generator().manual_seed(1))
 
@@ -47,8 +46,7 @@ def test_multinomial_draws_the_one_possible_outcome_of_a_row(device: torch.devic
 
 @COVERS
 def test_multinomial_of_a_million_small_weights_draws_no_zero(device: torch.device) -> None:
-    """Contract: with a million weights, half of them zero and the others tiny, so that sums lose precision, none of a
-    million samples has weight zero."""
+    """Of a million weights, half of them zero and the others tiny, no sample has weight zero."""
     weights = torch.randn(1_000_000, generator=torch.Generator().manual_seed(33)).clamp(min=0).mul(3e-5).to(device)
     assert 0.4 < weights.gt(0).float().mean().item() < 0.6
 
@@ -59,8 +57,11 @@ def test_multinomial_of_a_million_small_weights_draws_no_zero(device: torch.devi
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_multinomial_outcomes_are_as_frequent_as_their_weights(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: with replacement each outcome's share is its weight's share, within six standard errors of a hundred
-    thousand samples: a right generator fails less than once in 10^8."""
+    """With replacement, each outcome's share is that of its weight, within six standard errors of a hundred thousand
+    samples.
+
+    A correct generator fails less than once in 10^8.
+    """
     weights = torch.tensor([1.0, 2.0, 0.0, 3.0, 4.0], dtype=dtype, device=device)
     samples = 100_000
 
@@ -72,8 +73,10 @@ def test_multinomial_outcomes_are_as_frequent_as_their_weights(device: torch.dev
 
 
 def test_multinomial_without_replacement_draws_each_once_heavy_first(device: torch.device) -> None:
-    """Contract: without replacement a row of distinct weights gives a permutation, in which the first drawn is the
-    heaviest in about its share of rows, within six standard errors of ten thousand."""
+    """Without replacement, a row gives a permutation, whose first element is the heaviest at its share of rows.
+
+    The tolerance is six standard errors of ten thousand rows.
+    """
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device).expand(10_000, 4)
 
     drawn = torch.multinomial(weights, 4, generator=seeded(device, 3)).cpu()
@@ -84,7 +87,7 @@ def test_multinomial_without_replacement_draws_each_once_heavy_first(device: tor
 
 
 def test_multinomial_moves_the_generator_and_repeats_with_a_seed(device: torch.device) -> None:
-    """Contract: a seed fixes the samples, and the next call of the same generator gives others."""
+    """A seed determines the samples, and the next call with the same generator gives others."""
     weights = torch.ones(1000, device=device)
     first, second = (torch.multinomial(weights, 500, True, generator=seeded(device, 1)) for _ in range(2))
     generator = seeded(device, 1)
@@ -108,8 +111,7 @@ def test_multinomial_moves_the_generator_and_repeats_with_a_seed(device: torch.d
 def test_multinomial_refuses_bad_weights_and_numbers_of_samples(
     device: torch.device, shape: tuple[int, ...], samples: int, said: str
 ) -> None:
-    """Contract: more samples than outcomes, none, or weights of a wrong shape or type are an error of the call that
-    says which."""
+    """Too many or no samples, or weights of an invalid shape or dtype, raise at the call."""
     with pytest.raises(RuntimeError, match=said):
         torch.multinomial(torch.ones(shape, device=device), samples)
     with pytest.raises(RuntimeError, match=r"(?i)floating"):

@@ -1,4 +1,4 @@
-"""Values of the generator of a CUDA device: a seed gives the numbers of Philox4x32-10, on each GPU of the same size."""
+"""Values of a CUDA generator: a seed gives the numbers of Philox4x32-10, on each GPU of the same size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def seeded(device: torch.device, seed: int, offset: int = 0) -> torch.Generator:
     return generator
 
 
-def test_rand_and_randn_of_seed_0_are_the_known_numbers(device: torch.device) -> None:
-    """Contract: the first numbers of seed 0, of less than a block of elements, are the same on every GPU."""
+def test_rand_and_randn_of_seed_0_have_known_values(device: torch.device) -> None:
+    """The first numbers of seed 0, for less than a block of elements, are the same on every GPU."""
     uniform = torch.rand(5, device=device, generator=seeded(device, 0)).cpu()
     normal = torch.randn(5, device=device, generator=seeded(device, 0)).cpu()
 
@@ -32,8 +32,10 @@ def test_rand_and_randn_of_seed_0_are_the_known_numbers(device: torch.device) ->
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("offset", [0, 12])
 def test_rand_has_the_numbers_of_philox(device: torch.device, size: int, offset: int) -> None:
-    """Contract: float32 numbers of `rand` are Philox's, to the last bit, those of one thread a whole grid apart; 1
-    becomes 0. The generator moves by four for each call of a thread."""
+    """float32 `rand` gives Philox's numbers bitwise, with a thread's elements a grid apart, and 1 replaced by 0.
+
+    The generator advances by four per call of a thread.
+    """
     generator = seeded(device, 0x299F31D0A4093822, offset)
     drawn = torch.rand(size, device=device, generator=generator).cpu()
 
@@ -46,7 +48,7 @@ def test_rand_has_the_numbers_of_philox(device: torch.device, size: int, offset:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_rand_of_float64_has_the_numbers_of_philox(device: torch.device, size: int) -> None:
-    """Contract: a float64 number is made of two of Philox's, so a thread makes two elements at a time."""
+    """A float64 number uses two Philox numbers, so a thread makes two elements per call."""
     drawn = torch.rand(size, dtype=torch.float64, device=device, generator=seeded(device, 5, 4)).cpu()
 
     expected = philox.uniform_double(philox.words(device, 5, 4, size, 2))
@@ -55,7 +57,7 @@ def test_rand_of_float64_has_the_numbers_of_philox(device: torch.device, size: i
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 def test_rand_of_half_precision_rounds_the_float32_number(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: half precision gets the float32 number, rounded; what becomes 1 is 0."""
+    """Half precision gets the rounded float32 number, with 1 replaced by 0."""
     drawn = torch.rand(5000, dtype=dtype, device=device, generator=seeded(device, 6)).cpu()
 
     expected = philox.uniform(philox.words(device, 6, 0, 5000, 4)).to(dtype)
@@ -63,7 +65,7 @@ def test_rand_of_half_precision_rounds_the_float32_number(device: torch.device, 
 
 
 def test_uniform_of_a_transposed_tensor_goes_by_memory(device: torch.device) -> None:
-    """Contract: the elements of a dense tensor are counted as they lie in memory, whatever its strides."""
+    """The elements of a dense tensor are numbered in memory order, whatever its strides."""
     drawn = torch.empty(30, 50, device=device).t().uniform_(generator=seeded(device, 7)).cpu()
 
     expected = philox.uniform(philox.words(device, 7, 0, 1500, 4))
@@ -72,8 +74,10 @@ def test_uniform_of_a_transposed_tensor_goes_by_memory(device: torch.device) -> 
 
 @pytest.mark.parametrize("size", [1000, 2_500_000])
 def test_randn_is_made_of_pairs_by_box_and_muller(device: torch.device, size: int) -> None:
-    """Contract: a thread's first two numbers are distance and angle of its first two elements, sine and cosine. A GPU's
-    sine and cosine of float32 are near: within 5e-5."""
+    """A thread's first two numbers are distance and angle of its first two elements (Box-Muller, sine and cosine).
+
+    A GPU's float32 sine and cosine are accurate to 5e-5.
+    """
     drawn = torch.randn(size, device=device, generator=seeded(device, 8)).cpu().double()
 
     expected = philox.normal(philox.calls(device, 8, 0, size, 4))[:size]
@@ -85,7 +89,7 @@ def test_randn_is_made_of_pairs_by_box_and_muller(device: torch.device, size: in
     ("low", "high", "per_call"), [(-5, 7, 4), (0, 1 << 28, 2), (0, (1 << 28) - 1, 4), (-(1 << 62), 1 << 62, 2)]
 )
 def test_randint_takes_the_remainder(device: torch.device, size: int, low: int, high: int, per_call: int) -> None:
-    """Contract: an integer is the remainder of a number of 32 bits, or from a range of 2^28 on, of 64 bits."""
+    """An integer is the remainder of a 32-bit number, or of a 64-bit number for ranges from 2^28 on."""
     drawn = torch.randint(low, high, (size,), device=device, generator=seeded(device, 9)).cpu()
 
     word = philox.words(device, 9, 0, size, per_call)
@@ -94,7 +98,7 @@ def test_randint_takes_the_remainder(device: torch.device, size: int, low: int, 
 
 
 def test_bernoulli_is_one_below_the_probability(device: torch.device) -> None:
-    """Contract: an element is 1 where the number of `rand`, before 1 becomes 0, is below the probability."""
+    """An element is 1 where the number of `rand`, before 1 is replaced, is below the probability."""
     drawn = torch.empty(5000, device=device).bernoulli_(0.3, generator=seeded(device, 10)).cpu()
 
     assert torch.equal(drawn, (philox.uniform(philox.words(device, 10, 0, 5000, 4)) < 0.3).float())

@@ -1,4 +1,4 @@
-"""Seeds: which are taken, what they reach, and what is told of them."""
+"""Seeds: accepted values, their scope, and queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ accelerator = pytest.mark.requires(accelerator=True)
 
 @pytest.fixture(autouse=True)
 def _states_restored(device: torch.device) -> Iterator[None]:
-    """The generators that are global go on after a case as if it had not been."""
+    """Restore the global generators after the case."""
     with forked(device):
         yield
 
@@ -27,8 +27,7 @@ def module(device: torch.device) -> Any:
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_torch_manual_seed_seeds_cuda_devices")
 def test_torch_manual_seed_and_initial_seed_fix_what_is_drawn(device: torch.device) -> None:
-    """Contract: `torch.manual_seed` seeds the device's generator: it tells that seed before and after drawing, draws
-    the same numbers after the same seed, and those of each kind of draw in their order."""
+    """`torch.manual_seed` seeds the device: `initial_seed` returns the seed, and all kinds of draws repeat in order."""
     drawn = []
     for seed in (2, 2, 3):
         torch.manual_seed(seed)
@@ -44,8 +43,7 @@ def test_torch_manual_seed_and_initial_seed_fix_what_is_drawn(device: torch.devi
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed")
 def test_device_manual_seed_fixes_what_is_drawn(device: torch.device) -> None:
-    """Contract: the device's own `manual_seed` does the same for the device, uniform and Bernoulli draws repeat in
-    their order, and the host's generator is not touched."""
+    """The device's own `manual_seed` has the same effect on the device, and does not affect the CPU generator."""
     torch.manual_seed(1)
     host = torch.get_rng_state()
     drawn = []
@@ -62,9 +60,8 @@ def test_device_manual_seed_fixes_what_is_drawn(device: torch.device) -> None:
 
 
 @accelerator
-def test_device_manual_seed_forgets_what_was_drawn(device: torch.device) -> None:
-    """Contract: a seed begins the sequence anew wherever it was: after any number of draws of any size the same seed
-    gives the same first numbers."""
+def test_device_manual_seed_restarts_the_sequence(device: torch.device) -> None:
+    """A seed restarts the sequence, after any number of draws of any size."""
     module(device).manual_seed(9)
     expected = torch.rand(10, device=device)
 
@@ -80,10 +77,10 @@ SEEDS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_generator_manual_seed_takes_every_seed_of_64_bits(device: torch.device, seed: int) -> None:
-    """Contract: seeds from 0 to 2**64 - 1 are taken, told as they are, and repeat; the next seed draws other numbers.
+    """Seeds from 0 to 2**64 - 1 are accepted, returned unchanged and repeatable, and the next seed draws other numbers.
 
-    The host's generator is a Mersenne twister, which documents that it uses the low 32 bits: there the next one is the
-    next of those.
+    The CPU generator, a Mersenne twister, is documented to use the low 32 bits, so there the next seed differs in
+    those.
     """
     generator = torch.Generator(device=device)
 
@@ -98,8 +95,7 @@ def test_generator_manual_seed_takes_every_seed_of_64_bits(device: torch.device,
 
 @accelerator
 def test_generator_manual_seed_uses_the_high_half(device: torch.device) -> None:
-    """Contract: the device's generator uses all 64 bits: two seeds that differ in the high half alone draw other
-    numbers."""
+    """The device's generator uses all 64 bits: seeds that differ only in the high half draw other numbers."""
     generator = torch.Generator(device=device)
     drawn = [torch.rand(64, device=device, generator=generator.manual_seed(5 + (high << 32))) for high in range(4)]
 
@@ -108,7 +104,7 @@ def test_generator_manual_seed_uses_the_high_half(device: torch.device) -> None:
 
 @pytest.mark.parametrize("seed", [-1, -5, -(2**63)])
 def test_generator_manual_seed_takes_a_negative_seed_as_64_bits(device: torch.device, seed: int) -> None:
-    """Contract: a negative seed is taken as that of 2**64 more, and told as such."""
+    """A negative seed is equivalent to the seed plus 2**64, and is returned as such."""
     generator = torch.Generator(device=device)
 
     generator.manual_seed(seed)
@@ -120,8 +116,7 @@ def test_generator_manual_seed_takes_a_negative_seed_as_64_bits(device: torch.de
 
 @pytest.mark.parametrize("seed", [*SEEDS, -1, -5, -(2**63)])
 def test_torch_manual_seed_takes_what_a_generator_takes(device: torch.device, seed: int) -> None:
-    """Contract: `torch.manual_seed` takes every seed that a generator takes, negative ones too, tells it as that does,
-    and the device then draws what its generator draws from that seed."""
+    """`torch.manual_seed` accepts the same seeds as a generator, with the same `initial_seed` and device draws."""
     torch.manual_seed(seed)
     drawn = torch.rand(16, device=device)
 
@@ -130,8 +125,7 @@ def test_torch_manual_seed_takes_what_a_generator_takes(device: torch.device, se
 
 
 def test_torch_seed_is_another_each_time() -> None:
-    """Contract: `torch.seed` seeds with a number nobody chose, tells it, and it is another each time; the number, given
-    to `torch.manual_seed`, draws the same."""
+    """`torch.seed` sets and returns a different seed each time, which reproduces the draws in `torch.manual_seed`."""
     told = []
     for _ in range(3):
         told.append(torch.seed())
@@ -145,8 +139,7 @@ def test_torch_seed_is_another_each_time() -> None:
 
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, "1", None, [1]], ids=["large", "small", "text", "none", "list"])
 def test_generator_manual_seed_refuses_numbers_beyond_64_bits(device: torch.device, seed: object) -> None:
-    """Contract: a number that 64 bits do not hold, or what is no number, is an error, and the generator keeps its seed
-    and its place."""
+    """A seed beyond 64 bits, or a non-number, raises, and the generator's state does not change."""
     generator = torch.Generator(device=device).manual_seed(4)
     state = generator.get_state()
 
@@ -158,8 +151,7 @@ def test_generator_manual_seed_refuses_numbers_beyond_64_bits(device: torch.devi
 
 
 def test_generator_seed_is_another_each_time(device: torch.device) -> None:
-    """Contract: `seed()` seeds with a number nobody chose, tells it, and it is another each time; the number draws the
-    same again."""
+    """`Generator.seed` sets and returns a different seed each time, which reproduces the draws."""
     generator = torch.Generator(device=device)
     seen = set()
     for _ in range(10):
@@ -174,7 +166,7 @@ def test_generator_seed_is_another_each_time(device: torch.device) -> None:
 
 @accelerator
 def test_torch_seed_and_seed_all_reach_the_device(device: torch.device) -> None:
-    """Contract: `torch.seed` and the device's `seed_all` give it a seed it did not have, each time another."""
+    """`torch.seed` and the device's `seed_all` give the device a new seed each time."""
     told = []
     for _ in range(3):
         torch.seed()
@@ -189,8 +181,7 @@ def test_torch_seed_and_seed_all_reach_the_device(device: torch.device) -> None:
 @pytest.mark.requires(devices=2)
 @pytest.mark.covers("test_cuda::TestCuda::test_torch_manual_seed_seeds_cuda_devices")
 def test_manual_seed_all_reaches_every_device(device: torch.device) -> None:
-    """Contract: `torch.manual_seed` and `manual_seed_all` seed all devices alike, so that devices of one kind draw the
-    same; `manual_seed` seeds the current one alone."""
+    """`torch.manual_seed` and `manual_seed_all` seed all devices equally; `manual_seed` only the current one."""
     other = torch.device(device.type, 1)
     for seed_all in (torch.manual_seed, module(device).manual_seed_all):
         seed_all(6)

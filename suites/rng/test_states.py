@@ -1,4 +1,4 @@
-"""States: taking one and going back to it, for one generator, for all, and within a block."""
+"""Generator states: reading and restoring, for one generator, for all, and within a block."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .forked import forked
 
 @pytest.fixture(autouse=True)
 def _states_restored(device: torch.device) -> Iterator[None]:
-    """The generators that are global go on after a case as if it had not been."""
+    """Restore the global generators after the case."""
     with forked(device):
         yield
 
 
 def module(device: torch.device) -> Any:
-    """Functions over the global generator's state: those of torch for the host, of the device's module otherwise."""
+    """The functions for the global state: torch's for the CPU, and the device module's otherwise."""
     return torch if device.type == "cpu" else torch.get_device_module(device)
 
 
-def test_set_rng_state_brings_the_numbers_back(device: torch.device) -> None:
-    """Contract: set to the state taken before, the device's own generator draws the same numbers of every kind."""
+def test_set_rng_state_repeats_the_numbers(device: torch.device) -> None:
+    """After `set_rng_state`, the device's generator repeats draws of every kind."""
     state = module(device).get_rng_state()
     expected = [torch.rand(9, device=device), torch.randn(1000, device=device), torch.randperm(50, device=device)]
 
@@ -39,7 +39,7 @@ def test_set_rng_state_brings_the_numbers_back(device: torch.device) -> None:
 
 
 def test_get_rng_state_is_bytes_on_the_cpu_and_a_copy(device: torch.device) -> None:
-    """Contract: a state is a tensor of bytes on the host, another after a draw, and not a view of the generator's."""
+    """A state is a CPU byte tensor, changes with a draw, and is a copy."""
     state = module(device).get_rng_state()
     kept = state.clone()
     torch.rand(1, device=device)
@@ -52,7 +52,7 @@ def test_get_rng_state_is_bytes_on_the_cpu_and_a_copy(device: torch.device) -> N
 
 @pytest.mark.parametrize("draws", [1, 2, 7, 100])
 def test_get_rng_state_differs_after_every_draw(device: torch.device, draws: int) -> None:
-    """Contract: the state after each draw is one that was not there before, and the first state undoes them all."""
+    """The state differs after every draw, and the first state restores all draws."""
     first = module(device).get_rng_state()
     seen = {bytes(first.tolist())}
     numbers = []
@@ -72,7 +72,7 @@ def test_get_rng_state_differs_after_every_draw(device: torch.device, draws: int
     ids=["short", "floats", "empty", "text"],
 )
 def test_set_rng_state_refuses_a_tensor_of_wrong_size_or_type(device: torch.device, state: Any) -> None:
-    """Contract: a tensor of the wrong size or type, or none, is an error, and the generator stays where it was."""
+    """A state of the wrong size or type raises, and the generator's state does not change."""
     before = module(device).get_rng_state()
 
     with pytest.raises((RuntimeError, TypeError, AttributeError, ValueError)):
@@ -81,9 +81,11 @@ def test_set_rng_state_refuses_a_tensor_of_wrong_size_or_type(device: torch.devi
     assert torch.equal(module(device).get_rng_state(), before)
 
 
-def test_fork_rng_leaves_no_trace(device: torch.device) -> None:
-    """Contract: what is drawn, or seeded, within `fork_rng` does not move the generators outside, of host and device;
-    within it they go on from where they were; left by an exception too."""
+def test_fork_rng_restores_the_generators(device: torch.device) -> None:
+    """Draws and seeds within `fork_rng` do not affect the outer generators of CPU and device, also after an exception.
+
+    Within the block they continue from the outer state.
+    """
     states = torch.get_rng_state(), module(device).get_rng_state()
 
     def block(*, seed: bool, fail: bool) -> None:
@@ -104,8 +106,7 @@ def test_fork_rng_leaves_no_trace(device: torch.device) -> None:
 
 
 def test_fork_rng_enabled_false_does_not_fork(device: torch.device) -> None:
-    """Contract: with `enabled=False` the block is none: draws within it move the generators (and the control of the
-    case above)."""
+    """Control: with `enabled=False`, draws within the block advance the generators."""
     before = module(device).get_rng_state()
 
     with torch.random.fork_rng(enabled=False):
@@ -115,8 +116,8 @@ def test_fork_rng_enabled_false_does_not_fork(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_get_rng_state_of_cpu_and_device_are_apart(device: torch.device) -> None:
-    """Contract: drawing on the device does not move the host's generator, nor the other way round."""
+def test_get_rng_state_of_cpu_and_device_are_independent(device: torch.device) -> None:
+    """Draws on the device do not affect the CPU generator, and vice versa."""
     host, there = torch.get_rng_state(), module(device).get_rng_state()
 
     torch.rand(10, device=device)
@@ -130,9 +131,8 @@ def test_get_rng_state_of_cpu_and_device_are_apart(device: torch.device) -> None
 
 
 @pytest.mark.requires(accelerator=True)
-def test_generators_draw_by_themselves(device: torch.device) -> None:
-    """Contract: a generator that a program made does not move the device's own, nor another; interleaved, each draws
-    what it would alone."""
+def test_generators_are_independent(device: torch.device) -> None:
+    """A separate generator does not affect the device's default one or another; interleaved draws are independent."""
     alone = [torch.Generator(device=device).manual_seed(seed) for seed in (1, 2)]
     expected = [[torch.rand(7, device=device, generator=generator) for _ in range(5)] for generator in alone]
     before = module(device).get_rng_state()
@@ -149,10 +149,9 @@ def test_generators_draw_by_themselves(device: torch.device) -> None:
 
 @pytest.mark.requires(accelerator=True, devices=2)
 def test_get_rng_state_all_and_set_rng_state_all_restore_all_devices(device: torch.device) -> None:
-    """Contract: `get_rng_state_all` has one state for each device, in order, and `set_rng_state_all` restores all; one
-    device's draws do not move another's."""
+    """`get_rng_state_all` has one state per device, and `set_rng_state_all` restores all; devices are independent."""
     other = torch.device(device.type, 1)
-    torch.rand(3, device=device)  # the two are in different states
+    torch.rand(3, device=device)  # so that the two are in different states
     states = module(device).get_rng_state_all()
     assert not torch.equal(*states[:2])
     assert all(torch.equal(states[each.index], module(device).get_rng_state(each)) for each in (device, other))
@@ -170,7 +169,7 @@ def test_get_rng_state_all_and_set_rng_state_all_restore_all_devices(device: tor
 
 @pytest.mark.requires(accelerator=True, devices=2)
 def test_fork_rng_of_one_device_leaves_the_other_out(device: torch.device) -> None:
-    """Contract: `fork_rng` of chosen devices restores those and the host; what is drawn on the others stays drawn."""
+    """`fork_rng` of chosen devices restores those and the CPU only."""
     both = (device, torch.device(device.type, 1))
 
     for forked_one, other in (both, both[::-1]):
@@ -186,8 +185,7 @@ def test_fork_rng_of_one_device_leaves_the_other_out(device: torch.device) -> No
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_accelerator_default_generator")
 def test_default_generators_are_drawn_from(device: torch.device) -> None:
-    """Contract: the device's entry of `default_generators` is what operations without a generator draw from: it has
-    their state, and given by name it draws the same numbers."""
+    """The device's entry in `default_generators` is the generator that operations use by default."""
     generator = accelerator_default_generator(device)
     assert generator.device == device
     assert torch.equal(generator.get_state(), module(device).get_rng_state())
@@ -200,10 +198,10 @@ def test_default_generators_are_drawn_from(device: torch.device) -> None:
     assert torch.equal(torch.rand(20, device=device, generator=generator), expected)
 
 
-@pytest.mark.requires(device="cuda", torch=">=2.14")  # the first release with that interface
+@pytest.mark.requires(device="cuda", torch=">=2.14")  # the first release with that API
 @pytest.mark.covers("test_cuda::TestCuda::test_accelerator_default_generator")
 def test_accelerator_default_generator_is_the_devices(device: torch.device) -> None:
-    """Contract: the default generator by the interface for any accelerator is that of the current CUDA device."""
+    """The accelerator-generic default generator is that of the current CUDA device."""
     generator = generic_default_generator()
 
     assert generator.device == device
@@ -214,8 +212,10 @@ def test_accelerator_default_generator_is_the_devices(device: torch.device) -> N
 
 @pytest.mark.requires(device="cuda")
 def test_graphsafe_get_state_is_shared_and_clone_state_is_not(device: torch.device) -> None:
-    """Contract: `graphsafe_get_state` gives a generator that shares its state with the first: a draw from either moves
-    both; set with `graphsafe_set_state`, a third shares it too. `clone_state` gives one that does not."""
+    """`graphsafe_get_state` returns a generator that shares its state, so that a draw from either advances both.
+
+    `graphsafe_set_state` shares it with a third; `clone_state` gives a separate one.
+    """
     generator = torch.Generator(device=device).manual_seed(3)
     shared, apart = generator.graphsafe_get_state(), generator.clone_state()
     third = torch.Generator(device=device).manual_seed(99)
@@ -235,8 +235,8 @@ def test_graphsafe_get_state_is_shared_and_clone_state_is_not(device: torch.devi
 
 @pytest.mark.requires(device="cuda")
 def test_get_offset_counts_what_was_drawn(device: torch.device) -> None:
-    """Contract: a Philox generator's offset starts at 0, is a multiple of 4, grows with each draw, and set back
-    brings the numbers back."""
+    """A Philox generator's offset starts at 0, is a multiple of 4, grows with each draw, and restores draws when set
+    back."""
     generator = torch.Generator(device=device).manual_seed(3)
     offsets = [generator.get_offset()]
     for _ in range(4):

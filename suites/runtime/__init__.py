@@ -1,1 +1,1 @@
-"""The CUDA runtime's own interface, called as torch calls it: order, memory, errors, graphs, other processes."""
+"""The CUDA runtime API, called as torch calls it: order, memory, errors, graphs, other processes."""

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cuda() -> Iterator[Runtime]:
-    """The CUDA runtime of this process. What a case gets of it is given back after the case, and no error is left."""
-    from .cudart import Runtime  # here, since supervisors import this file and must not import torch
+    """The CUDA runtime of this process. A case's allocations are freed after it, and no error is left."""
+    from .cudart import Runtime  # imported here, because supervisors import this file and must not import torch
 
     runtime = Runtime.of_torch()
     yield runtime
-    runtime.code("cudaGetLastError")  # torch would raise at its next launch what a query has left
+    runtime.code("cudaGetLastError")  # otherwise torch would raise a query's error at its next launch
 
 
 @pytest.fixture
 def in_use(device: torch.device) -> None:
-    """The device has its context, so that a case does not pay for it."""
-    import torch  # here, for the same reason
+    """Initialize the device's context before the case."""
+    import torch  # imported here for the same reason
 
     torch.empty(1, device=device)
     torch.cuda.synchronize(device)

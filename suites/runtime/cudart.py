@@ -1,4 +1,4 @@
-"""The CUDA runtime that torch has loaded, by ctypes: the functions that a process's own libraries are bound to."""
+"""The CUDA runtime that torch has loaded, through ctypes, with the functions that the process's libraries use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from ..streams.busy import sleep_on
 
-# Values of enumerations of the CUDA Runtime API.
+# Enumeration values of the CUDA Runtime API.
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_HANDLE, ASSERT, NOT_READY = 0, 1, 2, 101, 400, 710, 600
 TO_DEVICE, TO_HOST, ON_DEVICE, BY_ADDRESS = 1, 2, 3, 4  # cudaMemcpyKind
 INVALID_DIRECTION, ALREADY_REGISTERED, NOT_REGISTERED = 21, 712, 713
@@ -36,18 +36,18 @@ class IpcHandle(ctypes.Structure):
 
 
 class Runtime:
-    """Calls functions by their names. Integers are C ints; wider values need a ctypes type."""
+    """Calls functions by name. Integers are C ints; wider values need a ctypes type."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     @classmethod
     def of_torch(cls) -> Runtime:
-        """The runtime that torch calls; skips the case when torch has it linked in.
+        """The runtime that torch calls. Skips the case if torch links it statically.
 
-        By the process's own scope if it is there, as for torch itself: a library that was put in front of the runtime
-        is then asked too. Otherwise by its soname, and not by a path, since torch may have opened a second file of that
-        name, which it does not call.
+        The process's own scope is used if it has the runtime, as for torch itself, so that a library preloaded before
+        the runtime is used too. Otherwise the runtime is found by its soname and not by a path, which could open a
+        second file of the same name that torch does not call.
         """
         torch.cuda.init()
         process = ctypes.CDLL(None)
@@ -59,35 +59,35 @@ class Runtime:
         pytest.skip("torch has loaded no library of the CUDA runtime")
 
     def code(self, name: str, *arguments: object) -> int:
-        """What the call returns."""
+        """The result of the call."""
         return int(getattr(self._library, name)(*arguments))
 
     def call(self, name: str, *arguments: object) -> None:
-        """The call must succeed."""
+        """Make a call that must succeed."""
         status = self.code(name, *arguments)
         assert status == SUCCESS, f"{name} returned error {status}"
 
     def pointer(self, name: str, *arguments: object) -> ctypes.c_void_p:
-        """What the call writes to its first parameter: an address or a handle."""
+        """The address or handle that the call writes to its first parameter."""
         made = ctypes.c_void_p()
         self.call(name, ctypes.byref(made), *arguments)
         return made
 
     def integer(self, name: str, *arguments: object) -> int:
-        """What the call writes to its last parameter."""
+        """The value that the call writes to its last parameter."""
         value = ctypes.c_int(-1)
         self.call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def free_memory(self) -> int:
-        """Bytes, of the current device."""
+        """Free memory of the current device, in bytes."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return free.value
 
     @contextmanager
     def memory(self, size: int) -> Iterator[ctypes.c_void_p]:
-        """Memory of the current device, zeroed."""
+        """Zeroed memory of the current device."""
         made = self.pointer("cudaMalloc", ctypes.c_size_t(size))
         try:
             self.call("cudaMemset", made, 0, ctypes.c_size_t(size))
@@ -98,7 +98,7 @@ class Runtime:
 
     @contextmanager
     def stream(self) -> Iterator[ctypes.c_void_p]:
-        """A stream that does not wait for the legacy stream."""
+        """A stream that does not synchronize with the legacy stream."""
         made = self.pointer("cudaStreamCreateWithFlags", ctypes.c_uint(NON_BLOCKING))
         try:
             yield made
@@ -115,14 +115,14 @@ class Runtime:
             self.call("cudaEventDestroy", made)
 
     def read(self, memory: ctypes.c_void_p, size: int) -> bytes:
-        """What the memory of a device holds once all its work is done."""
+        """The contents of device memory after all of its work."""
         self.call("cudaDeviceSynchronize")
         host = ctypes.create_string_buffer(size)
         self.call("cudaMemcpy", host, memory, ctypes.c_size_t(size), TO_HOST)
         return host.raw
 
     def graph_of(self, stream: ctypes.c_void_p, work: Callable[[], object]) -> ctypes.c_void_p:
-        """The graph of what is given to the stream meanwhile."""
+        """The graph of the work captured on the stream."""
         self.call("cudaStreamBeginCapture", stream, CAPTURE_RELAXED)
         try:
             work()
@@ -133,12 +133,12 @@ class Runtime:
 
 
 def busy(stream: ctypes.c_void_p, device: torch.device) -> None:
-    """Give the stream work that takes a while."""
+    """Enqueue work on the stream that takes a while."""
     assert stream.value is not None
     sleep_on(torch.cuda.ExternalStream(stream.value, device))
 
 
 def at(memory: ctypes.c_void_p, offset: int) -> ctypes.c_void_p:
-    """The address so many bytes behind."""
+    """The address at a byte offset."""
     assert memory.value is not None
     return ctypes.c_void_p(memory.value + offset)

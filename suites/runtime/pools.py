@@ -1,4 +1,4 @@
-"""Memory pools of the CUDA runtime: the device's own, and pools that a case makes."""
+"""Memory pools of the CUDA runtime: the device's default pool, and pools that a case creates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pool:
         return self.cuda.pointer("cudaMallocFromPoolAsync", ctypes.c_size_t(size), self.handle, stream)
 
     def free(self, block: ctypes.c_void_p, stream: ctypes.c_void_p) -> None:
-        """Free a block, and wait until it is free."""
+        """Free a block, and synchronize its stream."""
         self.cuda.call("cudaFreeAsync", block, stream)
         self.cuda.call("cudaStreamSynchronize", stream)
 
@@ -71,7 +71,7 @@ def default_pool(cuda: Runtime, device: torch.device) -> Iterator[Pool]:
 
 @contextmanager
 def new_pool(cuda: Runtime, device: torch.device) -> Iterator[Pool]:
-    """A pool of its own, which keeps what is freed until it is trimmed."""
+    """A new pool, which keeps freed memory until it is trimmed."""
     wanted = _Properties(allocation_type=_PINNED, location_type=_ON_DEVICE, location=device.index or 0)
     pool = Pool(cuda, cuda.pointer("cudaMemPoolCreate", ctypes.byref(wanted)))
     try:

@@ -1,4 +1,4 @@
-"""Errors: which one is returned, what the last one is, and which stay."""
+"""Errors: return codes, the last error, and sticky errors."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ TOO_MUCH = ctypes.c_size_t(1 << 60)
 
 
 def test_cudamalloc_of_too_much_is_out_of_memory(cuda: Runtime) -> None:
-    """Contract: cudaMalloc of more than the device has returns cudaErrorMemoryAllocation."""
+    """cudaMalloc of more than the device has returns cudaErrorMemoryAllocation."""
     address = ctypes.c_void_p()
     assert cuda.code("cudaMalloc", ctypes.byref(address), TOO_MUCH) == OUT_OF_MEMORY
     cuda.code("cudaGetLastError")
 
 
 def test_cudasetdevice_of_none_is_an_invalid_device(cuda: Runtime) -> None:
-    """Contract: cudaSetDevice with a number that no device has returns cudaErrorInvalidDevice, and changes nothing."""
+    """cudaSetDevice with an invalid number returns cudaErrorInvalidDevice and changes nothing."""
     before = cuda.integer("cudaGetDevice")
     assert cuda.code("cudaSetDevice", 4711) == INVALID_DEVICE
     cuda.code("cudaGetLastError")
@@ -49,8 +49,7 @@ def test_cudasetdevice_of_none_is_an_invalid_device(cuda: Runtime) -> None:
 
 
 def test_cudaeventelapsedtime_of_events_without_time_is_an_invalid_handle(cuda: Runtime) -> None:
-    """Contract: the time between events of which one is without timing, the first, the second or both, is refused with
-    cudaErrorInvalidResourceHandle."""
+    """cudaEventElapsedTime with an event without timing, in either position, returns cudaErrorInvalidResourceHandle."""
     time_between = ctypes.c_float()
     with cuda.event(WITHOUT_TIME) as begin, cuda.event(WITHOUT_TIME) as end, cuda.event() as timed:
         for event in (begin, end, timed):
@@ -61,9 +60,8 @@ def test_cudaeventelapsedtime_of_events_without_time_is_an_invalid_handle(cuda: 
             cuda.code("cudaGetLastError")
 
 
-def test_cudagetlasterror_tells_the_last_error_once(cuda: Runtime) -> None:
-    """Contract: an error stays until it is asked for: cudaPeekAtLastError leaves it, cudaGetLastError resets it, and
-    calls that succeed do not touch it."""
+def test_cudagetlasterror_returns_the_last_error_once(cuda: Runtime) -> None:
+    """cudaPeekAtLastError keeps the last error, cudaGetLastError resets it, and successful calls do not change it."""
     cuda.code("cudaGetLastError")
     address = ctypes.c_void_p()
     cuda.code("cudaMalloc", ctypes.byref(address), TOO_MUCH)
@@ -99,7 +97,7 @@ def _copy_to_nowhere(cuda: Runtime) -> int:
     return cuda.code("cudaMemcpy", there, here, ctypes.c_size_t(8), 77)
 
 
-#: Calls that fail, and what they return by the CUDA Runtime API's page on the function.
+#: Failing calls, and their error codes according to the CUDA Runtime API's page on the function.
 WRONG_CALLS: dict[str, tuple[Callable[[Runtime], int], int]] = {
     "cudaMalloc": (lambda cuda: cuda.code("cudaMalloc", ctypes.byref(ctypes.c_void_p()), TOO_MUCH), OUT_OF_MEMORY),
     "cudaSetDevice": (lambda cuda: cuda.code("cudaSetDevice", 4711), INVALID_DEVICE),
@@ -125,8 +123,7 @@ WRONG_CALLS: dict[str, tuple[Callable[[Runtime], int], int]] = {
 @pytest.mark.usefixtures("in_use")
 @pytest.mark.parametrize("call", WRONG_CALLS)
 def test_cuda_call_that_fails_leaves_its_own_error(cuda: Runtime, call: str) -> None:
-    """Contract: a call that fails returns the error that its documentation names, which is then the last error, until
-    cudaGetLastError resets it."""
+    """A failing call returns the documented error, which is then the last error until cudaGetLastError resets it."""
     wrong, error = WRONG_CALLS[call]
     cuda.code("cudaGetLastError")
     assert wrong(cuda) == error
@@ -135,8 +132,8 @@ def test_cuda_call_that_fails_leaves_its_own_error(cuda: Runtime, call: str) -> 
 
 
 @pytest.mark.usefixtures("in_use")
-def test_cudagetlasterror_is_of_the_calling_thread(cuda: Runtime) -> None:
-    """Contract: each host thread has a last error of its own: one neither sees nor resets that of another."""
+def test_cudagetlasterror_is_per_thread(cuda: Runtime) -> None:
+    """The last error is per host thread: a thread neither sees nor resets that of another."""
 
     def in_a_thread() -> tuple[int, int]:
         before = cuda.code("cudaGetLastError")
@@ -154,8 +151,10 @@ def test_cudagetlasterror_is_of_the_calling_thread(cuda: Runtime) -> None:
 @pytest.mark.usefixtures("in_use")
 @pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaStreamQuery"])
 def test_cuda_call_that_a_capture_forbids_ends_it(cuda: Runtime, call: str) -> None:
-    """Contract: asking for a stream that is capturing is refused with cudaErrorStreamCaptureUnsupported, and the
-    capture then ends with cudaErrorStreamCaptureInvalidated and without a graph."""
+    """cudaStreamQuery of a capturing stream returns cudaErrorStreamCaptureUnsupported.
+
+    The capture then ends with cudaErrorStreamCaptureInvalidated and without a graph.
+    """
     graph = ctypes.c_void_p()
     with cuda.stream() as stream:
         cuda.call("cudaStreamBeginCapture", stream, CAPTURE_RELAXED)
@@ -177,7 +176,7 @@ try:
 except RuntimeError:
     pass  # it may have happened already
 """
-#: Without the destructors of torch, which use the device.
+#: Skips torch's destructors, which use the device.
 _END = """
 sys.stdout.flush()
 os._exit(0)
@@ -186,8 +185,7 @@ os._exit(0)
 
 @pytest.mark.timeout(150)
 def test_cudagetlasterror_keeps_an_assertion(device: torch.device) -> None:
-    """Contract: after an assertion on the device, each call that reaches it returns cudaErrorAssert until the process
-    ends, and cudaGetLastError does not reset it."""
+    """After a device-side assertion, each call returns cudaErrorAssert, and cudaGetLastError does not reset it."""
     script = """
 calls = 2 * ["cudaDeviceSynchronize", "cudaGetLastError"] + ["cudaPeekAtLastError"]
 print([cuda.code(name) for name in calls])
@@ -197,8 +195,7 @@ print([cuda.code(name) for name in calls])
 
 @pytest.mark.timeout(150)
 def test_cuda_calls_after_an_assertion_all_return_it(device: torch.device) -> None:
-    """Contract: after an assertion on the device a program can neither allocate, copy, fill nor wait: each such call
-    returns cudaErrorAssert."""
+    """After a device-side assertion, allocation, copy, fill and synchronize return cudaErrorAssert."""
     script = """
 cuda.code("cudaDeviceSynchronize")
 host, size = ctypes.create_string_buffer(4), ctypes.c_size_t(4)

@@ -1,4 +1,4 @@
-"""Captures and graphs: what a capture takes, and what each launch of its graph does."""
+"""Captures and graphs: the nodes of a capture, and the effect of each launch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 256
 
 
 def needed(cuda: Runtime, node: int | None) -> list[int | None]:
-    """The nodes that a node of a graph of three needs. From CUDA 13 on the call has one parameter more."""
+    """The dependencies of a node in a graph of three. The function has one more parameter from CUDA 13 on."""
     found, count = (ctypes.c_void_p * 3)(), ctypes.c_size_t(3)
     version = ctypes.c_int()
     cuda.call("cudaRuntimeGetVersion", ctypes.byref(version))
@@ -29,7 +29,7 @@ def needed(cuda: Runtime, node: int | None) -> list[int | None]:
 
 @contextmanager
 def launchable(cuda: Runtime, graph: ctypes.c_void_p) -> Iterator[ctypes.c_void_p]:
-    """The graph, ready to be launched. It is destroyed afterwards."""
+    """The graph, instantiated for launches, and destroyed afterwards."""
     launched = cuda.pointer("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
     try:
         yield launched
@@ -39,7 +39,7 @@ def launchable(cuda: Runtime, graph: ctypes.c_void_p) -> Iterator[ctypes.c_void_
 
 
 def test_cudastreamendcapture_has_each_piece_of_work_once(cuda: Runtime) -> None:
-    """Contract: a capture of three pieces of work is a graph of three nodes, each of which needs the one before it."""
+    """A capture of three operations is a graph of three nodes, each of which depends on the previous one."""
     with cuda.stream() as stream, cuda.memory(4 * SIZE) as x:
 
         def work() -> None:
@@ -56,14 +56,15 @@ def test_cudastreamendcapture_has_each_piece_of_work_once(cuda: Runtime) -> None
             cuda.call("cudaGraphGetNodes", graph, nodes, ctypes.byref(count))
             before = [needed(cuda, node) for node in nodes]
             assert sorted(len(each) for each in before) == [0, 1, 1]
-            assert len({each[0] for each in before if each}) == 2  # no node is needed by both others: a chain
+            # no node is a dependency of both others, so it is a chain
+            assert len({each[0] for each in before if each}) == 2
         finally:
             cuda.call("cudaGraphDestroy", graph)
         assert cuda.read(x, SIZE) == b"\0" * SIZE
 
 
-def test_cudagraphlaunch_does_all_of_it_each_time(cuda: Runtime) -> None:
-    """Contract: each launch of a graph runs each of its nodes, with what its inputs hold then."""
+def test_cudagraphlaunch_runs_every_node_each_time(cuda: Runtime) -> None:
+    """Each launch of a graph runs each node, with the current contents of its inputs."""
     with cuda.stream() as stream, cuda.memory(4 * SIZE) as x:
 
         def work() -> None:
@@ -80,8 +81,8 @@ def test_cudagraphlaunch_does_all_of_it_each_time(cuda: Runtime) -> None:
 
 
 def test_cudagraphlaunch_waits_for_an_external_event(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a graph whose capture waited with cudaEventWaitExternal waits at each launch for the event's latest
-    record, which another stream made."""
+    """A graph that captured cudaEventWaitExternal waits, at each launch, for the event's latest record on another
+    stream."""
     calibrate(device)
     with cuda.stream() as other, cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event, cuda.memory(2 * SIZE) as x:
 
@@ -107,8 +108,7 @@ def test_cudagraphlaunch_waits_for_an_external_event(cuda: Runtime, device: torc
 
 
 def test_cudagraphlaunch_records_an_external_event(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a graph whose capture recorded with cudaEventRecordExternal records the event at each launch, in its
-    turn: who waits for the event sees what the graph wrote before."""
+    """A graph that captured cudaEventRecordExternal records the event at each launch, after its earlier nodes."""
     calibrate(device)
     with cuda.stream() as stream, cuda.stream() as other, cuda.event(WITHOUT_TIME) as event, cuda.memory(3 * SIZE) as x:
 

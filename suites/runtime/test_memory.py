@@ -1,4 +1,4 @@
-"""Memory: what is taken is missing, what is given back is there again, and nobody gets what another one has."""
+"""Memory: free memory decreases and increases with allocations and frees, and allocations do not overlap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE = 64 * MIB
 
 @pytest.mark.serial
 def test_cudafree_returns_the_memory(cuda: Runtime) -> None:
-    """Contract: memory of cudaMalloc is missing in cudaMemGetInfo until cudaFree, and there again afterwards."""
+    """cudaMemGetInfo decreases by cudaMalloc and returns to its previous value after cudaFree."""
     before = cuda.free_memory()
     for _ in range(2):
         x = cuda.pointer("cudaMalloc", ctypes.c_size_t(LARGE))
@@ -31,14 +31,14 @@ def test_cudafree_returns_the_memory(cuda: Runtime) -> None:
 
 @pytest.mark.serial
 def test_cudamalloc_gives_what_is_free(cuda: Runtime) -> None:
-    """Contract: cudaMalloc of three quarters of the free memory succeeds."""
+    """cudaMalloc of three quarters of the free memory succeeds."""
     size = cuda.free_memory() // 4 * 3
     cuda.call("cudaFree", cuda.pointer("cudaMalloc", ctypes.c_size_t(size)))
 
 
 @pytest.mark.serial
 def test_cudamalloc_gives_what_is_free_in_many_blocks(cuda: Runtime) -> None:
-    """Contract: fifteen blocks, each a twentieth of the free memory, can be in use at once."""
+    """Fifteen blocks of a twentieth of the free memory each can be allocated together."""
     size = cuda.free_memory() // 20
     blocks: list[ctypes.c_void_p] = []
     try:
@@ -51,7 +51,7 @@ def test_cudamalloc_gives_what_is_free_in_many_blocks(cuda: Runtime) -> None:
 @pytest.mark.serial
 @pytest.mark.requires(devices=2)
 def test_cudamalloc_gives_what_is_free_of_each_device(cuda: Runtime, device: torch.device) -> None:
-    """Contract: three quarters of the free memory of two devices can be in use at once: each has its own."""
+    """Three quarters of the free memory of two devices can be allocated together."""
     here = device.index or 0
     blocks = []
     try:
@@ -67,7 +67,7 @@ def test_cudamalloc_gives_what_is_free_of_each_device(cuda: Runtime, device: tor
 
 @pytest.mark.serial
 def test_cudafree_lets_the_memory_be_taken_again(cuda: Runtime) -> None:
-    """Contract: memory that was freed can be allocated again: five times a third of what is free, one after another."""
+    """Freed memory can be allocated again: five times a third of the free memory in sequence."""
     size = cuda.free_memory() // 3
     for _ in range(5):
         cuda.call("cudaFree", cuda.pointer("cudaMalloc", ctypes.c_size_t(size)))
@@ -76,7 +76,7 @@ def test_cudafree_lets_the_memory_be_taken_again(cuda: Runtime) -> None:
 @pytest.mark.serial
 @pytest.mark.requires(devices=2)
 def test_cudamemgetinfo_is_of_the_current_device(cuda: Runtime, device: torch.device) -> None:
-    """Contract: cudaMemGetInfo tells of the current device: an allocation on it is missing there, and not elsewhere."""
+    """cudaMemGetInfo reports the current device: an allocation on it affects it only."""
     here = device.index or 0
     before = cuda.free_memory()
     cuda.call("cudaSetDevice", 1 - here)
@@ -95,7 +95,7 @@ def test_cudamemgetinfo_is_of_the_current_device(cuda: Runtime, device: torch.de
 
 @pytest.mark.serial
 def test_cudamallocasync_gives_what_is_free(cuda: Runtime) -> None:
-    """Contract: cudaMallocAsync of three quarters of the free memory succeeds."""
+    """cudaMallocAsync of three quarters of the free memory succeeds."""
     size = cuda.free_memory() // 4 * 3
     with cuda.stream() as stream:
         cuda.call("cudaFreeAsync", cuda.pointer("cudaMallocAsync", ctypes.c_size_t(size), stream), stream)
@@ -103,7 +103,7 @@ def test_cudamallocasync_gives_what_is_free(cuda: Runtime) -> None:
 
 
 def test_cudamallocasync_gives_each_byte_once(cuda: Runtime, device: torch.device) -> None:
-    """Contract: blocks of cudaMallocAsync that have not been freed do not overlap, whatever their sizes."""
+    """Live blocks of cudaMallocAsync do not overlap, whatever their sizes."""
     sizes = (MIB, 1000, 4 * MIB, 1000, MIB)
     with default_pool(cuda, device), cuda.stream() as stream:
         blocks = [(cuda.pointer("cudaMallocAsync", ctypes.c_size_t(size), stream).value or 0, size) for size in sizes]
@@ -115,7 +115,7 @@ def test_cudamallocasync_gives_each_byte_once(cuda: Runtime, device: torch.devic
 
 
 def test_cudamempoolgetattribute_counts_what_is_used(cuda: Runtime, device: torch.device) -> None:
-    """Contract: the used bytes of a pool grow with an allocation and are what they were after its end."""
+    """The used bytes of a pool increase by an allocation and return to their previous value after its free."""
     with default_pool(cuda, device) as pool, cuda.stream() as stream:
         before = pool.attribute(USED_CURRENT)
         for _ in range(2):
@@ -127,7 +127,7 @@ def test_cudamempoolgetattribute_counts_what_is_used(cuda: Runtime, device: torc
 
 
 def test_cudamempoolsetattribute_resets_the_high_water_mark(cuda: Runtime, device: torch.device) -> None:
-    """Contract: the high-water mark of used bytes stays after a free, and is the current value once it is set to 0."""
+    """The high-water mark of used bytes stays after a free, and is the current value after it is set to 0."""
     with default_pool(cuda, device) as pool, cuda.stream() as stream:
         x = cuda.pointer("cudaMallocAsync", ctypes.c_size_t(4 * MIB), stream)
         cuda.call("cudaFreeAsync", x, stream)
@@ -139,7 +139,7 @@ def test_cudamempoolsetattribute_resets_the_high_water_mark(cuda: Runtime, devic
 
 
 def test_cudamempooltrimto_gives_memory_back(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a pool with a high release threshold keeps freed memory, and cudaMemPoolTrimTo(0) gives it back."""
+    """A pool with a high release threshold keeps freed memory, and cudaMemPoolTrimTo(0) releases it."""
     with default_pool(cuda, device) as pool, cuda.stream() as stream:
         threshold = pool.attribute(RELEASE_THRESHOLD)
         pool.set(RELEASE_THRESHOLD, 2**63)
@@ -157,7 +157,7 @@ def test_cudamempooltrimto_gives_memory_back(cuda: Runtime, device: torch.device
 
 @pytest.mark.parametrize("by", ["cudaMemcpyAsync", "cudaMemsetAsync"])
 def test_cudamallocmanaged_shows_the_host_what_a_device_wrote(cuda: Runtime, by: str) -> None:
-    """Contract: what a copy or a fill has written to managed memory is what the host reads after a synchronisation."""
+    """After a synchronize, the host reads from managed memory what a copy or a fill wrote."""
     size = 1 << 16
     managed = cuda.pointer("cudaMallocManaged", ctypes.c_size_t(size), ctypes.c_uint(ATTACH_GLOBAL))
     try:
@@ -176,7 +176,7 @@ def test_cudamallocmanaged_shows_the_host_what_a_device_wrote(cuda: Runtime, by:
 
 
 def test_cudamemset_fills_all_and_nothing_else(cuda: Runtime) -> None:
-    """Contract: cudaMemset and cudaMemsetAsync write the value to each byte of the range, and to no other."""
+    """cudaMemset and cudaMemsetAsync write the value to each byte of the range, and to no other."""
     with cuda.memory(300) as x, cuda.stream() as stream:
         assert x.value is not None
         cuda.call("cudaMemset", ctypes.c_void_p(x.value + 10), 3, ctypes.c_size_t(100))
@@ -187,8 +187,8 @@ def test_cudamemset_fills_all_and_nothing_else(cuda: Runtime) -> None:
 
 
 @pytest.mark.requires(devices=2)
-def test_cudamemcpypeerasync_waits_for_its_turn(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a copy between devices runs after the work before it in its stream, and before the work behind it."""
+def test_cudamemcpypeerasync_runs_in_stream_order(cuda: Runtime, device: torch.device) -> None:
+    """A copy between devices runs after earlier and before later work on its stream."""
     size = 1 << 16
     calibrate(device)
     here = device.index or 0

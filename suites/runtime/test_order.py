@@ -1,4 +1,4 @@
-"""Streams and events: what waits for what, and what is said to be done."""
+"""Streams and events: waits, queries and order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 1 << 16
 
 
 def test_cudastreamwaitevent_holds_the_stream_up(cuda: Runtime, device: torch.device) -> None:
-    """Contract: what a stream is given after cudaStreamWaitEvent begins after the event's work has ended."""
+    """Work enqueued after cudaStreamWaitEvent starts after the event's work has completed."""
     calibrate(device)
     with cuda.stream() as first, cuda.stream() as second, cuda.event(WITHOUT_TIME) as event, cuda.memory(SIZE) as x:
 
@@ -36,8 +36,8 @@ def test_cudastreamwaitevent_holds_the_stream_up(cuda: Runtime, device: torch.de
         assert ever(trial)
 
 
-def test_cudaeventquery_tells_when_the_work_is_done(cuda: Runtime, device: torch.device) -> None:
-    """Contract: cudaEventQuery returns cudaErrorNotReady until the work before the record is done, then success."""
+def test_cudaeventquery_is_not_ready_until_the_work_is_done(cuda: Runtime, device: torch.device) -> None:
+    """cudaEventQuery returns cudaErrorNotReady until the work before the record completes, then success."""
     calibrate(device)
     with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event:
 
@@ -53,7 +53,7 @@ def test_cudaeventquery_tells_when_the_work_is_done(cuda: Runtime, device: torch
 
 
 def test_cudaeventsynchronize_waits_for_the_work(cuda: Runtime, device: torch.device) -> None:
-    """Contract: when cudaEventSynchronize returns, nothing before the record is left to do."""
+    """When cudaEventSynchronize returns, all work before the record is complete."""
     calibrate(device)
     with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event:
         for _ in range(3):
@@ -64,7 +64,7 @@ def test_cudaeventsynchronize_waits_for_the_work(cuda: Runtime, device: torch.de
 
 
 def test_cudaeventelapsedtime_is_the_time_between(cuda: Runtime, device: torch.device) -> None:
-    """Contract: cudaEventElapsedTime is positive from an event to a later one, and negative the other way round."""
+    """cudaEventElapsedTime is positive from an event to a later one, and negative in the other direction."""
     calibrate(device)
     with cuda.stream() as stream, cuda.event() as begin, cuda.event() as end:
         cuda.call("cudaEventRecord", begin, stream)
@@ -79,7 +79,7 @@ def test_cudaeventelapsedtime_is_the_time_between(cuda: Runtime, device: torch.d
 
 @pytest.mark.parametrize("of_device", [False, True], ids=["cudaStreamSynchronize", "cudaDeviceSynchronize"])
 def test_cudastreamquery_and_synchronize_agree(cuda: Runtime, device: torch.device, of_device: bool) -> None:
-    """Contract: cudaStreamQuery returns cudaErrorNotReady while work is left, and success after a synchronisation."""
+    """cudaStreamQuery returns cudaErrorNotReady while work is pending, and success after a synchronize."""
     calibrate(device)
     with cuda.stream() as stream:
 
@@ -97,7 +97,7 @@ def test_cudastreamquery_and_synchronize_agree(cuda: Runtime, device: torch.devi
 
 
 def test_cudastreamcreatewithpriority_gives_the_priority(cuda: Runtime, device: torch.device) -> None:
-    """Contract: cudaStreamGetPriority tells the priority that the stream was made with, for each of the device's."""
+    """cudaStreamGetPriority returns the priority that the stream was created with, for each priority of the device."""
     assert device.type == "cuda"
     least, greatest = ctypes.c_int(), ctypes.c_int()
     cuda.call("cudaDeviceGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
@@ -110,8 +110,8 @@ def test_cudastreamcreatewithpriority_gives_the_priority(cuda: Runtime, device: 
             cuda.call("cudaStreamDestroy", stream)
 
 
-def test_cudalaunchhostfunc_runs_in_its_turn(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a host function runs after the work before it in its stream, and once."""
+def test_cudalaunchhostfunc_runs_in_stream_order(cuda: Runtime, device: torch.device) -> None:
+    """A host function runs once, after the earlier work on its stream."""
     calibrate(device)
     with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as before:
         seen: list[int] = []
@@ -132,7 +132,7 @@ def test_cudalaunchhostfunc_runs_in_its_turn(cuda: Runtime, device: torch.device
 
 
 def test_cudalaunchhostfunc_holds_the_stream_up(cuda: Runtime) -> None:
-    """Contract: a host function runs on a thread of CUDA's, and what the stream is given after it waits for its end."""
+    """A host function runs on a thread of CUDA, and later work on the stream waits for its end."""
     may_end = threading.Event()
     with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as after, cuda.memory(SIZE) as x:
         threads: list[int] = []
@@ -157,7 +157,7 @@ def test_cudalaunchhostfunc_holds_the_stream_up(cuda: Runtime) -> None:
 
 
 def test_cudalaunchhostfunc_sees_what_the_work_before_it_wrote(cuda: Runtime, device: torch.device) -> None:
-    """Contract: each host function between copies to pinned memory sees the copy before it and not the one after."""
+    """Each host function between copies to pinned memory sees the previous copy and not the next one."""
     calibrate(device)
     host = cuda.pointer("cudaHostAlloc", ctypes.c_size_t(SIZE), 0)
     seen: list[bytes] = []
@@ -177,8 +177,10 @@ def test_cudalaunchhostfunc_sees_what_the_work_before_it_wrote(cuda: Runtime, de
 
 
 def test_cudamemcpyasync_to_pinned_memory_returns_at_once(cuda: Runtime, device: torch.device) -> None:
-    """Contract: cudaMemcpyAsync between a device and pinned memory, either way, is given to the stream and does not
-    wait for it; once the stream is done, the values are there."""
+    """cudaMemcpyAsync between device and pinned memory, in either direction, returns before the stream reaches it.
+
+    After the stream completes, the values are there.
+    """
     calibrate(device)
     host = cuda.pointer("cudaHostAlloc", ctypes.c_size_t(SIZE), 0)
     try:
@@ -205,7 +207,7 @@ def test_cudamemcpyasync_to_pinned_memory_returns_at_once(cuda: Runtime, device:
 
 @pytest.mark.requires(devices=2)
 def test_cudasetdevice_makes_the_device_current(cuda: Runtime, device: torch.device) -> None:
-    """Contract: after cudaSetDevice, cudaGetDevice tells that device, in this thread; a new thread has device 0."""
+    """cudaGetDevice returns the device of cudaSetDevice in this thread, and device 0 in a new thread."""
     try:
         for index in (1, 0, 1):
             cuda.call("cudaSetDevice", index)

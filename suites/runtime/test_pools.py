@@ -1,4 +1,4 @@
-"""Pools of memory that a program makes: whose bytes they give, what they count, and what they give back."""
+"""User-created memory pools: accounting, overlap, and release of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = 64 * MIB
 
 
 def test_cudamallocfrompoolasync_counts_in_its_own_pool(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a block of a new pool is used memory of that pool, and not of the device's default one."""
+    """A block of a new pool counts as used memory of that pool, and not of the device's default pool."""
     with default_pool(cuda, device) as other, new_pool(cuda, device) as pool, cuda.stream() as stream:
         before = other.attribute(USED_CURRENT)
         assert pool.attribute(USED_CURRENT) == 0
@@ -32,7 +32,7 @@ def test_cudamallocfrompoolasync_counts_in_its_own_pool(cuda: Runtime, device: t
 def test_cudafreeasync_takes_each_block_off_the_used_bytes(
     cuda: Runtime, device: torch.device, order: tuple[int, ...]
 ) -> None:
-    """Contract: the used bytes of a pool are those of the blocks that are left, in whatever order they are freed."""
+    """The used bytes of a pool are the sum of its live blocks, in any order of frees."""
     sizes = (MIB, 2 * MIB, 4 * MIB)
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         blocks = [pool.block(size, stream) for size in sizes]
@@ -45,8 +45,7 @@ def test_cudafreeasync_takes_each_block_off_the_used_bytes(
 
 
 def test_cudamempool_high_water_marks_are_the_most_at_once(cuda: Runtime, device: torch.device) -> None:
-    """Contract: the high-water mark of used bytes is the most that was in use at once, and that of reserved bytes is
-    no less."""
+    """The high-water mark of used bytes is the maximum in use, and that of reserved bytes is no smaller."""
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         for size in (4 * MIB, MIB, 2 * MIB):
             pool.free(pool.block(size, stream), stream)
@@ -61,7 +60,7 @@ def test_cudamempool_high_water_marks_are_the_most_at_once(cuda: Runtime, device
 def test_cudamempoolsetattribute_resets_a_mark_to_what_is_current(
     cuda: Runtime, device: torch.device, high: int, current: int
 ) -> None:
-    """Contract: a high-water mark that is set to 0 starts again at the current value."""
+    """A high-water mark that is set to 0 is reset to the current value."""
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         kept = pool.block(MIB, stream)
         pool.free(pool.block(LARGE, stream), stream)
@@ -73,10 +72,8 @@ def test_cudamempoolsetattribute_resets_a_mark_to_what_is_current(
 
 
 @pytest.mark.parametrize("high", [USED_HIGH, RESERVED_HIGH], ids=["used", "reserved"])
-def test_cudamempoolsetattribute_sets_a_mark_to_nothing_but_zero(
-    cuda: Runtime, device: torch.device, high: int
-) -> None:
-    """Contract: setting a high-water mark to another value than 0 is refused with cudaErrorInvalidValue."""
+def test_cudamempoolsetattribute_accepts_only_zero_for_a_mark(cuda: Runtime, device: torch.device, high: int) -> None:
+    """Setting a high-water mark to a value other than 0 returns cudaErrorInvalidValue."""
     with new_pool(cuda, device) as pool:
         one = ctypes.c_uint64(1)
         assert cuda.code("cudaMemPoolSetAttribute", pool.handle, high, ctypes.byref(one)) == INVALID_VALUE
@@ -84,7 +81,7 @@ def test_cudamempoolsetattribute_sets_a_mark_to_nothing_but_zero(
 
 
 def test_cudamallocfrompoolasync_of_two_streams_gives_each_byte_once(cuda: Runtime, device: torch.device) -> None:
-    """Contract: blocks that are in use do not overlap, whichever stream they were asked for on."""
+    """Live blocks of two streams do not overlap."""
     sizes = (MIB, 1000, 4 * MIB, 1000)
     with new_pool(cuda, device) as pool, cuda.stream() as first, cuda.stream() as second:
         blocks = [(pool.block(size, stream), size, stream) for size in sizes for stream in (first, second)]
@@ -95,7 +92,7 @@ def test_cudamallocfrompoolasync_of_two_streams_gives_each_byte_once(cuda: Runti
 
 
 def test_cudamallocfrompoolasync_blocks_keep_what_is_written(cuda: Runtime, device: torch.device) -> None:
-    """Contract: what is written to a block stays until it is freed, while others come, are written and go."""
+    """A block keeps its contents until it is freed, while others are allocated, written and freed."""
     size = 5000
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         blocks = {}
@@ -113,7 +110,7 @@ def test_cudamallocfrompoolasync_blocks_keep_what_is_written(cuda: Runtime, devi
 
 
 def test_cudamempooltrimto_leaves_what_is_in_use(cuda: Runtime, device: torch.device) -> None:
-    """Contract: cudaMemPoolTrimTo gives back free memory only: blocks in use keep their place and their values."""
+    """cudaMemPoolTrimTo releases free memory only: live blocks keep their addresses and contents."""
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         kept = pool.block(MIB, stream)
         cuda.call("cudaMemsetAsync", kept, 7, ctypes.c_size_t(MIB), stream)
@@ -125,8 +122,8 @@ def test_cudamempooltrimto_leaves_what_is_in_use(cuda: Runtime, device: torch.de
         pool.free(kept, stream)
 
 
-def test_cudamempooltrimto_leaves_as_much_as_it_is_told(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a pool that has no more reserved than cudaMemPoolTrimTo is to leave keeps all of it."""
+def test_cudamempooltrimto_keeps_the_requested_minimum(cuda: Runtime, device: torch.device) -> None:
+    """cudaMemPoolTrimTo releases nothing if the pool has no more reserved than the requested minimum."""
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         pool.free(pool.block(LARGE, stream), stream)
         before = pool.attribute(RESERVED_CURRENT)
@@ -139,7 +136,7 @@ def test_cudamempooltrimto_leaves_as_much_as_it_is_told(cuda: Runtime, device: t
 
 @pytest.mark.serial
 def test_cudamallocfrompoolasync_gives_what_is_free(cuda: Runtime, device: torch.device) -> None:
-    """Contract: a pool gives three quarters of the free memory, and again after the block was freed."""
+    """A pool can allocate three quarters of the free memory, and again after the free."""
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         size = cuda.free_memory() // 4 * 3
         for _ in range(2):
@@ -147,9 +144,9 @@ def test_cudamallocfrompoolasync_gives_what_is_free(cuda: Runtime, device: torch
 
 
 @pytest.mark.serial
-def test_cudamemgetinfo_tells_what_pools_have_reserved(cuda: Runtime, device: torch.device) -> None:
-    """Contract: what a pool has reserved is missing in cudaMemGetInfo, also after its blocks were freed, and is there
-    again once the pool is trimmed."""
+def test_cudamemgetinfo_includes_memory_reserved_by_pools(cuda: Runtime, device: torch.device) -> None:
+    """A pool's reserved memory is missing in cudaMemGetInfo, also after its blocks are freed, until the pool is
+    trimmed."""
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         before = cuda.free_memory()
         x = pool.block(LARGE, stream)

@@ -39,7 +39,7 @@ cuda.call("cudaIpcCloseMemHandle", memory)
 
 @contextmanager
 def peer(cuda: Runtime, device: torch.device, memory: ctypes.c_void_p) -> Iterator[Callable[[str], str]]:
-    """Another process that has opened the memory. It answers each line that it is told with a line."""
+    """Another process that has opened the memory. It answers each line with a line."""
     handle = ctypes.create_string_buffer(64)
     cuda.call("cudaIpcGetMemHandle", handle, memory)
     script = "\n".join(["import torch", children.bring(device), _PEER])
@@ -64,7 +64,7 @@ def peer(cuda: Runtime, device: torch.device, memory: ctypes.c_void_p) -> Iterat
 
 @pytest.mark.timeout(300)
 def test_cudaipcopenmemhandle_shares_the_memory(cuda: Runtime, device: torch.device) -> None:
-    """Contract: another process that has opened the memory sees what is written to it, also after it was opened."""
+    """Another process that has opened the memory sees later writes to it."""
     with cuda.memory(SIZE) as x, peer(cuda, device, x) as tell:
         for value in (0, 5, 9):
             cuda.call("cudaMemset", x, value, ctypes.c_size_t(SIZE))
@@ -73,8 +73,8 @@ def test_cudaipcopenmemhandle_shares_the_memory(cuda: Runtime, device: torch.dev
 
 
 @pytest.mark.timeout(300)
-def test_cudaipcopenmemhandle_shows_the_owner_what_the_other_wrote(cuda: Runtime, device: torch.device) -> None:
-    """Contract: what a process writes to memory that it has opened, the process that owns the memory reads."""
+def test_cudaipcopenmemhandle_shows_writes_to_the_owner(cuda: Runtime, device: torch.device) -> None:
+    """The owner of memory sees what another process that opened it writes."""
     with cuda.memory(SIZE) as x, peer(cuda, device, x) as tell:
         for value in (5, 9):
             assert tell(f"write {value}") == "written"

@@ -1,4 +1,4 @@
-"""Saved things in memory: no file is left behind, and none has a name that another case could have."""
+"""Saving to and loading from memory, so that no file is left behind and no names collide."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 
 def saved(value: object, **options: Any) -> bytes:
-    """What `torch.save` writes."""
+    """The bytes that `torch.save` writes."""
     buffer = io.BytesIO()
     torch.save(value, buffer, **options)
     return buffer.getvalue()
 
 
 def loaded(data: bytes, **options: Any) -> Any:
-    """What `torch.load` makes of it, by the safe unpickler unless told otherwise."""
+    """The value that `torch.load` returns, by default with `weights_only=True`."""
     return torch.load(io.BytesIO(data), **{"weights_only": True, **options})
 
 
 def through_a_file(value: object, **options: Any) -> Any:
-    """A value that was saved and loaded."""
+    """The value after saving and loading."""
     return loaded(saved(value), **options)

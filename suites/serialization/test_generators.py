@@ -1,4 +1,4 @@
-"""Random state saved and loaded: the numbers go on where they stopped."""
+"""Saved and loaded random state: draws continue where they stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def draw(generator: torch.Generator) -> torch.Tensor:
 
 
 def test_generator_get_state_goes_through_a_file(device: torch.device) -> None:
-    """Contract: the state of a generator, saved, loaded and given to another, has it draw what the first draws next."""
+    """A generator's saved state, loaded into another generator, makes it draw the original's next numbers."""
     generator = torch.Generator(device=device).manual_seed(31)
     draw(generator)
     state = through_a_file(generator.get_state())
@@ -32,8 +32,10 @@ def test_generator_get_state_goes_through_a_file(device: torch.device) -> None:
 
 
 def test_generator_state_is_loaded_to_the_cpu_whatever_map_location(device: torch.device) -> None:
-    """Contract: a state is host memory: a checkpoint that is loaded onto the device has it there, where a generator
-    refuses it, or takes it and draws what it says; after `cpu()` it is taken."""
+    """A state loaded to the device with `map_location` is there, and a generator raises for it or accepts it correctly.
+
+    After `cpu()` it is accepted.
+    """
     generator = torch.Generator(device=device).manual_seed(3)
     checkpoint = loaded(saved({"random": generator.get_state()}), map_location=device)
     expected = draw(generator)
@@ -62,11 +64,10 @@ WAYS: dict[str, Callable[[torch.Generator], torch.Generator]] = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_generator_pickle_and_clone_go_on_by_themselves(
+def test_generator_pickle_and_clone_are_independent(
     device: torch.device, way: Callable[[torch.Generator], torch.Generator]
 ) -> None:
-    """Contract: a generator that went through pickle, or was cloned, is on the same device, draws what the original
-    would, and drawing from it does not move the original."""
+    """A pickled or cloned generator is on the same device, draws the same numbers, and is independent."""
     generator = torch.Generator(device=device).manual_seed(17)
     draw(generator)
 
@@ -79,7 +80,7 @@ def test_generator_pickle_and_clone_go_on_by_themselves(
 
 
 def test_set_rng_state_from_a_file_restores_cpu_and_device(device: torch.device) -> None:
-    """Contract: the states of the host's generator and of the device's own, saved in a checkpoint, restore both."""
+    """The saved states of the CPU's and the device's generators restore both."""
     with forked(device):
         torch.manual_seed(8)
         states = [torch.get_rng_state()]
@@ -97,8 +98,7 @@ def test_set_rng_state_from_a_file_restores_cpu_and_device(device: torch.device)
 
 
 def test_generator_get_state_is_a_copy(device: torch.device) -> None:
-    """Contract: a state is a copy: it stays what it was when its generator goes on, and writing to it does not reach
-    the generator."""
+    """A state is a copy: it does not change with its generator, and writing to it does not affect the generator."""
     generator = torch.Generator(device=device).manual_seed(2)
     state = generator.get_state()
     kept = copy.deepcopy(state)

@@ -1,4 +1,4 @@
-"""Where what is loaded goes: by default where it was, otherwise where `map_location` says."""
+"""The placement of loaded tensors: by default their original device, otherwise according to `map_location`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ ELSEWHERE: dict[str, Any] = {
 
 @pytest.mark.parametrize("where", ELSEWHERE.values(), ids=ELSEWHERE.keys())
 def test_map_location_cpu_takes_everything_to_the_cpu(device: torch.device, where: Any) -> None:
-    """Contract: with the host for a location, as text, device or by a function that leaves storages on it, all tensors
-    are loaded there, with their values and what they share."""
+    """With the CPU as `map_location`, in every form, all tensors are on the CPU, with their values and sharing."""
     x = torch.arange(10.0, device=device)
     other = torch.tensor([7.0, -2.0], device=device)
 
@@ -37,8 +36,7 @@ def test_map_location_cpu_takes_everything_to_the_cpu(device: torch.device, wher
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.parametrize("how", ["text", "bare", "device", "dictionary", "function"])
 def test_map_location_takes_cpu_tensors_to_the_device(device: torch.device, how: str) -> None:
-    """Contract: a file of host tensors is loaded onto the device by its name, with or without index, as a device, by a
-    dictionary from the old place to the new, or by a function that moves storages."""
+    """CPU tensors are loaded onto the device by its name, a device object, a dictionary or a function."""
     places: dict[str, Any] = {
         "text": str(device),
         "bare": device.type,
@@ -55,9 +53,11 @@ def test_map_location_takes_cpu_tensors_to_the_device(device: torch.device, how:
     assert [x.dtype for x in back] == [torch.float32, torch.int16]
 
 
-def test_map_location_function_is_told_where_each_storage_was(device: torch.device) -> None:
-    """Contract: a function for a location is called once for each storage, with the storage on the host and the name
-    of where it was; where it gives None the default holds, and the storage goes back there."""
+def test_map_location_function_gets_the_location_of_each_storage(device: torch.device) -> None:
+    """A `map_location` function is called once per storage, with the storage on the CPU and its original location.
+
+    If it returns None, the storage is placed as by default.
+    """
     x, y = torch.arange(4.0, device=device), torch.arange(7.0, 10.0)
     told: list[tuple[str, str]] = []
 
@@ -75,8 +75,7 @@ def test_map_location_function_is_told_where_each_storage_was(device: torch.devi
 @pytest.mark.parametrize("name", ["cuda0", "nonsense", "cuda:", "cuda:-1"])
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def test_map_location_with_a_malformed_device_is_refused_and_quoted(name: str, zipped: bool) -> None:
-    """Contract: a malformed name for a location is an error that quotes it, and says that it is about a device or
-    location."""
+    """A malformed device name raises and is quoted, and the error mentions a device or location."""
     data = saved([torch.nn.Parameter(torch.randn(10, 10))], _use_new_zipfile_serialization=zipped)
 
     with pytest.raises(RuntimeError) as refusal:
@@ -88,8 +87,7 @@ def test_map_location_with_a_malformed_device_is_refused_and_quoted(name: str, z
 
 @pytest.mark.requires(accelerator=True)
 def test_map_location_past_the_last_device_is_refused(device: torch.device) -> None:
-    """Contract: a location on a device that is not there is a RuntimeError that says so, and nothing is loaded
-    elsewhere in its stead."""
+    """A missing device raises RuntimeError with that reason."""
     count = torch.accelerator.device_count()
 
     with pytest.raises(RuntimeError, match=rf"device {count} but torch\.\w+\.device_count\(\) is {count}\b"):
@@ -99,10 +97,9 @@ def test_map_location_past_the_last_device_is_refused(device: torch.device) -> N
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
 def test_map_location_is_needed_where_there_is_no_device(tmp_path: Any) -> None:
-    """Contract: a file of tensors that were on a GPU, loaded where there is none, is an error that names `map_location`
-    as the way out, and with it they are loaded on the host.
+    """Loading GPU tensors without a GPU raises and names `map_location`, with which they are loaded to the CPU.
 
-    The file is made without a GPU: tensors of the host, saved under the name that a GPU's have.
+    The file is created without a GPU: CPU tensors are saved with a GPU's location.
     """
     path = tmp_path / "gpu.pt"
     script = f"""
@@ -126,7 +123,7 @@ print(torch.load({str(path)!r}, weights_only=True, map_location="cpu").tolist())
 
 
 def test_map_location_meta_gives_shapes_without_memory() -> None:
-    """Contract: the location "meta" loads shapes and types and no data, of large tensors too."""
+    """The location "meta" loads shapes and dtypes without data, also of large tensors."""
     back = loaded(saved(torch.ones(1000, 10, dtype=torch.float64)), map_location="meta")
 
     assert back.is_meta
@@ -136,8 +133,10 @@ def test_map_location_meta_gives_shapes_without_memory() -> None:
 @pytest.mark.requires(accelerator=True, devices=2)
 @pytest.mark.parametrize("how", ["default", "dictionary", "text", "bare"])
 def test_map_location_for_tensors_of_two_devices(device: torch.device, how: str) -> None:
-    """Contract: by default each tensor goes back to its own device; a dictionary swaps them, text takes all to one, and
-    a type without an index to the current device, whichever that is."""
+    """By default each tensor is loaded to its own device.
+
+    A dictionary can swap devices, a string moves all to one, and a type without an index means the current device.
+    """
     other = torch.device(device.type, 1)
     x, y = torch.arange(3, device=device), torch.arange(3, 6, device=other)
     wanted: dict[str, tuple[Any, list[torch.device]]] = {

@@ -1,4 +1,4 @@
-"""Modules, optimisers and checkpoints saved and loaded: training goes on as if it had not been interrupted."""
+"""Modules, optimizers and checkpoints, saved and loaded: training continues without interruption."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .files import loaded, saved, through_a_file
 
 
 def model(device: torch.device) -> nn.Sequential:
-    """A small model with parameters and buffers, made from a fixed seed."""
+    """A small model with parameters and buffers, created from a fixed seed."""
     generator = torch.Generator().manual_seed(5)
     made = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     for parameter in made.parameters():
@@ -22,7 +22,7 @@ def model(device: torch.device) -> nn.Sequential:
 
 
 def step(module: nn.Module, optimiser: torch.optim.Optimizer, device: torch.device, number: int) -> float:
-    """One step of training on numbers that follow from `number`; gives the loss."""
+    """One training step on data determined by `number`; returns the loss."""
     x = torch.randn(16, 4, generator=torch.Generator().manual_seed(number)).to(device)
     loss = module(x).square().mean()
     optimiser.zero_grad()
@@ -37,8 +37,10 @@ def same(first: nn.Module, second: nn.Module) -> bool:
 
 
 def test_load_state_dict_into_another_module(device: torch.device) -> None:
-    """Contract: a module's state, parameters and buffers, saved and loaded into another of its kind on the device,
-    makes it compute the same; names, types and devices are kept, and what was loaded into stays the same tensor."""
+    """A module's saved state, loaded into another module on the device, makes it compute the same.
+
+    Names, dtypes and devices are kept, and the target's tensors stay the same objects in memory.
+    """
     source, target = model(device), model(device)
     step(source, torch.optim.SGD(source.parameters(), lr=0.1), device, 1)
     before = {name: value.data_ptr() for name, value in target.state_dict().items()}
@@ -59,8 +61,7 @@ def test_load_state_dict_into_another_module(device: torch.device) -> None:
 
 
 def test_load_state_dict_across_cpu_and_device(device: torch.device) -> None:
-    """Contract: a module that is on another device than the state copies the values to its own: parameters stay where
-    the module is."""
+    """`load_state_dict` copies values to the module's device if the state is on another one."""
     here, there = model(torch.device("cpu")), model(device)
     step(there, torch.optim.SGD(there.parameters(), lr=0.1), device, 1)
 
@@ -74,7 +75,7 @@ def test_load_state_dict_across_cpu_and_device(device: torch.device) -> None:
 
 
 def test_load_state_dict_assign_takes_the_tensors_themselves(device: torch.device) -> None:
-    """Contract: with `assign=True` a module of the meta device gets the loaded tensors, on their device."""
+    """With `assign=True`, a meta module gets the loaded tensors themselves, on their device."""
     source = model(device)
     with torch.device("meta"):
         target = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
@@ -88,9 +89,9 @@ def test_load_state_dict_assign_takes_the_tensors_themselves(device: torch.devic
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
-def test_load_state_dict_of_a_checkpoint_goes_on_training(device: torch.device, kind: str) -> None:
-    """Contract: model and optimiser restored from a checkpoint take the very steps that the uninterrupted ones take:
-    the losses are the same numbers, and all of the optimiser's state is on the device it was on."""
+def test_load_state_dict_of_a_checkpoint_continues_training(device: torch.device, kind: str) -> None:
+    """A model and optimizer restored from a checkpoint take the same steps as without interruption, on the same
+    devices."""
 
     def optimiser_of(module: nn.Module) -> torch.optim.Optimizer:
         options = {"momentum": 0.9} if kind == "SGD" else {}
@@ -122,8 +123,10 @@ def test_load_state_dict_of_a_checkpoint_goes_on_training(device: torch.device, 
 
 
 def test_load_state_dict_refuses_a_state_that_does_not_fit(device: torch.device) -> None:
-    """Contract: a state with a name too few, one too many or a wrong shape is an error that tells which; what could be
-    loaded is with `strict=False`, which tells what was missing and what nobody wanted."""
+    """A state with a missing or additional name, or a wrong shape, raises with the details.
+
+    With `strict=False`, matching entries are loaded, and missing and unexpected names are returned.
+    """
     source, target = model(device), model(device)
     step(source, torch.optim.SGD(source.parameters(), lr=0.1), device, 1)
     state = through_a_file(source.state_dict())
@@ -147,7 +150,7 @@ def test_load_state_dict_refuses_a_state_that_does_not_fit(device: torch.device)
 
 
 def test_state_dict_saves_shared_parameters_once(device: torch.device) -> None:
-    """Contract: parameters that two modules share are in the file once, and share again when the state is loaded."""
+    """Parameters shared by two modules are saved once, and are shared again after loading."""
     shared = nn.Linear(200, 200, device=device)
     both, one = nn.ModuleDict({"a": shared, "b": shared}), nn.ModuleDict({"a": shared})
 
@@ -157,8 +160,7 @@ def test_state_dict_saves_shared_parameters_once(device: torch.device) -> None:
 
 
 def test_load_mmap_maps_a_file_instead_of_reading(device: torch.device, tmp_path: Path) -> None:
-    """Contract: with `mmap=True` a file by name gives the same values, on the device too when told, and writing to what
-    was loaded does not change the file."""
+    """`mmap=True` gives the same values, also on the device, and writes to loaded tensors do not change the file."""
     path = tmp_path / "state.pt"
     state = {name: value.cpu() for name, value in model(device).state_dict().items()}
     torch.save(state, path)
@@ -176,7 +178,7 @@ def test_load_mmap_maps_a_file_instead_of_reading(device: torch.device, tmp_path
 
 
 def test_deepcopy_of_a_module_is_what_save_and_load_give(device: torch.device) -> None:
-    """Contract: `deepcopy` of a module gives one on the same device with the same state and memory of its own."""
+    """`deepcopy` of a module gives the same state on the same device in separate memory."""
     source = model(device)
     copied = copy.deepcopy(source)
     assert same(source, copied)

@@ -1,4 +1,4 @@
-"""Files that are damaged or malicious: an error that says so, and nothing of them is run or believed."""
+"""Damaged or malicious files: they raise, and none of their contents are executed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 
 from .files import loaded, saved
 
-#: What a damaged file may raise; the older format's reader is not choosy.
+#: The exceptions for a damaged file; the reader of the older format raises various ones.
 REFUSALS = (RuntimeError, EOFError, OSError, ValueError, LookupError, pickle.UnpicklingError)
 
 
 class Trap:
-    """A value whose pickle calls a function: it makes a folder."""
+    """A value whose pickle calls a function that creates a directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,8 +29,11 @@ class Trap:
 
 
 def test_load_weights_only_does_not_run_a_pickle(tmp_path: Path) -> None:
-    """Contract: by default, and with `weights_only=True`, a file that would call a function when it is loaded is an
-    error that names the function, and it is not called. Told to trust it, torch calls it (the control)."""
+    """By default and with `weights_only=True`, a file that would call a function raises with its name and does not call
+    it.
+
+    With `weights_only=False`, torch calls it (control).
+    """
     path = tmp_path / "sprung"
     data = saved({"weights": torch.ones(3), "trap": Trap(path)})
 
@@ -45,15 +48,14 @@ def test_load_weights_only_does_not_run_a_pickle(tmp_path: Path) -> None:
 
 
 class Settings:
-    """A harmless class of the case's own."""
+    """A harmless class defined by the case."""
 
     def __init__(self) -> None:
         self.rate = 0.5
 
 
 def test_safe_globals_allows_a_class_by_name() -> None:
-    """Contract: an object of a class that was not allowed is refused, and loaded within the block that allows the
-    class, and refused after it again."""
+    """An object of a class that is not allowed raises; it is loaded only within the `safe_globals` block."""
     data = saved(Settings())
 
     with pytest.raises(pickle.UnpicklingError, match="Settings"):
@@ -65,7 +67,7 @@ def test_safe_globals_allows_a_class_by_name() -> None:
 
 
 def test_load_weights_only_takes_plain_values(device: torch.device) -> None:
-    """Contract: tensors, numbers, texts, containers of them, sizes, types and devices are loaded as they were."""
+    """Tensors, numbers, strings, containers of them, sizes, dtypes and devices are loaded unchanged."""
     value = {
         "tensor": torch.arange(3, device=device),
         "list": [1, 2.5, True, None, "text", b"bytes", 1 + 2j],
@@ -84,9 +86,8 @@ def test_load_weights_only_takes_plain_values(device: torch.device) -> None:
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("kept", [0, 1, 100, 0.5, 0.9, -1], ids=lambda kept: f"kept_{kept}")
-def test_load_refuses_a_file_that_was_cut(device: torch.device, zipped: bool, kept: float) -> None:
-    """Contract: of a file that ends too early nothing is loaded: an error, at any place of the cut; never a tensor with
-    what happened to be in memory."""
+def test_load_refuses_a_truncated_file(device: torch.device, zipped: bool, kept: float) -> None:
+    """A truncated file raises at any length, and never gives a tensor with uninitialized memory."""
     data = saved(torch.arange(10_000, device=device), _use_new_zipfile_serialization=zipped)
     end = int(kept * len(data)) if isinstance(kept, float) else kept
 
@@ -96,14 +97,16 @@ def test_load_refuses_a_file_that_was_cut(device: torch.device, zipped: bool, ke
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 1000, b"PK\x03\x04" + b"\xff" * 500, b"hello world " * 50], ids=range(4))
 def test_load_refuses_bytes_that_save_did_not_write(data: bytes) -> None:
-    """Contract: bytes that `torch.save` did not write are an error."""
+    """Bytes that `torch.save` did not write raise."""
     with pytest.raises(REFUSALS):
         loaded(data)
 
 
 def test_save_writes_a_zip_file_whose_checksums_can_be_checked(device: torch.device) -> None:
-    """Contract: the file is a ZIP archive with right check sums: a tool that checks them finds nothing wrong, and finds
-    a single bit that was flipped among the values. (`torch.load` itself does not look at them.)"""
+    """The file is a ZIP archive with correct checksums, which detect a single flipped bit in the values.
+
+    (`torch.load` itself does not check them.)
+    """
     data = saved(torch.full((1000,), 7.0, device=device))
     damaged = bytearray(data)
     damaged[data.index(torch.full((4,), 7.0).numpy().tobytes()) + 2] ^= 1
@@ -114,9 +117,8 @@ def test_save_writes_a_zip_file_whose_checksums_can_be_checked(device: torch.dev
         assert archive.testzip() is not None
 
 
-def test_load_and_save_name_a_path_that_is_not_there(tmp_path: Path) -> None:
-    """Contract: loading from a path that is not there is a FileNotFoundError with the path, saving into a folder that
-    is not there an error that names it."""
+def test_load_and_save_name_a_missing_path(tmp_path: Path) -> None:
+    """Loading from a missing path raises FileNotFoundError with the path, and so does saving to a missing directory."""
     with pytest.raises(FileNotFoundError) as refusal:
         torch.load(tmp_path / "missing.pt", weights_only=True)
     assert "missing.pt" in str(refusal.value)
@@ -126,7 +128,6 @@ def test_load_and_save_name_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_save_refuses_what_pickle_cannot_take() -> None:
-    """Contract: a value that pickle cannot take, a function made on the spot, is an error of `save`, not of the load
-    that would come some day."""
+    """A value that pickle does not support, such as a local function, raises in `save`."""
     with pytest.raises((AttributeError, pickle.PicklingError, TypeError), match=r"(?i)pickle|local"):
         saved(lambda: None)

@@ -1,4 +1,4 @@
-"""Tensors saved and loaded: on their device, with their type, layout, sharing and flags."""
+"""Saved and loaded tensors: device, dtype, layout, sharing and flags."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ LEGACY = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
 @DTYPE
 @LEGACY
-def test_load_brings_every_dtype_back_bit_by_bit(device: torch.device, dtype: torch.dtype, zipped: bool) -> None:
-    """Contract: a tensor of any type is loaded with its bits, type, shape, and on the device it was saved on, from the
-    file format of today and from the older one."""
+def test_load_preserves_every_dtype_bit_by_bit(device: torch.device, dtype: torch.dtype, zipped: bool) -> None:
+    """A tensor of any dtype is loaded bitwise, with its shape and device, in the current and the older file format."""
     patterns = bit_patterns(dtype)
     values = torch.stack([patterns, patterns.flip(0)])
     x = values.to(device)
@@ -32,8 +31,7 @@ def test_load_brings_every_dtype_back_bit_by_bit(device: torch.device, dtype: to
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_storage")
 def test_load_keeps_shared_storages_shared(device: torch.device) -> None:
-    """Contract: what shares memory when it is saved shares it when it is loaded, the same tensor twice, a view, and the
-    storage; what did not share does not. Types and devices are kept."""
+    """Tensors and storages that share memory when saved share it after loading, and others do not."""
     x, y = torch.randn(5, 5, device=device), torch.arange(10, dtype=torch.uint8, device=device)
 
     first, second, again, view, storage = through_a_file([x, y, x, x[1:, ::2], y.untyped_storage()])
@@ -53,8 +51,8 @@ def test_load_keeps_shared_storages_shared(device: torch.device) -> None:
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_storage")
-def test_load_brings_a_typed_storage_back(device: torch.device) -> None:
-    """Contract: a storage with a type, the older kind, is loaded with its type, device and values."""
+def test_load_preserves_a_typed_storage(device: torch.device) -> None:
+    """A typed storage, the older kind, is loaded with its dtype, device and values."""
     x = torch.arange(10, dtype=torch.int32, device=device)
     storage = x.storage()
 
@@ -68,8 +66,8 @@ def test_load_brings_a_typed_storage_back(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_empty")
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)], ids=str)
-def test_load_brings_tensors_without_elements_back(device: torch.device, shape: tuple[int, ...]) -> None:
-    """Contract: a tensor without elements, before or behind one that has some, keeps its shape, type and device."""
+def test_load_preserves_tensors_without_elements(device: torch.device, shape: tuple[int, ...]) -> None:
+    """A tensor without elements, before or after one with elements, keeps its shape, dtype and device."""
     empties = [torch.empty(shape, dtype=dtype, device=device) for dtype in (torch.float16, torch.int64)]
     some = torch.arange(16.0, device=device).view(4, 4)
 
@@ -93,10 +91,8 @@ LAYOUTS: dict[str, Callable[[torch.device], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_load_brings_strides_and_offsets_back(
-    device: torch.device, make: Callable[[torch.device], torch.Tensor]
-) -> None:
-    """Contract: shape, strides and offset of a tensor are kept: it is a view of as much memory as it was."""
+def test_load_preserves_strides_and_offsets(device: torch.device, make: Callable[[torch.device], torch.Tensor]) -> None:
+    """Shape, strides and offset of a tensor are preserved, and so is the size of its storage."""
     x = make(device)
 
     back = through_a_file(x)
@@ -106,8 +102,8 @@ def test_load_brings_strides_and_offsets_back(
     assert torch.equal(back, x)
 
 
-def test_load_brings_parameters_requires_grad_and_conj_back(device: torch.device) -> None:
-    """Contract: a parameter is loaded as one, with `requires_grad` as it was; conjugate views stay conjugate."""
+def test_load_preserves_parameters_requires_grad_and_conj(device: torch.device) -> None:
+    """A parameter is loaded as one, with its `requires_grad`; conjugate views stay conjugate."""
     frozen = torch.nn.Parameter(torch.arange(3.0, device=device), requires_grad=False)
     free = torch.nn.Parameter(torch.arange(3.0, 6.0, device=device))
     leaf = torch.ones(2, device=device, requires_grad=True)
@@ -123,8 +119,7 @@ def test_load_brings_parameters_requires_grad_and_conj_back(device: torch.device
 
 
 def test_save_of_a_view_writes_the_whole_storage_unless_cloned(device: torch.device) -> None:
-    """Contract: a view is saved with all the memory that it is a view of, a clone with its own alone: the file of the
-    first is larger by that."""
+    """A view is saved with its whole storage, and a clone only with its own memory, so the file is smaller."""
     x = torch.zeros(100_000, dtype=torch.uint8, device=device)
 
     part, clone = saved(x[:10]), saved(x[:10].clone())
@@ -134,9 +129,8 @@ def test_save_of_a_view_writes_the_whole_storage_unless_cloned(device: torch.dev
     assert loaded(clone).untyped_storage().nbytes() == 10
 
 
-def test_save_waits_for_work_under_way(device: torch.device) -> None:
-    """Contract: what is saved is what the operations called before have made of the tensor, whether the device is done
-    with them or not: a chain of five hundred is in the file."""
+def test_save_waits_for_pending_work(device: torch.device) -> None:
+    """`save` waits for pending work: the result of five hundred queued operations is in the file."""
     x = torch.zeros(1 << 16, dtype=torch.int64, device=device)
     for _ in range(500):
         x.add_(1)
@@ -147,8 +141,8 @@ def test_save_waits_for_work_under_way(device: torch.device) -> None:
     assert (loaded(data) == 500).all()
 
 
-def test_load_gives_memory_of_its_own(device: torch.device) -> None:
-    """Contract: loading twice gives two tensors; neither shares memory with the other, the file or the original."""
+def test_load_gives_separate_memory(device: torch.device) -> None:
+    """Loading twice gives two independent tensors."""
     x = torch.arange(10, device=device)
     data = saved(x)
 
@@ -161,8 +155,7 @@ def test_load_gives_memory_of_its_own(device: torch.device) -> None:
 
 
 def test_save_and_load_by_path_and_by_open_file_are_the_same(device: torch.device, tmp_path: Path) -> None:
-    """Contract: saving to a path and loading from it, as text or path, is the same as by an open file; saving again
-    replaces what was there."""
+    """Saving to and loading from a path, string or open file are equivalent, and saving again overwrites the file."""
     path, x = tmp_path / "tensor.pt", torch.arange(100.0, device=device)
 
     torch.save(torch.zeros(100_000, device=device), path)

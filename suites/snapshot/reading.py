@@ -107,8 +107,10 @@ def is_led_to_by(frames: Frames, function: str) -> bool:
 
 
 def live_after(trace: Iterable[dict[str, Any]]) -> dict[int, int]:
-    """Address and size of the blocks that a trace allocates and does not free. Raises ValueError if it is
-    inconsistent."""
+    """Address and size of the blocks that a trace allocates and does not free.
+
+    Raises ValueError if it is inconsistent.
+    """
     live: dict[int, int] = {}
     requested: dict[int, int] = {}
     for number, entry in enumerate(trace):

@@ -39,8 +39,10 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture
 def observed(quiet: None) -> Iterator[tuple[Found, Callable[[], None]]]:
-    """The garbage found so far, one list per collection, as pairs of type name and id; and a function that stops
-    observing."""
+    """The garbage found so far, one list per collection, as pairs of type name and id.
+
+    Yields them with a function that stops observing.
+    """
     found: Found = []
     disarm = private.observe_garbage(
         lambda garbage: found.append([(type(each).__name__, id(each)) for each in garbage])

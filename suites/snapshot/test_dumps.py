@@ -172,8 +172,10 @@ KNOWN = {
 @pytest.mark.requires(cuda=True)
 @pytest.mark.parametrize("option", ["enabled", "context", "stacks"])
 def test_record_memory_history_refuses_an_unknown_option(option: str) -> None:
-    """An unknown value of an option raises with the valid values before recording starts; a build for CUDA is
-    sufficient."""
+    """An unknown value of an option raises with the valid values before recording starts.
+
+    A build for CUDA is sufficient.
+    """
     name, words = KNOWN[option]
     try:
         with pytest.raises(RuntimeError, match=rf"expected {name} to be ") as refused:

@@ -133,8 +133,9 @@ CONTEXTS: dict[str | None, tuple[bool, bool, bool]] = {
 def test_record_memory_history_context_decides_which_stacks_are_kept(
     device: torch.device, context: str | None, kept: tuple[bool, bool, bool]
 ) -> None:
-    """Events are recorded in every context. Stacks are kept for live blocks from "state" on, and for allocations from
-    "alloc".
+    """Events are recorded in every context.
+
+    Stacks are kept for live blocks from "state" on, and for allocations from "alloc".
 
     With "all", frees have the stack of the freeing function; below that, at most that of the allocating one.
     """

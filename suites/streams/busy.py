@@ -91,8 +91,10 @@ class Relay:
         calibrate(self.writer.device)
 
     def run(self, value: int, link: Callable[[], object]) -> bool:
-        """Write `value` late on the writer's stream, call `link`, then read; returns whether the reader saw only
-        `value`."""
+        """Write `value` late on the writer's stream, call `link`, then read.
+
+        Returns whether the reader saw only `value`.
+        """
         self._settle()
         self._buffer.fill_(POISON)
         self._seen.fill_(POISON)

@@ -44,8 +44,10 @@ def test_externalstream_of_a_raw_handle_is_that_stream(device: torch.device) -> 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_externalstream_wait_stream_orders_both_ways(device: torch.device) -> None:
-    """`wait_stream` orders torch streams and external streams in both directions; without it the reader reads
-    poison."""
+    """`wait_stream` orders torch streams and external streams in both directions.
+
+    Without it the reader reads poison.
+    """
     own = torch.cuda.Stream(device)
     foreign = torch.cuda.ExternalStream(torch.cuda.Stream(device).cuda_stream, device=device)
 

@@ -54,8 +54,10 @@ def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: to
 
 
 def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> None:
-    """An event represents its latest record: complete after the first, it is pending after a second one behind a
-    sleep."""
+    """An event represents its latest record.
+
+    Complete after the first, it is pending after a second one behind a sleep.
+    """
     stream = api.stream(device)
     calibrate(device)
 
@@ -203,8 +205,10 @@ def test_event_id_is_0_until_its_first_record(device: torch.device) -> None:
 
 
 def test_event_wait_gives_right_results_on_another_stream(api: Api, device: torch.device) -> None:
-    """Operands copied on a sleeping stream are complete for another stream that waited for its event; they are NaN
-    before."""
+    """Operands copied on a sleeping stream are complete for another stream that waited for its event.
+
+    Before that, they contain NaN.
+    """
     stream = api.stream(device)
     a, b = (torch.randn(1 << 18).pin_memory() for _ in range(2))
     a_there, b_there = (torch.full((1 << 18,), float("nan"), device=device) for _ in range(2))

@@ -38,8 +38,10 @@ def test_stream_and_event_device_type_is_the_one_asked_for(make: type, device: t
 
 
 def test_stream_equality_and_hash(device: torch.device) -> None:
-    """Streams are equal if they are the same stream, whatever object represents it, and equal streams have equal
-    hashes."""
+    """Streams are equal if they are the same stream, whatever object represents it.
+
+    Equal streams have equal hashes.
+    """
     stream = torch.Stream(device)
     same = torch.Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
 

@@ -35,8 +35,10 @@ def _seconds(x: torch.Tensor) -> float:
 
 
 def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> None:
-    """A chain of small operations takes at most 200 times its host time in one of five trials, and every one has its
-    effect."""
+    """A chain of small operations takes at most 200 times its host time in one of five trials.
+
+    Every one has its effect.
+    """
     here, there = torch.zeros(16), torch.zeros(16, device=device)
     _seconds(there)
 

@@ -22,8 +22,9 @@ def _within_range(priority: int) -> int:
 
 
 def test_cuda_stream_priority_range_starts_at_zero(device: torch.device) -> None:
-    """`priority_range` returns the least and greatest priority; smaller numbers are greater, and the least is 0, the
-    default.
+    """`priority_range` returns the least and greatest priority.
+
+    Smaller numbers are greater, and the least is 0, the default.
 
     (CUDA C++ Programming Guide, Stream Priorities.)
     """

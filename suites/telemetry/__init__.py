@@ -1,1 +1,1 @@
-"""What the driver tells beside the computation: NVML readings and NVTX ranges."""
+"""Driver interfaces apart from computation: NVML readings and NVTX ranges."""

@@ -1,6 +1,6 @@
-"""The names of torch, undocumented, that this suite depends on. Nothing else in the suite reaches for one.
+"""The undocumented torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from suites.reaching import reach
 
 
 def nvml_handle(device: torch.device) -> Any:
-    """The handle by which torch asks NVML about a device."""
+    """The handle with which torch queries NVML about a device."""
     return reach("torch.cuda._get_pynvml_handler")(device)
 
 
 def amdsmi_handle(device: torch.device) -> Any:
-    """The handle by which torch asks AMD's library about a device."""
+    """The handle with which torch queries AMD SMI about a device."""
     return reach("torch.cuda._get_amdsmi_handler")(device)
 
 
 def raw_amdsmi(name: str) -> Any:
-    """What torch learns from AMD's library before it initialises: `name` is "device_count" or "device_uuid"."""
+    """What torch reads from AMD SMI before initialization: `name` is "device_count" or "device_uuid"."""
     return reach(f"torch.cuda._raw_{name}_amdsmi")()

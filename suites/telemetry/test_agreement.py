@@ -1,4 +1,4 @@
-"""Whether what torch says of a device is what the driver's own library says."""
+"""Agreement of torch's device information with NVML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requires(device="cuda", nvml=True, rocm=False, mig=Fals
 
 
 def library() -> Any:
-    """NVML's own bindings, initialised by torch."""
+    """The NVML bindings, initialized by torch."""
     import pynvml
 
     return pynvml
@@ -26,15 +26,17 @@ def text(value: str | bytes) -> str:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_uuid")
 def test_nvmldevicegetuuid_is_the_uuid_of_the_properties(device: torch.device) -> None:
-    """Contract: the UUID of the properties is that of NVML, without its prefix."""
+    """The UUID in the device properties equals NVML's without its prefix."""
     expected = text(library().nvmlDeviceGetUUID(nvml_handle(device)))
 
     assert f"GPU-{torch.cuda.get_device_properties(device).uuid}" == expected
 
 
 def test_nvmldevicegetmemoryinfo_is_the_memory_of_the_properties(device: torch.device) -> None:
-    """Contract: the device's total memory is what NVML says, within a tenth (what the driver reserves), and what NVML
-    says is used is at least what this process has reserved."""
+    """The total memory in the properties equals NVML's within a tenth (the driver's reserve).
+
+    The used memory according to NVML is at least what this process has reserved.
+    """
     torch.ones(1 << 20, device=device)
     told = library().nvmlDeviceGetMemoryInfo(nvml_handle(device))
 
@@ -44,22 +46,21 @@ def test_nvmldevicegetmemoryinfo_is_the_memory_of_the_properties(device: torch.d
 
 
 def test_nvmldevicegetcudacomputecapability_is_get_device_capability(device: torch.device) -> None:
-    """Contract: the compute capability is the one that NVML tells."""
+    """The compute capability equals NVML's."""
     expected = library().nvmlDeviceGetCudaComputeCapability(nvml_handle(device))
 
     assert torch.cuda.get_device_capability(device) == tuple(expected)
 
 
 def test_clock_rate_is_below_nvmldevicegetmaxclockinfo(device: torch.device) -> None:
-    """Contract: the clock rate is no higher than the highest that NVML allows for the multiprocessors."""
+    """The clock rate does not exceed NVML's maximum for the multiprocessors."""
     highest = library().nvmlDeviceGetMaxClockInfo(nvml_handle(device), library().NVML_CLOCK_SM)
 
     assert 0 < torch.cuda.clock_rate(device) <= highest
 
 
 def test_power_draw_is_below_the_enforced_limit(device: torch.device) -> None:
-    """Contract: the power drawn is, in most of thirty readings, no higher than one and a half times the limit that is
-    enforced."""
+    """In most of thirty readings, the power draw is at most one and a half times the enforced limit."""
     limit = library().nvmlDeviceGetEnforcedPowerLimit(nvml_handle(device))
 
     readings = [torch.cuda.power_draw(device) for _ in range(30)]
@@ -68,14 +69,14 @@ def test_power_draw_is_below_the_enforced_limit(device: torch.device) -> None:
 
 
 def test_temperature_is_below_the_shutdown_threshold(device: torch.device) -> None:
-    """Contract: the temperature is below the one at which the device shuts down, where NVML knows it."""
+    """The temperature is below the shutdown threshold, if NVML reports one."""
     bindings = library()
     try:
         shutdown = bindings.nvmlDeviceGetTemperatureThreshold(
             nvml_handle(device), bindings.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
         )
     except bindings.NVMLError as error:
-        pytest.skip(f"NVML does not tell the temperature of the shutdown: {error}")
+        pytest.skip(f"NVML does not report the shutdown threshold: {error}")
 
     assert 0 < torch.cuda.temperature(device) < shutdown
 
@@ -83,8 +84,10 @@ def test_temperature_is_below_the_shutdown_threshold(device: torch.device) -> No
 @pytest.mark.timeout(300)
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_uuid_visible_devices")
 def test_cuda_visible_devices_takes_uuids(device: torch.device) -> None:
-    """Contract: CUDA_VISIBLE_DEVICES takes UUIDs, whole or by their first letters as far as they are unique; the
-    process then sees that device alone. One that no device has shows none."""
+    """CUDA_VISIBLE_DEVICES accepts a UUID or a unique prefix, and the process then sees only that device.
+
+    An unknown UUID hides all devices.
+    """
     nvml = library()
     uuid = text(nvml.nvmlDeviceGetUUID(nvml_handle(device)))
     every = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]

@@ -1,4 +1,4 @@
-"""Readings under load: a device that works hard says so, compared with itself at rest."""
+"""Readings under load, compared with those of the same device at rest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..streams.busy import calibrate, ever, sleep_on
 
 pytestmark = [pytest.mark.requires(device="cuda", nvml=True, mig=False), pytest.mark.timeout(300)]
 
-#: Seconds. NVML averages over up to a second, so a load is read when it has lasted longer.
+#: Seconds. NVML averages over up to a second, so readings start after the load has lasted longer.
 LOAD, REST = 3.0, 3.0
 
 
 def under_load(device: torch.device, read: Callable[[torch.device], int]) -> list[int]:
-    """Readings taken from the second half of some seconds of matrix products without a pause."""
+    """Readings from the second half of some seconds of continuous matrix products."""
     a, b = (torch.randn(4096, 4096, device=device, dtype=torch.float16) for _ in range(2))
     out, readings = torch.empty_like(a), []
     begin = time.monotonic()
@@ -31,7 +31,7 @@ def under_load(device: torch.device, read: Callable[[torch.device], int]) -> lis
 
 
 def at_rest(device: torch.device, read: Callable[[torch.device], int]) -> list[int]:
-    """Readings taken from the second half of some seconds without work of this process."""
+    """Readings from the second half of some seconds without work of this process."""
     torch.cuda.synchronize(device)
     time.sleep(REST / 2)
     readings = []
@@ -48,8 +48,8 @@ def median(values: list[int]) -> int:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_power_draw")
 def test_power_draw_rises_under_load(device: torch.device) -> None:
-    """Contract: the power drawn in the middle of heavy work is higher than at rest: of the medians, in one trial of
-    three at least (a neighbour may keep the device busy in one)."""
+    """The median power draw under load is higher than at rest, in at least one of three trials (others may use the
+    device)."""
     assert any(
         median(under_load(device, torch.cuda.power_draw)) > median(at_rest(device, torch.cuda.power_draw))
         for _ in range(3)
@@ -58,8 +58,7 @@ def test_power_draw_rises_under_load(device: torch.device) -> None:
 
 @pytest.mark.requires(silicon=True)
 def test_utilization_rises_under_load(device: torch.device) -> None:
-    """Contract: the share of time in which a kernel runs is higher in the middle of heavy work than at rest, and at
-    least a half then."""
+    """Utilization under load is higher than at rest and at least a half, in at least one of three trials."""
 
     def rises() -> bool:
         rest = median(at_rest(device, torch.cuda.utilization))
@@ -72,8 +71,10 @@ def test_utilization_rises_under_load(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_clock_speed")
 def test_clock_rate_does_not_fall_under_load(device: torch.device) -> None:
-    """Contract: the clock in the middle of heavy work is at least half of what it is at rest after it: a device
-    may clock down when idle, not when busy, other than for heat and power."""
+    """The clock under load is at least half of that at rest after it.
+
+    A device may reduce its clock when idle, but under load only because of heat or power.
+    """
     load = median(under_load(device, torch.cuda.clock_rate))
     rest = median(at_rest(device, torch.cuda.clock_rate))
 
@@ -84,7 +85,7 @@ def test_clock_rate_does_not_fall_under_load(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_temperature")
 def test_temperature_does_not_fall_under_load(device: torch.device) -> None:
-    """Contract: after heavy work the device is not colder than before it, in one trial of three at least."""
+    """After load, the device is not colder than before, in at least one of three trials."""
 
     def not_colder() -> bool:
         before = median(at_rest(device, torch.cuda.temperature))
@@ -94,7 +95,7 @@ def test_temperature_does_not_fall_under_load(device: torch.device) -> None:
 
 
 def test_temperature_is_read_while_the_device_works(device: torch.device) -> None:
-    """Contract: a reading does not wait for the device: it is had while a stream is asleep, which must once be seen."""
+    """A reading does not wait for the device: it returns while a stream sleeps, observed at least once."""
     stream = torch.cuda.Stream(device)
     torch.cuda.temperature(device)
     calibrate(device)

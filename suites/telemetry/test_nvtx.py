@@ -1,4 +1,4 @@
-"""NVTX: ranges and marks for profilers, which nest, and disturb nothing."""
+"""NVTX ranges and marks for profilers: they nest, and have no side effects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ cuda = pytest.mark.requires(device="cuda")
 
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
-def test_nvtx_range_push_and_range_pop_tell_their_depth() -> None:
-    """Contract: `range_push` gives the depth that the range begins at and `range_pop` the one that ended, counted from
-    0, or a negative number where no tool listens; depths go up and down one by one."""
+def test_nvtx_range_push_and_range_pop_return_their_depth() -> None:
+    """`range_push` returns the depth of the new range, and `range_pop` that of the ended one.
+
+    Depths start at 0, or are negative if no tool is attached.
+    """
     nvtx = torch.cuda.nvtx
 
     pushed = [nvtx.range_push(name) for name in ("outer", "inner", "innermost")]
@@ -32,7 +34,7 @@ def test_nvtx_range_push_and_range_pop_tell_their_depth() -> None:
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_nvtx_range_start_and_range_end_may_overlap() -> None:
-    """Contract: ranges that need not nest are begun and ended by handles, in any order, from any thread."""
+    """Ranges with handles may overlap, and may be started and ended in any order and thread."""
     nvtx = torch.cuda.nvtx
     first, second = nvtx.range_start("first"), nvtx.range_start("second")
 
@@ -48,12 +50,14 @@ def test_nvtx_range_start_and_range_end_may_overlap() -> None:
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_nvtx_range_is_a_context_and_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: `torch.cuda.nvtx.range` marks a block or a function, formats its text, and lets exceptions through,
-    ending its range: the depth after it is what it was."""
+    """`torch.cuda.nvtx.range` marks a block or function and formats its message.
+
+    An exception propagates and ends the range, so the depth is restored.
+    """
     nvtx = torch.cuda.nvtx
     before = nvtx.range_push("probe")
     nvtx.range_pop()
-    calls: list[str] = []  # where no tool listens, depths tell nothing
+    calls: list[str] = []  # without a tool, depths are meaningless
     push, pop = nvtx.range_push, nvtx.range_pop
 
     def told_push(text: str) -> int:
@@ -88,7 +92,7 @@ def test_nvtx_range_is_a_context_and_a_decorator(monkeypatch: pytest.MonkeyPatch
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_nvtx_range_and_emit_nvtx_change_no_result(device: torch.device) -> None:
-    """Contract: work within ranges, the autograd profiler's own among them, gives what it gives without."""
+    """Work within ranges, including the autograd profiler's, gives the same results."""
     x = torch.arange(1000.0, device=device)
     expected = (x.square() + 1).sum().item()
 
@@ -101,8 +105,7 @@ def test_nvtx_range_and_emit_nvtx_change_no_result(device: torch.device) -> None
 @pytest.mark.requires(cuda=False, rocm=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 @pytest.mark.parametrize("name", ["range_push", "mark", "range_pop"])
-def test_nvtx_range_without_nvtx_in_the_build_says_so(name: str) -> None:
-    """Contract: a torch that was built without NVTX refuses a range with an error that says so, and is no worse for
-    it."""
+def test_nvtx_range_without_nvtx_in_the_build_raises(name: str) -> None:
+    """In a build without NVTX, a range raises with that reason."""
     with pytest.raises(RuntimeError, match=r"NVTX functions not installed"):
         getattr(torch.cuda.nvtx, name)(*(() if name == "range_pop" else ("x",)))

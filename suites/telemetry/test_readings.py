@@ -1,4 +1,4 @@
-"""Readings of the driver through torch: there, plausible, and of the device that was asked for."""
+"""Driver readings through torch: available, plausible, and of the requested device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._torch_private import amdsmi_handle, nvml_handle, raw_amdsmi
 
 nvml = pytest.mark.requires(device="cuda", nvml=True)
 
-#: Bounds that no machine in working order leaves, and that a wrong unit or register does.
+#: Bounds that every working machine satisfies, and that a wrong unit or register violates.
 PLAUSIBLE: dict[str, tuple[Callable[[torch.device], int], int, int]] = {
     "temperature": (torch.cuda.temperature, 1, 120),  # degrees Celsius
     "power_draw": (torch.cuda.power_draw, 1_000, 3_000_000),  # milliwatts
@@ -24,7 +24,7 @@ PLAUSIBLE: dict[str, tuple[Callable[[torch.device], int], int, int]] = {
 @nvml
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_nvml_get_handler")
 def test_nvml_handle_names_the_device(device: torch.device) -> None:
-    """Contract: NVML knows the device that torch uses, and names it as torch does."""
+    """NVML finds torch's device and has the same name for it."""
     import pynvml
 
     name = pynvml.nvmlDeviceGetName(nvml_handle(device))
@@ -43,8 +43,10 @@ def test_nvml_handle_names_the_device(device: torch.device) -> None:
 def test_nvml_readings_are_plausible(
     device: torch.device, read: Callable[[torch.device], int], least: int, most: int
 ) -> None:
-    """Contract: a reading is a whole number within what hardware can be, each of twenty times, however the device is
-    named, and asking leaves the current device as it was."""
+    """Each of twenty readings is a plausible integer for every form of the device argument.
+
+    The current device stays.
+    """
     before = torch.cuda.current_device()
 
     for _ in range(10):
@@ -58,9 +60,11 @@ def test_nvml_readings_are_plausible(
 @nvml
 @pytest.mark.requires(mig=False)
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_device_memory_used")
-def test_device_memory_used_grows_with_what_is_taken(device: torch.device) -> None:
-    """Contract: `device_memory_used` counts bytes of the whole device: it grows by about as much as a large tensor
-    newly takes, and falls when it is given back. Neighbours may move it: one of some trials is to show both."""
+def test_device_memory_used_grows_with_an_allocation(device: torch.device) -> None:
+    """`device_memory_used` counts the bytes of the whole device: it increases and decreases with a large tensor.
+
+    Other processes may change it too, so one of several trials must show both.
+    """
     size = 512 << 20
     torch.zeros(1, device=device)
 
@@ -84,8 +88,7 @@ def test_device_memory_used_grows_with_what_is_taken(device: torch.device) -> No
     "test_cuda::TestCudaAllocator::test_raw_amdsmi_device_uuids",
 )
 def test_amdsmi_counts_and_names_the_devices(device: torch.device) -> None:
-    """Contract: AMD's library counts at least the devices that torch sees, names each by an id of its own, and has a
-    handle for the one in use."""
+    """AMD SMI counts at least torch's devices, with unique ids, and has a handle for the current one."""
     count, uuids = raw_amdsmi("device_count"), raw_amdsmi("device_uuid")
 
     assert count >= torch.cuda.device_count()
@@ -99,8 +102,7 @@ READINGS = ["temperature", "power_draw", "clock_rate", "utilization", "memory_us
 @pytest.mark.requires(nvml=False)
 @pytest.mark.parametrize("name", READINGS)
 def test_nvml_readings_without_the_library_are_refused(name: str) -> None:
-    """Contract: where NVML does not answer there is no reading: an error that names the library or the driver, never a
-    number."""
+    """Without a working NVML, a reading raises and names the library or the driver."""
     read = getattr(torch.cuda, name)
 
     with pytest.raises(Exception, match=r"(?i)nvml|nvidia|driver|amdsmi"):

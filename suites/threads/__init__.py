@@ -1,1 +1,1 @@
-"""Several threads on one device: current streams, library handles, the allocator, waiting."""
+"""Several threads on one device: current streams, library handles, the allocator, synchronization."""

@@ -1,4 +1,4 @@
-"""What is current is so for one thread: device, stream, grad mode, default device."""
+"""Per-thread state: current device, current stream, grad mode, default device."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def module(device: torch.device) -> Any:
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.device) -> None:
-    """Contract: within a stream's block a thread that is started has the default stream current, and its own choice
-    does not reach the thread that started it."""
+    """A thread started within a stream's block has the default stream.
+
+    Its own choice does not affect the parent.
+    """
     default, mine, theirs = (module(device).default_stream(device), torch.Stream(device), torch.Stream(device))
 
     def look() -> tuple[int, int]:
@@ -39,12 +41,11 @@ def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.devi
 
 
 @accelerator
-def test_current_stream_of_a_thread_gets_its_work(device: torch.device) -> None:
-    """Contract: an operation goes to the stream that is current in the thread that calls it: with four threads within
-    blocks of their own streams, each finds the values of its own chain, and a stream that sleeps holds up its own
-    thread's work alone.
+def test_current_stream_of_a_thread_runs_its_work(device: torch.device) -> None:
+    """An operation runs on its thread's current stream: four threads on separate streams get their own results.
 
-    Seen by the work of the others being done, and that of the sleeping stream not, when all threads have ended.
+    A sleeping stream delays only its own thread's work: when all threads have ended, the others' work is complete, and
+    the sleeping stream's is not.
     """
     streams = [torch.Stream(device) for _ in range(4)]
     calibrate(device)
@@ -77,9 +78,8 @@ def test_current_stream_of_a_thread_gets_its_work(device: torch.device) -> None:
 
 @accelerator
 @pytest.mark.requires(devices=2)
-def test_current_device_index_is_the_threads_own(device: torch.device) -> None:
-    """Contract: a thread that is started has the first device current, whatever the thread that started it has, and
-    what it selects is current for it alone."""
+def test_current_device_index_is_per_thread(device: torch.device) -> None:
+    """A new thread has device 0 as its current device, and selecting another affects that thread only."""
 
     def look() -> tuple[int, int, int]:
         before = torch.accelerator.current_device_index()
@@ -98,8 +98,10 @@ def test_current_device_index_is_the_threads_own(device: torch.device) -> None:
 
 @accelerator
 def test_stream_may_be_used_by_any_thread(device: torch.device) -> None:
-    """Contract: a stream belongs to no thread: given work by one, it is queried, waited for and given more by others,
-    in the order in which they take turns."""
+    """A stream can be used by any thread.
+
+    Enqueued work, queries and synchronization by several threads are in order.
+    """
     stream = torch.Stream(device)
     x = torch.zeros(100, dtype=torch.int64, device=device)
     turn = threading.Condition()
@@ -126,8 +128,10 @@ def test_stream_may_be_used_by_any_thread(device: torch.device) -> None:
 
 @accelerator
 def test_event_recorded_by_one_thread_orders_another(device: torch.device) -> None:
-    """Contract: an event that one thread recorded holds up the stream of another thread: what is read there is what was
-    written behind the first stream's sleep, in each trial; without the wait, poison must once be seen."""
+    """A wait for an event recorded by another thread orders the streams, in each trial.
+
+    Without the wait, poison must be observed at least once.
+    """
     writer, reader = torch.Stream(device), torch.Stream(device)
     x = torch.zeros(1 << 16, dtype=torch.int32, device=device)
     seen = torch.zeros(1 << 16, dtype=torch.int32, device=device)
@@ -153,14 +157,13 @@ def test_event_recorded_by_one_thread_orders_another(device: torch.device) -> No
         torch.accelerator.synchronize(device)
         return bool((seen == value).all())
 
-    assert ever(lambda: not passed(1, wait=False)), "reading without waiting was never seen to go wrong"
+    assert ever(lambda: not passed(1, wait=False)), "a reader without a wait never read too early"
     assert all(passed(value, wait=True) for value in range(2, 7))
 
 
-def test_grad_mode_and_default_device_are_the_threads_own(device: torch.device) -> None:
-    """Contract: a new thread records gradients and makes tensors on the host, whatever block it was started in, and
-    what it does to itself does not reach others."""
-    block = device if device.type != "cpu" else torch.device("meta")  # which is not where tensors are made anyway
+def test_grad_mode_and_default_device_are_per_thread(device: torch.device) -> None:
+    """A new thread has grad mode on and the CPU as default device, whatever its parent's, and its state is its own."""
+    block = device if device.type != "cpu" else torch.device("meta")  # which is not the default device anyway
 
     def look() -> tuple[bool, str, bool]:
         grad, where = torch.is_grad_enabled(), torch.empty(1).device.type

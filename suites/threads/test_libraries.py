@@ -1,8 +1,8 @@
-"""Library handles: each thread has its own, so that threads on streams of their own get what they would alone.
+"""Library handles are per thread, so threads on separate streams get the same results as alone.
 
-Were a handle shared, one thread's call could run on the stream that another has set, beside the operation that should
-come after it. The streams sleep at odd steps, so that such a mix-up is wrong and not only early: each step uses the
-result of the one before and changes it, so that a step that ran elsewhere, and found it unfinished, shows.
+With a shared handle, one thread's call could run on another's stream, out of order with its following operation. Each
+step uses and changes the previous result, and the streams sleep at different steps, so that such an error gives a wrong
+result.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ THREADS, ROUNDS = 4, 3
 
 
 def in_threads(device: torch.device, steps: int, start: Callable[[int], Any], step: Callable[[int, Any], Any]) -> None:
-    """Run `steps` steps in each thread on a stream of its own, a few times; each must give what it gives alone.
+    """Run `steps` steps in each thread on its own stream, several times; the result must equal that without threads.
 
-    Thread n starts with n + 1 everywhere, and a step adds one: that is what it must give alone.
+    Thread n starts with n + 1 in each element, and each step adds one.
     """
     if device.type != "cpu":
         calibrate(device)
@@ -37,7 +37,7 @@ def in_threads(device: torch.device, steps: int, start: Callable[[int], Any], st
         expected.append(x.cpu())
 
     def work(number: int) -> torch.Tensor:
-        # Kept to the end: once dropped, its memory could be given to another thread while a step still reads it.
+        # Kept until the end: otherwise another thread could get its memory while a step still reads it.
         first = x = start(number)
         if device.type == "cpu":
             for _ in range(steps):
@@ -64,8 +64,7 @@ def in_threads(device: torch.device, steps: int, start: Callable[[int], Any], st
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_multiple_threads_same_device")
 @pytest.mark.parametrize("size", [64, 257])
 def test_matmul_in_threads(device: torch.device, size: int) -> None:
-    """Contract: products of matrices, each scaled by the operation that follows, are in each of four threads what one
-    thread gets: all ones times a whole number, exact in float32."""
+    """Matrix products with scaling in four threads equal those in one thread, exactly in float32."""
 
     def start(number: int) -> torch.Tensor:
         return torch.full((size, size), float(number + 1), device=device)
@@ -77,8 +76,7 @@ def test_matmul_in_threads(device: torch.device, size: int) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_multiple_threads_same_device")
 def test_conv2d_in_threads(device: torch.device) -> None:
-    """Contract: convolutions that shrink the image by one each time are the same for threads as for one, cuDNN being
-    allowed where there is one: sums of ones, exact in float32."""
+    """Convolutions in threads equal those in one thread, with cuDNN if available: sums of ones, exact in float32."""
     weight = torch.ones(1, 1, 2, 2, device=device)
 
     def start(number: int) -> torch.Tensor:
@@ -91,8 +89,7 @@ def test_conv2d_in_threads(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_cusparse_multiple_threads_same_device")
 @pytest.mark.requires(not_={"device": "soft"})  # which has no sparse tensors
 def test_sparse_mm_in_threads(device: torch.device) -> None:
-    """Contract: products of a sparse matrix and a dense one, each scaled by the operation that follows, are in each
-    thread what one thread gets: a sparse matrix of ones in every place, exact in float32."""
+    """Products of sparse and dense matrices in threads equal those in one thread, exactly in float32."""
     size = 128
     weight = torch.ones(size, size, device=device).to_sparse_coo()
 
@@ -104,8 +101,7 @@ def test_sparse_mm_in_threads(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda")
 def test_cholesky_solve_in_threads(device: torch.device) -> None:
-    """Contract: factorisations (cuSOLVER) in threads give each its own solution: triangular systems whose solutions are
-    whole numbers, to within float64's rounding."""
+    """cuSOLVER factorizations in threads give correct integer solutions, within float64 rounding."""
     size = 64
     matrix = torch.eye(size, dtype=torch.float64, device=device) * 2 + torch.ones(
         size, size, dtype=torch.float64, device=device
@@ -128,9 +124,8 @@ def test_cholesky_solve_in_threads(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_multiple_threads_same_device")
-def test_current_blas_handle_is_the_threads_own(device: torch.device) -> None:
-    """Contract: `current_blas_handle` is the same for a thread each time it asks, and no two threads that live at the
-    same time have one in common."""
+def test_current_blas_handle_is_per_thread(device: torch.device) -> None:
+    """`current_blas_handle` is constant per thread, and different for concurrent threads."""
 
     all_have_one = threading.Barrier(THREADS, timeout=together.LIMIT)
 
@@ -150,8 +145,7 @@ def test_current_blas_handle_is_the_threads_own(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda", silicon=True, torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_current_solver_handle")
 def test_current_solver_handle_is_the_same_each_time(device: torch.device) -> None:
-    """Contract: `current_solver_handle` gives a handle, not null, the same to a thread each time, before and after a
-    factorisation."""
+    """`current_solver_handle` is not null and constant for a thread, before and after a factorization."""
     first = torch.cuda.current_solver_handle()
     torch.linalg.cholesky(torch.eye(8, device=device))
 

@@ -1,4 +1,5 @@
-"""What threads share: the allocator, pinned memory, graphs of operations, and a device that one waits for."""
+"""State shared by threads: the allocator, pinned memory, autograd graphs, and a device with concurrent
+synchronization."""
 
 from __future__ import annotations
 
@@ -20,8 +21,7 @@ def settle(device: torch.device) -> None:
 
 
 def test_caching_allocator_serves_threads_at_once(device: torch.device) -> None:
-    """Contract: memory is given to one tensor at a time, whichever threads ask: each of many that come and go keeps
-    what was written into it until it is dropped."""
+    """Concurrent allocations do not overlap: each of many short-lived tensors keeps its contents."""
 
     def work(number: int) -> list[int]:
         kept: list[tuple[int, torch.Tensor]] = []
@@ -39,8 +39,8 @@ def test_caching_allocator_serves_threads_at_once(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_memory_allocated_adds_up_after_threads(device: torch.device) -> None:
-    """Contract: when threads that allocated and freed have ended, as much is allocated as before."""
+def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> None:
+    """After threads that allocated and freed have ended, the allocated memory is as before."""
     settle(device)
     before = torch.accelerator.memory_allocated(device)
 
@@ -55,9 +55,8 @@ def test_memory_allocated_adds_up_after_threads(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_pin_memory_send_and_drop_in_threads_at_once(device: torch.device) -> None:
-    """Contract: pinned memory may be asked for, sent on a stream and dropped by several threads at the same time: each
-    gets back what it sent, behind sleeps on its own stream."""
+def test_pin_memory_copy_and_free_in_concurrent_threads(device: torch.device) -> None:
+    """Threads can concurrently allocate pinned memory, copy it on delayed streams and free it; values are unchanged."""
     calibrate(device)
 
     def work(number: int) -> list[int]:
@@ -80,8 +79,7 @@ def test_pin_memory_send_and_drop_in_threads_at_once(device: torch.device) -> No
 
 
 def test_backward_in_threads_at_once(device: torch.device) -> None:
-    """Contract: backward passes over graphs of their own, run by several threads at the same time, give each its own
-    gradients."""
+    """Concurrent backward passes over separate graphs give each thread its own gradients."""
 
     def work(number: int) -> bool:
         right = True
@@ -96,8 +94,10 @@ def test_backward_in_threads_at_once(device: torch.device) -> None:
 
 
 def test_backward_in_threads_adds_up_gradients_of_one_leaf(device: torch.device) -> None:
-    """Contract: backward passes of several threads into one leaf lose no gradient: the engine adds them up one at a
-    time. Passes take turns here on the device; what is shared is the leaf."""
+    """Backward passes of several threads into one leaf lose no gradient, because the engine serializes accumulation.
+
+    The passes take turns on the device; only the leaf is shared.
+    """
     x = torch.ones(200, device=device, requires_grad=True)
     graphs = [[(x * (number + 1)).sum() for _ in range(20)] for number in range(THREADS)]
     settle(device)
@@ -113,9 +113,8 @@ def test_backward_in_threads_adds_up_gradients_of_one_leaf(device: torch.device)
     assert (x.grad == 20 * sum(range(1, THREADS + 1))).all()
 
 
-def test_error_in_one_thread_is_its_own(device: torch.device) -> None:
-    """Contract: what one thread does wrong raises there, and the others go on: none is disturbed by the mistakes of its
-    neighbour."""
+def test_error_in_one_thread_does_not_affect_others(device: torch.device) -> None:
+    """An exception in one thread is raised there and does not affect the others."""
 
     def work(number: int) -> int:
         mistakes = 0
@@ -139,14 +138,13 @@ WAITS: dict[str, Callable[[torch.Stream, torch.Event], object]] = {
 
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
-def test_synchronize_lets_other_threads_run(
+def test_synchronize_releases_the_gil(
     device: torch.device, wait: Callable[[torch.Stream, torch.Event], object]
 ) -> None:
-    """Contract: a thread that waits for the device does not hold Python's lock: another thread, woken right before the
-    wait begins, is seen to run while the stream sleeps, and says so before the wait returns.
+    """A synchronize releases the GIL: another thread runs during the wait, and reports so before the wait returns.
 
-    The other asks the stream whether it still works, after it was woken: with the lock held it could not before the
-    end of the sleep.
+    The other thread is woken right before the wait and queries the stream: if the GIL were held, it could not do so
+    before the end of the sleep.
     """
     stream = torch.Stream(device)
     calibrate(device)
@@ -174,8 +172,7 @@ def test_synchronize_lets_other_threads_run(
 
 @pytest.mark.requires(accelerator=True)
 def test_synchronize_in_one_thread_while_another_launches(device: torch.device) -> None:
-    """Contract: a stream is waited for by one thread while another gives work to a second stream: neither stops the
-    other, and all work is done, in each of some trials."""
+    """One thread can synchronize a stream while another launches work on a second one, in each of several trials."""
     first, second = torch.Stream(device), torch.Stream(device)
     x = torch.zeros(64, dtype=torch.int64, device=device)
     calibrate(device)
@@ -198,8 +195,7 @@ def test_synchronize_in_one_thread_while_another_launches(device: torch.device) 
 
 @pytest.mark.requires(accelerator=True)
 def test_stream_and_event_made_by_threads_at_once(device: torch.device) -> None:
-    """Contract: streams and events may be made, used and dropped by several threads at the same time; each finds its
-    own work done when it has waited for its own event."""
+    """Threads can concurrently create, use and delete streams and events, and each finds its own work complete."""
     settle(device)
 
     def work(number: int) -> list[int]:

@@ -1,18 +1,18 @@
-"""Threads that begin together, and whose failures are told: an exception in a thread is one of the case."""
+"""Threads that start together; an exception in a thread fails the case."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-#: Seconds until a thread that does not come is given up; the case's own limit is shorter where it matters.
+#: Seconds to wait for a thread; the case's own limit is shorter where it matters.
 LIMIT = 120.0
 
 
 def run(count: int, work: Callable[[int], object]) -> list[object]:
-    """Call `work` with the numbers 0 to `count` - 1, each in a thread of its own, all begun at the same time.
+    """Call `work` with the numbers 0 to `count` - 1, each in a separate thread, all started together.
 
-    Returns what they returned, in order, when all have ended. Raises the first exception that one raised.
+    Returns the results in order when all threads have ended. Raises the first exception that one raised.
     """
     barrier = threading.Barrier(count, timeout=LIMIT)
     results: list[object] = [None] * count
@@ -36,5 +36,5 @@ def run(count: int, work: Callable[[int], object]) -> list[object]:
 
 
 def elsewhere(work: Callable[[], object]) -> object:
-    """What `work` returns, or raises, in another thread."""
+    """The result of `work` in another thread, or its exception."""
     return run(1, lambda _: work())[0]

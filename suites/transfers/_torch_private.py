@@ -1,6 +1,6 @@
-"""The names of torch, undocumented or not in every release, that this suite depends on. Nothing else reaches for one.
+"""The undocumented or release-dependent torch names that this suite uses. No other module of the suite looks one up.
 
-A release that lacks a name makes the case *skipped*, with the name in the reason, not failed.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 def empty_host_cache(device: torch.device) -> None:
-    """Give back the pinned memory that is cached and not in use."""
+    """Free the cached pinned memory that is not in use."""
     documented: Any = getattr(torch.accelerator, "empty_host_cache", None)
     older: Any = getattr(torch._C, "_host_emptyCache", None)
     if documented is not None:
@@ -24,7 +24,7 @@ def empty_host_cache(device: torch.device) -> None:
 
 
 def host_memory_stats(device: torch.device) -> dict[str, int]:
-    """Counters of pinned memory, by name, such as active_bytes.current."""
+    """Counters of pinned memory by name, such as active_bytes.current."""
     found: Any = getattr(torch.get_device_module(device), "host_memory_stats", None)
     if found is None:
         pytest.skip(f"torch {torch.__version__} has no torch.{device.type}.host_memory_stats")

@@ -1,4 +1,4 @@
-"""Tensors whose bits a copy must keep, and their bits."""
+"""Tensors for checking that copies preserve bits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ COMPLEX = [torch.complex64, torch.complex128]
 EVERY = [torch.bool, *INTEGERS, *REALS, *COMPLEX]
 DTYPE = pytest.mark.parametrize("dtype", EVERY, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
-#: Elements whose bits an implementation may mistake, as float32: zeros, subnormal numbers, the smallest normal one,
-#: one, the largest, infinities, NaNs that are quiet and signalling, of both signs, with payloads.
+#: Bit patterns that an implementation may mishandle, as float32: zeros, subnormals, the smallest normal number, one,
+#: the largest, infinities, quiet and signalling NaNs, of both signs, with payloads.
 SPECIAL_32 = (
     *(0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x807FFFFF, 0x00800000, 0x80800000),
     *(0x3F800000, 0xBF800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000),
@@ -32,20 +32,26 @@ SPECIAL_64 = (
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, as they are in order of its elements: equal where even NaNs are the same."""
+    """The bytes of a tensor in the order of its elements, for comparisons that treat NaNs bitwise."""
     return tensor.cpu().contiguous().view(torch.uint8).reshape(-1)
 
 
 def pattern(size: int) -> torch.Tensor:
-    """Bytes of all 256 values that differ from their neighbours and from those a power of two away, so that no shift
-    goes unseen."""
+    """Bytes of all 256 values.
+
+    Each differs from its neighbors and from those a power of two away, so that any shift is visible.
+    """
     numbers = torch.arange(size, dtype=torch.int64)
     return (((numbers * 2654435761 >> 7) % 251 + numbers // 251 % 7) % 256).to(torch.uint8)
 
 
 def bit_patterns(dtype: torch.dtype) -> torch.Tensor:
-    """Elements of a type, made of bytes and not of numbers: every one that there is of 8 and 16 bits; of wider types
-    the special ones and 2048 mixed ones. Complex numbers have each special one in both parts with each other."""
+    """Elements of a dtype, built from bytes: all patterns of 8- and 16-bit dtypes.
+
+    Of wider dtypes, special patterns and 2048 mixed ones.
+
+    Complex numbers combine each special pattern with each other in both parts.
+    """
     if dtype == torch.bool:
         return (pattern(4096) % 2).bool()
     if dtype.is_complex:
@@ -60,10 +66,10 @@ def bit_patterns(dtype: torch.dtype) -> torch.Tensor:
     return torch.cat([_packed(form, special_bits), pattern(2048 * dtype.itemsize)]).view(dtype)
 
 
-#: Types of whole numbers as wide as those of real ones: pairs are made of bits, not of numbers.
+#: Integer dtypes with the widths of the real dtypes, because pairs are built from bits.
 _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def _packed(form: str, numbers: tuple[int, ...] | range) -> torch.Tensor:
-    """The bytes of whole numbers without a sign, in the machine's order."""
+    """The bytes of unsigned integers in native byte order."""
     return torch.tensor(list(struct.pack(f"={len(numbers)}{form}", *numbers)), dtype=torch.uint8)

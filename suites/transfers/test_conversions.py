@@ -1,4 +1,4 @@
-"""Copies between host and device that change the type: the same values as the host's own conversion."""
+"""Copies between host and device that change the dtype: the same values as a conversion on the host."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def name(dtype: torch.dtype) -> str:
 
 
 def numbers(source: torch.dtype, target: torch.dtype) -> list[complex]:
-    """Numbers that both types can hold, but for an imaginary part that the target has no place for: a conversion of
-    them is defined. A bool holds zero and one."""
+    """Numbers that both dtypes can represent, except for an imaginary part that the target drops.
+
+    Their conversion is defined. For bool they are zero and one.
+    """
     if source == torch.bool:
         return [complex(value % 5 in (1, 4)) for value in range(300)]
     found = [complex(value % 100) for value in range(300)]
@@ -46,14 +48,14 @@ def numbers(source: torch.dtype, target: torch.dtype) -> list[complex]:
 
 
 def of_type(number: complex, dtype: torch.dtype) -> complex:
-    """A number as a type has it, by Python's rules."""
+    """A number as represented by a dtype, by Python's rules."""
     if dtype == torch.bool:
         return bool(number)
     return number if dtype.is_complex else number.real if dtype.is_floating_point else int(number.real)
 
 
 def tensor_of(values: list[complex], dtype: torch.dtype) -> torch.Tensor:
-    """Each of the numbers, put into its place by itself: no tensor is converted."""
+    """A tensor of the numbers, each converted in Python, so that no tensor conversion is involved."""
     return torch.tensor([of_type(value, dtype) for value in values], dtype=dtype)
 
 
@@ -64,10 +66,13 @@ def tensor_of(values: list[complex], dtype: torch.dtype) -> torch.Tensor:
 def test_to_and_copy_convert_as_the_cpu_does(
     device: torch.device, source: torch.dtype, target: torch.dtype, non_blocking: bool
 ) -> None:
-    """Contract: `to` and `copy_` with another type, to the device and from it, give each number as the other type has
-    it: negative ones, fractions and infinities where both can hold them; a bool is whether it is other than zero, and
-    what has no place for an imaginary part drops it. Expected values are Python's, not torch's."""
-    values = numbers(source, target)[:: -1 if non_blocking else 1]  # memory of the case before holds other ones
+    """`to` and `copy_` with another dtype, to and from the device, give the values that Python's conversion gives.
+
+    This includes negative numbers, fractions and infinities that both dtypes can represent, bool as nonzero, and a
+    dropped imaginary part.
+    """
+    # memory reused from the previous case has other values
+    values = numbers(source, target)[:: -1 if non_blocking else 1]
     x, expected = tensor_of(values, source), tensor_of(values, target)
 
     there = x.to(device, target, non_blocking=non_blocking)
@@ -82,8 +87,10 @@ def test_to_and_copy_convert_as_the_cpu_does(
 
 
 def test_to_rounds_to_nearest_even(device: torch.device) -> None:
-    """Contract: float32 to bfloat16 and float16 rounds to the nearest, halves to even, on either side of the copy; what
-    is too large for float16 is infinite, NaN stays NaN."""
+    """float32 to bfloat16 and float16 rounds to nearest even, before or after the copy.
+
+    Overflow is infinite, NaN stays NaN.
+    """
     inf = float("inf")
     wanted = {
         torch.bfloat16: {
@@ -104,8 +111,7 @@ def test_to_rounds_to_nearest_even(device: torch.device) -> None:
 
 
 def test_to_integer_cuts_fractions_towards_zero(device: torch.device) -> None:
-    """Contract: a float becomes an integer by dropping its fraction, towards zero, on either side of it; a bool by
-    being other than zero, NaN and the smallest number too."""
+    """A float converts to an integer by truncation towards zero, and to bool as nonzero, on either side of the copy."""
     x = torch.tensor([0.0, -0.0, 0.5, 0.999, 1.5, -0.5, -1.5, -2.999, 1e-40, 100.25])
 
     assert x.to(device, torch.int32).tolist() == [0, 0, 0, 0, 1, 0, -1, -2, 0, 100]
@@ -117,7 +123,7 @@ def test_to_integer_cuts_fractions_towards_zero(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=name)
 def test_to_smaller_integer_wraps(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: an integer too large for the target keeps its low bits, on either side of the copy."""
+    """An integer too large for the target keeps its low bits, on either side of the copy."""
     values = [0, 127, 128, 255, 256, 300, -1, -129, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 40, -(1 << 40) - 3]
     x, width = torch.tensor(values), 8 * dtype.itemsize
     low = [value % (1 << width) for value in values]
@@ -128,8 +134,7 @@ def test_to_smaller_integer_wraps(device: torch.device, dtype: torch.dtype) -> N
 
 
 def test_to_converts_dtype_and_layout_together(device: torch.device) -> None:
-    """Contract: a copy may change type, device and strides at once; a target of other strides gets the values where
-    they belong."""
+    """A copy may change dtype, device and strides together."""
     rows = [[float(30 * row + column) for column in range(30)] for row in range(20)]
     x = torch.arange(600, dtype=torch.int32).view(20, 30)
 

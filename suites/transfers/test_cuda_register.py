@@ -1,4 +1,4 @@
-"""Memory that was there before, registered with CUDA, and the settings of the pinned allocator that change how."""
+"""Registration of existing host memory with CUDA, and the related settings of the pinned allocator."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ torch.ones(1, device="cuda")
 
 
 def settings(text: str) -> dict[str, str]:
-    """The environment that gives the allocator its settings, under the variable that every release reads."""
+    """The environment with settings for the allocator, in the variable that every release reads."""
     return {"PYTORCH_CUDA_ALLOC_CONF": text}
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
 def test_cudahostregister_pins_memory_until_cudahostunregister() -> None:
-    """Contract: host memory that a program registers with the runtime is pinned, whoever allocated it, copies from it
-    do what they do, and it is plain memory again once it is unregistered, its values untouched."""
+    """Host memory registered with the runtime is pinned until it is unregistered, and its values are unchanged."""
     runtime: Any = torch.cuda.cudart()
     x = torch.arange(5000, dtype=torch.int32)
     assert not x.is_pinned()
@@ -65,8 +64,10 @@ def test_cudahostregister_pins_memory_until_cudahostunregister() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
 def test_cudahostregister_twice_is_refused_with_712() -> None:
-    """Contract: the runtime answers a second registration of the same memory with its error (712, already registered),
-    and one that was never made cannot be undone (713); neither spoils the device."""
+    """Registering memory twice returns error 712 (already registered), and unregistering other memory returns 713.
+
+    Neither affects the device.
+    """
     runtime: Any = torch.cuda.cudart()
     x = torch.zeros(4096, dtype=torch.uint8)
 
@@ -78,7 +79,7 @@ def test_cudahostregister_twice_is_refused_with_712() -> None:
     missing = int(runtime.cudaHostUnregister(x.data_ptr()))
 
     assert (again, missing) == (712, 713)
-    try:  # the runtime keeps the last error for whoever asks next, and torch asks after a launch: once, and no more
+    try:  # the runtime keeps the last error, and torch reads it after a launch: at most once
         torch.zeros(1, device="cuda")
     except RuntimeError as error:
         assert re.search(r"registered|mapped", str(error))  # noqa: PT017
@@ -90,9 +91,12 @@ def test_cudahostregister_twice_is_refused_with_712() -> None:
 @pytest.mark.timeout(270)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister")
 def test_pinned_use_cuda_host_register_pins(device: torch.device) -> None:
-    """Contract: with `pinned_use_cuda_host_register` the allocator pins by registering plain memory, in as many threads
-    as it is told: small and large blocks are pinned and hold their values. A block can be unregistered and registered
-    again by hand, which is refused without the setting."""
+    """With `pinned_use_cuda_host_register`, the allocator pins by registering plain memory, in the set number of
+    threads.
+
+    Small and large blocks are pinned and keep their values. A block can be unregistered and registered again, which
+    fails without the setting.
+    """
     script = f"""{PINNING}
 pin()
 runtime, x = torch.cuda.cudart(), torch.arange(1 << 20).pin_memory()
@@ -113,7 +117,7 @@ print("registered", undone == 0, torch.equal(x, torch.arange(1 << 20)))
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister_multithread")
 def test_pinned_use_cuda_host_register_from_several_threads(device: torch.device) -> None:
-    """Contract: the same from four threads at once; what any of them raises is told."""
+    """The same from four concurrent threads, whose exceptions are reported."""
     script = f"""{PINNING}
 failures = []
 def guarded():
@@ -136,8 +140,10 @@ print("failures", failures)
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_use_background_threads")
 def test_pinned_use_background_threads_frees_blocks(device: torch.device) -> None:
-    """Contract: with `pinned_use_background_threads` blocks are free when their copies are done: one that was dropped
-    behind a sleeping copy is used again, and the copy was right."""
+    """With `pinned_use_background_threads`, a block is reused after its copy completes.
+
+    The block was freed behind a delayed copy, whose values are correct.
+    """
     script = """
 import time, torch
 x = torch.full((1 << 20,), 7, dtype=torch.uint8).pin_memory()
@@ -166,8 +172,10 @@ print(found, bool((there == 7).all()))
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_cached_size")
 def test_pinned_max_cached_size_mb_blocks_above_are_not_cached(device: torch.device) -> None:
-    """Contract: with `pinned_max_cached_size_mb` a block above it is given back when freed, and made anew for the next
-    request; one below it is cached."""
+    """A block above `pinned_max_cached_size_mb` is freed and allocated again for the next request.
+
+    A smaller one is cached.
+    """
     script = f"{STATISTICS}print(blocks_made([64 * MIB] * 3), blocks_made([MIB] * 3))"
 
     assert children.run(script, device, environ=settings("pinned_max_cached_size_mb:32")).lines() == ["3 1"]
@@ -177,8 +185,7 @@ def test_pinned_max_cached_size_mb_blocks_above_are_not_cached(device: torch.dev
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_round_threshold")
 def test_pinned_max_round_threshold_mb_blocks_above_are_not_rounded_up(device: torch.device) -> None:
-    """Contract: with `pinned_max_round_threshold_mb` a request above it is not rounded up to a power of two: the bytes
-    that the allocator owns grow by less than that."""
+    """A request above `pinned_max_round_threshold_mb` is not rounded up to a power of two."""
     script = f"""{STATISTICS}
 def owned(size):
     before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
@@ -200,8 +207,7 @@ print(owned(65 * MIB) < 128 * MIB, owned(17 * MIB) == 32 * MIB)
 def test_pinned_max_cached_size_mb_and_round_threshold_mb_hold_together(
     device: torch.device, rounded: int, cached: int
 ) -> None:
-    """Contract: the two limits are independent, or are refused together with an error that names both: what is above
-    the cache's is never cached, what is below it is."""
+    """Both limits apply independently, or raise an error together that names both."""
     script = f"{STATISTICS}print(blocks_made([80 * MIB] * 3), blocks_made([2 * MIB] * 3))"
 
     ended = children.run(

@@ -1,4 +1,4 @@
-"""GPUDirect Storage: tensors to files and back without the host, where there is such a thing."""
+"""GPUDirect Storage: tensors to files and back without the host, where available."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW = "test_cuda::TestGDS::test_gds_read_write_tensors"
 
 @pytest.fixture(autouse=True)
 def collected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Files are closed when the case is done. cuFile writes its log to the working folder."""
+    """Close the files after the case. cuFile writes its log to the working directory."""
     monkeypatch.chdir(tmp_path)
     yield
     gc.collect()
@@ -24,7 +24,7 @@ def collected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder whose files can be opened past the page cache, as cuFile has them opened."""
+    """A directory whose files can be opened with O_DIRECT, as cuFile requires."""
     try:
         os.close(os.open(tmp_path / "probe", os.O_CREAT | os.O_RDWR | os.O_DIRECT))
     except OSError as error:
@@ -33,31 +33,31 @@ def folder(tmp_path: Path) -> Path:
 
 
 def never_answers() -> bool:
-    """Whether cuFile would look at a file for ever.
+    """Whether cuFile would hang when it opens a file.
 
-    That of CUDA 13.2 (1.17) reads the lines of /proc/modules up to their end, which it does not find where there is no
-    such file, as on a kernel without modules. With such a file it answers in a moment.
+    The version in CUDA 13.2 (1.17) reads /proc/modules to its end, and loops if the file does not exist, as on a kernel
+    without modules. With the file it returns immediately.
     """
     build = tuple(int(part) for part in (torch.version.cuda or "0").split("."))
     return build >= (13, 2) and not Path("/proc/modules").exists()
 
 
 def opened(path: Path) -> gds.GdsFile:
-    """A file for reading and writing. Skips the case where cuFile cannot have it; any other refusal is a failure."""
+    """A file for reading and writing. Skips the case if cuFile does not support it; any other error is a failure."""
     if never_answers():
-        pytest.skip("cuFile of CUDA 13.2 never answers on a machine without /proc/modules")
+        pytest.skip("cuFile of CUDA 13.2 hangs on a machine without /proc/modules")
     try:
         return gds.GdsFile(str(path), os.O_CREAT | os.O_RDWR)
     except RuntimeError as error:
         if "cuFile" not in str(error):
             raise
-        pytest.skip(f"cuFile does not take files in {path.parent}: {error}")
+        pytest.skip(f"cuFile does not support files in {path.parent}: {error}")
 
 
 @pytest.mark.requires(cuda=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_gds_fails_in_ci")
 def test_gdsfile_and_gds_register_buffer_without_cuda_are_refused(folder: Path) -> None:
-    """Contract: a build without it says so, for files and for buffers, and names what is missing."""
+    """A build without GDS raises for files and for buffers, and names what is missing."""
     with pytest.raises(RuntimeError, match="not supported on this platform"):
         gds.GdsFile(str(folder / "file"), os.O_CREAT | os.O_RDWR)
     for call in (gds.gds_register_buffer, gds.gds_deregister_buffer):
@@ -66,11 +66,11 @@ def test_gdsfile_and_gds_register_buffer_without_cuda_are_refused(folder: Path) 
 
 
 @pytest.mark.requires(device="cuda", not_={"rocm": True})
-# Up to torch 2.13 the finaliser of a file that could not be opened asks for a handle that it never got.
+# Up to torch 2.13, the finalizer of a file that could not be opened accesses a handle that does not exist.
 @pytest.mark.filterwarnings("ignore:.*GdsFile.__del__:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.covers("test_cuda::TestCuda::test_gds_fails_in_ci")
 def test_gdsfile_of_a_missing_file_is_refused(device: torch.device, tmp_path: Path) -> None:
-    """Contract: opening what there is not is an error of the system's, and the device works on."""
+    """Opening a missing file raises the system's error, and the device still works."""
     with pytest.raises((OSError, RuntimeError), match=r"absent|not supported on this platform"):
         gds.GdsFile(str(tmp_path / "absent" / "file"), os.O_RDWR)
 
@@ -81,8 +81,10 @@ def test_gdsfile_of_a_missing_file_is_refused(device: torch.device, tmp_path: Pa
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("registered", [False, True])
 def test_gdsfile_save_storage_and_load_storage(device: torch.device, folder: Path, registered: bool) -> None:
-    """Contract: storages written one behind the other are read back by their offsets, bit for bit, whether their
-    memory was registered or not; the file holds their bytes in that order."""
+    """Storages written in sequence are read back bitwise at their offsets, with or without registered memory.
+
+    The file contains their bytes in that order.
+    """
     file = opened(folder / "file")
     written = [torch.randn(1024, device=device), torch.randint(-9, 9, (2, 1024), device=device, dtype=torch.int64)]
     read = [torch.zeros_like(tensor) for tensor in written]
@@ -106,8 +108,7 @@ def test_gdsfile_save_storage_and_load_storage(device: torch.device, folder: Pat
 @pytest.mark.requires(device="cuda", not_={"rocm": True}, platform="linux-*")
 @pytest.mark.covers(ROW)
 def test_gdsfile_after_deregister_handle_is_refused(device: torch.device, folder: Path) -> None:
-    """Contract: after its handle was given back a file takes nothing and gives nothing: an error, and it can be
-    registered again."""
+    """After `deregister_handle`, saving and loading raise, and the handle can be registered again."""
     file = opened(folder / "file")
     tensor = torch.ones(1024, device=device)
     file.deregister_handle()

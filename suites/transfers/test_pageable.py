@@ -1,4 +1,4 @@
-"""Copies from and to memory that is not pinned: non-blocking or not, the host may go on with it."""
+"""Copies from and to pageable memory, after which the host may reuse it immediately."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..streams.busy import POISON, TRIALS, calibrate, sleep_on
 
 pytestmark = pytest.mark.requires(accelerator=True)
 
-#: A few elements travel with the launch itself, more by a staging buffer, most in pieces.
+#: A few elements are passed with the launch, more through a staging buffer, and many in pieces.
 SIZES = pytest.mark.parametrize("elements", [1, 1000, 16_384, 1_000_000, 5_000_001])
 
 
@@ -18,10 +18,9 @@ SIZES = pytest.mark.parametrize("elements", [1, 1000, 16_384, 1_000_000, 5_000_0
 def test_copy_from_pageable_memory_has_read_its_source_on_return(
     device: torch.device, elements: int, non_blocking: bool
 ) -> None:
-    """Contract: when a copy from pageable memory returns, the source has been read (CUDA stages it): what is written
-    into it then does not arrive, though the stream is asleep.
+    """A copy from pageable memory has read its source when it returns (CUDA stages it).
 
-    Asked in each of some trials, the source overwritten with poison right after the call.
+    The source is overwritten with poison right after the call, while the stream sleeps, in each of several trials.
     """
     stream = torch.Stream(device)
     source = torch.empty(elements, dtype=torch.int32)
@@ -41,9 +40,8 @@ def test_copy_from_pageable_memory_has_read_its_source_on_return(
 
 
 @SIZES
-def test_copy_to_pageable_memory_is_there_on_return(device: torch.device, elements: int) -> None:
-    """Contract: a blocking copy into pageable memory returns when its stream has written what is copied, behind a
-    sleep, and the values are there, with no further wait, in each trial."""
+def test_copy_to_pageable_memory_is_complete_on_return(device: torch.device, elements: int) -> None:
+    """A blocking copy into pageable memory returns after its delayed stream has written the values, in each trial."""
     stream = torch.Stream(device)
     target = torch.empty(elements, dtype=torch.int32)
     source = torch.empty(elements, dtype=torch.int32, device=device)
@@ -61,8 +59,7 @@ def test_copy_to_pageable_memory_is_there_on_return(device: torch.device, elemen
 
 
 def test_item_and_tolist_wait_for_the_stream(device: torch.device) -> None:
-    """Contract: `item`, `tolist` and the truth of a tensor wait for the stream that computes it: behind a sleep they
-    give what was computed, not what was there before."""
+    """`item`, `tolist` and `bool` of a tensor wait for the stream that computes it."""
     stream = torch.Stream(device)
     x = torch.empty(3, dtype=torch.int64, device=device)
     calibrate(device)
@@ -78,8 +75,8 @@ def test_item_and_tolist_wait_for_the_stream(device: torch.device) -> None:
 
 
 def test_torch_tensor_and_as_tensor_take_the_values_at_the_call(device: torch.device) -> None:
-    """Contract: `torch.tensor` and `torch.as_tensor` on the device take the values as they are at the call: a list or
-    an array that is changed right after does not change the tensor."""
+    """`torch.tensor` and `torch.as_tensor` on the device read the values at the call, so later changes have no
+    effect."""
     import numpy as np
 
     stream = torch.Stream(device)

@@ -1,4 +1,4 @@
-"""Copies from one device to another: by themselves, in order, and of every layout."""
+"""Copies between devices: values, order, and every layout."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def settle() -> None:
 @SIZE
 @NON_BLOCKING
 def test_peer_copy_keeps_every_byte(device: torch.device, other: torch.device, size: int, non_blocking: bool) -> None:
-    """Contract: a tensor copied to another device, on to the first and to the host is what it was, of any size."""
-    sent = pattern(size) ^ (0x55 * non_blocking)  # memory of the case before holds other bytes
+    """A tensor copied to another device, back, and to the host is unchanged, for any size."""
+    sent = pattern(size) ^ (0x55 * non_blocking)  # memory reused from the previous case has other bytes
     x = sent.to(device)
 
     there = x.to(other, non_blocking=non_blocking)
@@ -43,11 +43,11 @@ def test_peer_copy_keeps_every_byte(device: torch.device, other: torch.device, s
 
 @DTYPE
 def test_peer_copy_keeps_every_dtype_bit_by_bit(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a copy between devices, either way, does not interpret what it copies."""
+    """A copy between devices, in either direction, preserves every bit pattern."""
     x = bit_patterns(dtype)
 
     assert torch.equal(bits(x.to(device).to(other)), bits(x))
-    turned = x.flip(0)  # memory that was used for `x` does not hold it
+    turned = x.flip(0)  # so that memory reused from `x` does not contain it
     assert torch.equal(bits(turned.to(other).to(device)), bits(turned))
 
 
@@ -55,8 +55,7 @@ def test_peer_copy_keeps_every_dtype_bit_by_bit(device: torch.device, other: tor
 def test_peer_copy_keeps_every_layout(
     device: torch.device, other: torch.device, make: Callable[[], torch.Tensor]
 ) -> None:
-    """Contract: shape and values of a view on one device come to the other, into a view there too, and nothing beside
-    it is written."""
+    """A copy of a view to a view on another device preserves shape and values, and writes nothing else."""
     x = make()
     target = torch.full([size + 1 for size in x.shape], -7.0, dtype=x.dtype, device=other)
     part = target[tuple(slice(1, None) for _ in x.shape)]
@@ -72,8 +71,7 @@ def test_peer_copy_keeps_every_layout(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.bool], ids=str)
 def test_peer_copy_converts_dtype(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a copy to another device may change the type on the way, as one on the host does: fractions are dropped
-    by integers, and a bool is whether it is other than zero."""
+    """A copy to another device may change the dtype, with the same rules as on the host."""
     numbers = [number / 4 for number in range(-50, 50)]
     kind = {torch.float64: float, torch.int32: int, torch.bool: bool}[dtype]
     x, expected = torch.tensor(numbers).to(device), [kind(number) for number in numbers]
@@ -83,9 +81,8 @@ def test_peer_copy_converts_dtype(device: torch.device, other: torch.device, dty
         assert moved.tolist() == expected
 
 
-def test_peer_copy_is_memory_of_its_own(device: torch.device, other: torch.device) -> None:
-    """Contract: a copy on another device is memory of its own: writing one does not change the other; `to` the device
-    where a tensor is gives the tensor itself."""
+def test_peer_copy_has_separate_memory(device: torch.device, other: torch.device) -> None:
+    """A copy on another device has separate memory; `to` with the tensor's own device returns the tensor itself."""
     x = torch.arange(100, device=device)
     copy = x.to(other)
 
@@ -98,10 +95,10 @@ def test_peer_copy_is_memory_of_its_own(device: torch.device, other: torch.devic
 
 
 def test_peer_copy_source_may_be_changed_after_it_in_stream_order(device: torch.device, other: torch.device) -> None:
-    """Contract: what follows a copy between devices on the source's current stream comes after it: a source that is
-    overwritten right after the call, without a wait, has been read.
+    """Work on the source's current stream after a copy between devices runs after the copy has read the source.
 
-    The copy is behind a sleep of the target's stream too, so that an overwrite that did not wait would be first.
+    The source is overwritten right after the call. The copy is also delayed by the target's stream, so an unordered
+    overwrite would run first.
     """
     x = torch.zeros(1 << 18, dtype=torch.int32, device=device)
     target = torch.zeros(1 << 18, dtype=torch.int32, device=other)
@@ -119,9 +116,10 @@ def test_peer_copy_source_may_be_changed_after_it_in_stream_order(device: torch.
 
 
 def test_peer_copy_source_that_is_dropped_has_been_read(device: torch.device, other: torch.device) -> None:
-    """Contract: a source that is dropped right after a copy to another device, its memory given to another tensor and
-    overwritten there, has been read before. The copy sleeps meanwhile, and the memory is given away, which must once be
-    seen."""
+    """A source freed right after a copy to another device is not overwritten before the copy reads it.
+
+    The copy is delayed, and its source's memory is reused meanwhile, which must be observed at least once.
+    """
     calibrate(other)
     for each in (device, other):
         calibrate(each)
@@ -143,11 +141,10 @@ def test_peer_copy_source_that_is_dropped_has_been_read(device: torch.device, ot
     assert seen_in_trials(asleep), NOT_SHOWN
 
 
-# 2.11 warns of the two streams of two devices, as if they could be the same.
+# 2.11 warns about the two streams of two devices, as if they could be the same.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
 def test_peer_copy_backward_gives_gradients_on_each_device(device: torch.device, other: torch.device) -> None:
-    """Contract: a graph of operations over two devices gives each leaf its gradient on its own device, the value being
-    that of the host."""
+    """A graph over two devices gives each leaf its gradient on its own device, with the CPU's values."""
     a = torch.arange(1.0, 5.0, device=device).requires_grad_()
     b = torch.arange(2.0, 6.0, device=other).requires_grad_()
 
@@ -163,7 +160,7 @@ def test_peer_copy_backward_gives_gradients_on_each_device(device: torch.device,
 
 
 def test_peer_copies_in_both_directions_at_once(device: torch.device, other: torch.device) -> None:
-    """Contract: copies in both directions at the same time, on streams of their own, do not disturb each other."""
+    """Concurrent copies in both directions on separate streams do not affect each other."""
     here, there = torch.Stream(device), torch.Stream(other)
     sources = [[torch.full((10_000 + n,), n, device=each) for n in range(50)] for each in (device, other)]
     settle()

@@ -1,4 +1,4 @@
-"""Pinned memory: what makes it, what has it, and that it holds what any memory holds."""
+"""Pinned memory: how it is created, which tensors have it, and that it works like any memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAKERS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 def test_pin_memory_argument_of_factories_pins(make: Callable[[], torch.Tensor]) -> None:
-    """Contract: each factory that takes `pin_memory` gives host memory that is pinned, and can be written and read."""
+    """Each factory function with `pin_memory` returns pinned host memory that can be written and read."""
     x = make()
 
     assert x.device.type == "cpu"
@@ -37,8 +37,7 @@ def test_pin_memory_argument_of_factories_pins(make: Callable[[], torch.Tensor])
 
 @DTYPE
 def test_pin_memory_keeps_every_bit(dtype: torch.dtype) -> None:
-    """Contract: the pinned copy of a tensor of any type has its bits, in memory of its own; the source stays as it
-    was, not pinned."""
+    """The pinned copy of a tensor of any dtype is bitwise equal and separate, and the source is not pinned."""
     x = bit_patterns(dtype)
 
     pinned = x.pin_memory()
@@ -64,7 +63,7 @@ def test_pin_memory_keeps_every_bit(dtype: torch.dtype) -> None:
     ids=["transposed", "strided", "permuted", "slice", "no_elements", "scalar"],
 )
 def test_pin_memory_keeps_shape_and_values_of_any_layout(make: Callable[[], torch.Tensor]) -> None:
-    """Contract: pinning a tensor that is not contiguous gives its shape and values, in pinned memory."""
+    """Pinning a non-contiguous tensor preserves its shape and values."""
     x = make()
 
     pinned = x.pin_memory()
@@ -74,15 +73,17 @@ def test_pin_memory_keeps_shape_and_values_of_any_layout(make: Callable[[], torc
 
 
 def test_pin_memory_of_a_pinned_tensor_gives_itself() -> None:
-    """Contract: a pinned tensor is not copied again."""
+    """Pinning a pinned tensor does not copy it."""
     x = torch.arange(5).pin_memory()
 
     assert x.pin_memory().data_ptr() == x.data_ptr()
 
 
 def test_is_pinned_is_true_for_views_of_pinned_memory() -> None:
-    """Contract: being pinned goes by memory, not by object: views, offsets and NumPy arrays of pinned memory share it;
-    a clone is plain memory."""
+    """`is_pinned` depends on the memory.
+
+    It is True for views and NumPy arrays of pinned memory, and False for a clone.
+    """
     x = torch.arange(100).pin_memory()
 
     for view in (x[13:], x[::5], x.view(10, 10).t(), x.detach(), torch.from_numpy(x.numpy()), x[99:]):
@@ -94,7 +95,7 @@ def test_is_pinned_is_true_for_views_of_pinned_memory() -> None:
 
 
 def test_pin_memory_of_device_memory_is_refused(device: torch.device) -> None:
-    """Contract: memory of the device is not host memory: it is not pinned, and pinning it is an error that says so."""
+    """Device memory is not pinned, and pinning it raises."""
     x = torch.ones(3, device=device)
 
     assert not x.is_pinned()
@@ -102,10 +103,10 @@ def test_pin_memory_of_device_memory_is_refused(device: torch.device) -> None:
         x.pin_memory()
 
 
-@pytest.mark.requires(any=[{"device": "cuda"}, {"torch": ">=2.12"}])  # 2.11 asks CUDA, whatever accelerator is there
-@pytest.mark.filterwarnings("ignore:The argument 'device' of Tensor:DeprecationWarning")  # 2.11 passes it to itself
+@pytest.mark.requires(any=[{"device": "cuda"}, {"torch": ">=2.12"}])  # 2.11 queries CUDA, whatever the accelerator
+@pytest.mark.filterwarnings("ignore:The argument 'device' of Tensor:DeprecationWarning")  # 2.11 passes it internally
 def test_storage_pin_memory_pins() -> None:
-    """Contract: `pin_memory` of a storage gives a pinned storage of the same bytes, and that of a pinned tensor is."""
+    """`pin_memory` of a storage returns a pinned storage of the same bytes, and a pinned tensor's storage is pinned."""
     assert torch.arange(3).pin_memory().untyped_storage().is_pinned()
     storage = torch.arange(12, dtype=torch.uint8).untyped_storage()
 
@@ -117,8 +118,7 @@ def test_storage_pin_memory_pins() -> None:
 
 
 def test_pin_memory_blocks_do_not_overlap() -> None:
-    """Contract: pinned tensors that live at the same time have memory of their own, whatever their sizes: each keeps
-    what was written into it while all others are written."""
+    """Pinned tensors that are alive together do not overlap, whatever their sizes."""
     sizes = [1, 7, 511, 512, 513, 4095, 4096, 4097, 100_000, 1 << 20, (1 << 20) + 1] * 3
 
     blocks = [torch.empty(size, dtype=torch.int16).pin_memory() for size in sizes]
@@ -129,8 +129,7 @@ def test_pin_memory_blocks_do_not_overlap() -> None:
 
 
 def test_dataloader_pin_memory_gives_whole_batches(device: torch.device) -> None:
-    """Contract: a DataLoader that pins gives pinned batches of any nesting, and what they hold is right on the
-    device."""
+    """A DataLoader with `pin_memory` returns pinned batches of any nesting, with correct values on the device."""
     data = [{"x": torch.arange(3.0) + 10 * number, "y": (torch.tensor(number + 1),)} for number in range(8)]
     loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The cache of pinned memory: what is freed is used again, but not while a stream still reads or writes it."""
+"""The cache of pinned memory: freed blocks are reused, but not while a stream uses them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ pytestmark = pytest.mark.requires(accelerator=True)
 ELEMENTS = 300_000
 
 
-def test_pinned_block_that_is_freed_is_used_again(device: torch.device) -> None:
-    """Contract: pinning is dear, so memory that is freed and that no stream uses is what the next request of the size
-    gets."""
+def test_pinned_block_that_is_freed_is_reused(device: torch.device) -> None:
+    """Freed pinned memory that no stream uses serves the next request of its size, because pinning is slow."""
     torch.accelerator.synchronize(device)
     first = torch.empty(ELEMENTS).pin_memory()
     address = first.data_ptr()
@@ -29,7 +28,7 @@ def test_pinned_block_that_is_freed_is_used_again(device: torch.device) -> None:
 
 @dataclass
 class Trial:
-    """What became of a pinned block that was dropped while a copy still had to use it."""
+    """The outcome for a pinned block that was freed while a copy had yet to use it."""
 
     reused_at_once: bool
     intact: bool
@@ -50,9 +49,10 @@ def to_host(stream: torch.Stream, block: torch.Tensor, there: torch.Tensor) -> N
 def drop_behind_a_copy(
     device: torch.device, copy: Callable[[torch.Stream, torch.Tensor, torch.Tensor], None], view: slice
 ) -> Trial:
-    """Let a stream sleep and then copy a pinned block, drop the block at once, and pin another of its size.
+    """Make a stream sleep and then copy a pinned block, free the block immediately, and pin another of its size.
 
-    Into the new block goes poison. Intact means that neither the device got the poison nor the new block the copy.
+    The new block is filled with poison. `intact` means that the device did not get the poison and the new block did not
+    get the copy.
     """
     stream = torch.Stream(device)
     there = torch.zeros(ELEMENTS, dtype=torch.int32, device=device)
@@ -76,14 +76,13 @@ def drop_behind_a_copy(
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_pinned_memory")
 @pytest.mark.parametrize("copy", [to_device, to_host])
 @pytest.mark.parametrize("view", [slice(None), slice(5, 200_000)], ids=["whole", "part"])
-def test_pinned_block_is_not_given_out_while_a_copy_needs_it(
+def test_pinned_block_is_not_reused_while_a_copy_needs_it(
     device: torch.device, copy: Callable[[torch.Stream, torch.Tensor, torch.Tensor], None], view: slice
 ) -> None:
-    """Contract: a pinned tensor may be dropped right after a non-blocking copy from or to it, or to a part of it: its
-    memory is not given out before the copy is done, and is then.
+    """A pinned block, or a part of it, freed right after a non-blocking copy is not reused before the copy completes.
 
-    The copy is behind a sleep, so that a block given out at once is poisoned before the copy reads it, or is written by
-    the copy after the poison.
+    It is reused afterwards. The copy is delayed, so a block reused too early would have poison when the copy reads it,
+    or be overwritten by the copy.
     """
     calibrate(device)
 
@@ -95,8 +94,11 @@ def test_pinned_block_is_not_given_out_while_a_copy_needs_it(
 
 
 def test_non_blocking_copy_reads_pinned_memory_that_was_changed_meanwhile(device: torch.device) -> None:
-    """Contract, and the control of the cases above: a non-blocking copy reads pinned memory when the stream comes to
-    it, not at the call: what is written behind its back, during the sleep, must once be what arrives."""
+    """A non-blocking copy reads pinned memory when the stream reaches it, not at the call.
+
+    A write by the host during the sleep must be what arrives at least once. This is also the control for the cases
+    above.
+    """
     stream = torch.Stream(device)
     there = torch.zeros(ELEMENTS, dtype=torch.int32, device=device)
     block = torch.full((ELEMENTS,), 7, dtype=torch.int32).pin_memory()
@@ -116,8 +118,7 @@ def test_non_blocking_copy_reads_pinned_memory_that_was_changed_meanwhile(device
 
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_empty_cache")
 def test_empty_host_cache_leaves_pinned_memory_in_use(device: torch.device) -> None:
-    """Contract: emptying the cache of pinned memory frees none that lives, nor any that a copy still needs: the copy,
-    asleep meanwhile, brings the right values, and live blocks keep theirs."""
+    """`empty_host_cache` frees no live block, and none that a delayed copy still needs."""
     stream = torch.Stream(device)
     calibrate(device)
     live = torch.full((ELEMENTS,), 5, dtype=torch.int32).pin_memory()
@@ -140,8 +141,11 @@ def test_empty_host_cache_leaves_pinned_memory_in_use(device: torch.device) -> N
 
 
 def test_pinned_block_refilled_for_a_chain_of_copies_stays_in_order(device: torch.device) -> None:
-    """Contract: one pinned block, filled and sent a hundred times with a wait for the event of the copy before each
-    refill, brings each value once: the staging loop of every training program. Some copies are behind a sleep."""
+    """One pinned block, filled and copied a hundred times with an event wait before each refill, transfers each value
+    once.
+
+    This is the staging loop of training programs. Some copies are delayed.
+    """
     stream = torch.Stream(device)
     block = torch.empty(4096, dtype=torch.int32).pin_memory()
     arrived = torch.full((100, 4096), POISON, dtype=torch.int32, device=device)

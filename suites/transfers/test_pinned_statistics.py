@@ -1,6 +1,6 @@
-"""Counters of pinned memory: they move by what is done, in a block's life and no further.
+"""Counters of pinned memory: they change with each event in a block's life, and only then.
 
-Each case compares with what was there when it began, with nothing cached and nothing at work.
+Each case compares with the values at its start, with an empty cache and no pending work.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from ..streams.busy import calibrate, ever, sleep_on
 from ._torch_private import empty_host_cache, host_memory_stats, reset_host_memory_stats
 
-# Before 2.13, torch leaves a freed block among the active ones. If a copy is under way, it takes off the index of the
-# block's size in place of the size: https://github.com/pytorch/pytorch/pull/171662. The software device has its own.
+# Before 2.13, torch counts a freed block as active. With a pending copy it subtracts the index of the block's size
+# class instead of the size: https://github.com/pytorch/pytorch/pull/171662. The software device has its own counters.
 pytestmark = pytest.mark.requires(any=[{"device": "soft"}, {"accelerator": True, "torch": ">=2.13"}])
 
-#: A power of two, so that no rounding adds to it.
+#: A power of two, so that rounding adds nothing.
 SIZE = 1 << 22
 
 
@@ -24,21 +24,23 @@ def block(size: int = SIZE) -> torch.Tensor:
 
 
 def settle(device: torch.device) -> None:
-    torch.empty(1, device=device)  # of a device that nothing has used yet, torch has no counters
+    torch.empty(1, device=device)  # torch has no counters for an unused device
     torch.accelerator.synchronize(device)
     empty_host_cache(device)
 
 
 def moved(device: torch.device, before: dict[str, int]) -> dict[str, int]:
-    """By how much each counter has grown, those that have not left out."""
+    """The change of each counter that has changed."""
     after = host_memory_stats(device)
     return {name: after[name] - before[name] for name in before if after[name] != before[name]}
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
 def test_host_memory_stats_follow_a_block_through_its_life(device: torch.device) -> None:
-    """Contract: a block that is pinned is one active request of its bytes; freed, it is active no more; emptied, it is
-    given back. Each step is counted once."""
+    """A pinned block is one active request of its size.
+
+    After its free it is inactive, and emptying the cache frees it.
+    """
     settle(device)
     before = host_memory_stats(device)
 
@@ -61,7 +63,7 @@ def test_host_memory_stats_follow_a_block_through_its_life(device: torch.device)
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
 def test_host_memory_stats_count_a_cached_block_once(device: torch.device) -> None:
-    """Contract: of ten blocks pinned and freed one after the other one is made; ten that live together are ten."""
+    """Ten blocks pinned and freed in sequence need one allocation; ten blocks alive together need ten."""
     settle(device)
     before = host_memory_stats(device)
 
@@ -80,8 +82,8 @@ def test_host_memory_stats_count_a_cached_block_once(device: torch.device) -> No
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_free_no_events")
 def test_host_memory_stats_unused_block_is_free_at_once(device: torch.device) -> None:
-    """Contract: freed with no copy of it under way, a block is no longer active right away, even while the device has
-    other work, which must once be seen."""
+    """A block without a pending copy is inactive right after its free, even if the device is busy, observed at least
+    once."""
     stream = torch.Stream(device)
     calibrate(device)
 
@@ -104,8 +106,10 @@ def test_host_memory_stats_unused_block_is_free_at_once(device: torch.device) ->
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_event_drain")
 def test_host_memory_stats_block_is_active_until_its_copy_is_done(device: torch.device) -> None:
-    """Contract: freed behind a copy that sleeps, a block counts as active, which must once be seen; when the copy is
-    done, and the allocator is next asked for such a block, it does not."""
+    """A block freed behind a delayed copy counts as active, which must be observed once.
+
+    It is inactive after the copy completes and the allocator gets the next such request.
+    """
     stream = torch.Stream(device)
     there = torch.empty(SIZE, dtype=torch.uint8, device=device)
     calibrate(device)
@@ -128,9 +132,8 @@ def test_host_memory_stats_block_is_active_until_its_copy_is_done(device: torch.
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_empty_cache")
-def test_empty_host_cache_gives_all_of_it_back(device: torch.device) -> None:
-    """Contract: when the cache is emptied, as many blocks are given back as were made and are not in use, whatever
-    their sizes."""
+def test_empty_host_cache_frees_all_of_it(device: torch.device) -> None:
+    """`empty_host_cache` frees all blocks that are not in use, whatever their sizes."""
     settle(device)
     before = host_memory_stats(device)
     kept = block()
@@ -146,9 +149,8 @@ def test_empty_host_cache_gives_all_of_it_back(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
-def test_reset_peak_host_memory_stats_starts_peaks_again_from_now(device: torch.device) -> None:
-    """Contract: the peak of active bytes is the most there was at one time since it was reset, and after a reset what
-    there is now."""
+def test_reset_peak_host_memory_stats_resets_peaks(device: torch.device) -> None:
+    """The peak of active bytes is the maximum since its reset, and the current value right after a reset."""
     settle(device)
     reset_host_memory_stats(device, "peak")
     base = host_memory_stats(device)["active_bytes.current"]
@@ -164,8 +166,8 @@ def test_reset_peak_host_memory_stats_starts_peaks_again_from_now(device: torch.
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
-def test_reset_accumulated_host_memory_stats_starts_counts_again_from_now(device: torch.device) -> None:
-    """Contract: what was ever given out and freed counts on until it is reset, then from zero."""
+def test_reset_accumulated_host_memory_stats_resets_counts(device: torch.device) -> None:
+    """The counts of allocated and freed requests accumulate until they are reset to zero."""
     settle(device)
     block()
     assert host_memory_stats(device)["active_requests.allocated"] >= 1

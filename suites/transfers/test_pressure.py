@@ -1,4 +1,4 @@
-"""Right values when memory is short: blocks change hands between streams all the time, and none too early."""
+"""Correct values with little free memory: blocks are passed between streams frequently, and none too early."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from ..streams.busy import NOT_SHOWN, calibrate, sleep_on
 
 pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(600)]
 
-#: Bytes that are left to a case, and those of one of its tensors: a few fit at a time.
+#: The bytes available to a case, and the size of a tensor: a few fit at a time.
 LEFT, SIZE = 96 << 20, 12 << 20
 
 
 @pytest.fixture
 def short_of_memory(device: torch.device) -> Iterator[torch.device]:
-    """The device with `LEFT` bytes that torch may use. On CUDA a limit says so, else all the rest is taken."""
+    """The device with `LEFT` bytes available to torch: by a memory fraction on CUDA, by allocating the rest
+    elsewhere."""
     torch.accelerator.synchronize(device)
     torch.accelerator.empty_cache()
     if device.type == "cuda":
@@ -40,9 +41,11 @@ def filled(value: int, device: torch.device) -> torch.Tensor:
 
 
 def test_outofmemoryerror_when_memory_is_short(short_of_memory: torch.device) -> None:
-    """Contract, and the control of the cases here: more than is left is refused with torch.OutOfMemoryError, what was
-    made keeps its values, and once it is dropped as much can be had again. (Values are looked at on the host: there is
-    no memory left to compare them on the device.)"""
+    """A request above the available memory raises torch.OutOfMemoryError, and live tensors keep their values.
+
+    Once they are freed, as much can be allocated again. This is also the control for the cases here. (Values are
+    compared on the host, because no device memory is left for it.)
+    """
     kept: list[torch.Tensor] = []
 
     def fill_up() -> None:
@@ -61,8 +64,10 @@ def test_outofmemoryerror_when_memory_is_short(short_of_memory: torch.device) ->
 
 
 def test_one_stream_reuses_its_memory_in_order(short_of_memory: torch.device) -> None:
-    """Contract: on one stream a dropped tensor's memory is used by the next at once, in the order of the stream: a
-    hundred tensors, far more than fit, each summed behind a sleep after it was dropped, have their own sums."""
+    """On one stream, freed memory is reused in stream order.
+
+    A hundred tensors, far more than fit, have correct sums.
+    """
     device = short_of_memory
     calibrate(device)
     stream = torch.Stream(device)
@@ -79,12 +84,10 @@ def test_one_stream_reuses_its_memory_in_order(short_of_memory: torch.device) ->
     assert sums.tolist() == [number * (SIZE // 4) for number in range(100)]
 
 
-def test_record_stream_hands_memory_between_streams_when_it_is_safe(short_of_memory: torch.device) -> None:
-    """Contract: tensors made on one stream and read on another, recorded there and dropped at once, are read whole,
-    though memory is short and the reader sleeps: the allocator waits for it, or for memory, rather than give a block
-    away.
+def test_record_stream_passes_memory_between_streams_safely(short_of_memory: torch.device) -> None:
+    """Tensors recorded on another stream and freed immediately are read completely by a delayed reader.
 
-    More is asked for than fits, so the allocator has to free cached blocks of one stream for the other as it goes.
+    More is requested than fits, so the allocator must wait, and free cached blocks of one stream for the other.
     """
     device = short_of_memory
     calibrate(device)
@@ -109,9 +112,8 @@ def test_record_stream_hands_memory_between_streams_when_it_is_safe(short_of_mem
     assert sums.tolist() == [number * (SIZE // 4) for number in range(60)]
 
 
-def test_non_blocking_copies_under_memory_pressure_are_whole(short_of_memory: torch.device) -> None:
-    """Contract: sent from pinned memory and brought back without a wait, with memory for a few at a time, each of forty
-    tensors comes back as it went."""
+def test_non_blocking_copies_under_memory_pressure_are_complete(short_of_memory: torch.device) -> None:
+    """Forty tensors copied from pinned memory and back without synchronization, a few at a time, are unchanged."""
     device = short_of_memory
     streams = [torch.Stream(device) for _ in range(2)]
     back = [torch.full((SIZE // 4,), -1, dtype=torch.int32).pin_memory() for _ in range(4)]
@@ -137,9 +139,11 @@ def test_non_blocking_copies_under_memory_pressure_are_whole(short_of_memory: to
     assert all(bool((x == number).all()) for number, x in enumerate(back, start=36))
 
 
-def test_outofmemoryerror_spoils_nothing_that_is_under_way(short_of_memory: torch.device) -> None:
-    """Contract: a request that fails for want of memory, while a stream is asleep before its work (which must once be
-    seen), changes neither that work's operands nor its result, and the next request that fits is served."""
+def test_outofmemoryerror_does_not_affect_pending_work(short_of_memory: torch.device) -> None:
+    """A request that raises OutOfMemoryError while delayed work is pending affects neither its operands nor its result.
+
+    The delay must be observed at least once, and the next request that fits succeeds.
+    """
     device = short_of_memory
     calibrate(device)
     stream = torch.Stream(device)

@@ -1,4 +1,4 @@
-"""Values survive the way to the device and back: every type, shape and layout, whole and in parts."""
+"""Round trips to the device and back: every dtype, shape and layout, as a whole and in parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from .bit_patterns import DTYPE, bit_patterns, bits, pattern
 
-#: Sizes about powers of two, where an implementation changes its ways, and one that is large and odd.
+#: Sizes around powers of two, where implementations change behavior, and a large odd one.
 SIZES = [0, 1, 2, 3, 255, 256, 257, 4095, 4096, 4097, (1 << 16) + 1, (1 << 20) - 1, (1 << 22) + 12_345]
 SIZE = pytest.mark.parametrize("size", SIZES)
 
@@ -22,13 +22,13 @@ NON_BLOCKING = pytest.mark.parametrize("non_blocking", [False, True], ids=["bloc
 
 
 def settle(device: torch.device) -> None:
-    """Wait for the device; a host has nothing to wait for."""
+    """Synchronize an accelerator; a CPU needs no wait."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def there_and_back(x: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
-    """A copy of `x` that went to the device, was copied there, and came back."""
+    """Copy `x` to the device, clone it there, and copy it back."""
     there = x.to(device, non_blocking=non_blocking, copy=True)
     assert there.device == device
     back = there.clone().to("cpu", non_blocking=non_blocking, copy=True)
@@ -40,9 +40,8 @@ def there_and_back(x: torch.Tensor, device: torch.device, *, non_blocking: bool)
 @PIN
 @NON_BLOCKING
 def test_to_and_back_keeps_every_byte(device: torch.device, size: int, pinned: bool, non_blocking: bool) -> None:
-    """Contract: what comes back is what went, byte by byte, for any size, from pageable and pinned memory, by blocking
-    and by non-blocking copies that are waited for."""
-    sent = pattern(size) ^ (0x55 * (2 * pinned + non_blocking))  # memory of the cases before holds other bytes
+    """A round trip preserves every byte, for any size, from pageable and pinned memory, blocking and non-blocking."""
+    sent = pattern(size) ^ (0x55 * (2 * pinned + non_blocking))  # memory reused from earlier cases has other bytes
     x = sent.pin_memory() if pinned else sent.clone()
 
     back = there_and_back(x, device, non_blocking=non_blocking)
@@ -53,9 +52,10 @@ def test_to_and_back_keeps_every_byte(device: torch.device, size: int, pinned: b
 
 @DTYPE
 def test_to_and_back_keeps_every_dtype_bit_by_bit(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a copy does not interpret: NaNs with their payloads, infinities, negative zeros and subnormal numbers
-    come back as they were, and of types of 8 and 16 bits every pattern that there is. So do copies that go element by
-    element, since source or target has strides."""
+    """A round trip preserves every bit pattern, including NaN payloads, infinities, negative zeros and subnormals.
+
+    For 8- and 16-bit dtypes all patterns are tested. The same holds for elementwise copies with strides.
+    """
     x = bit_patterns(dtype)
     size = len(x)
     strided = torch.stack([x, x.flip(0)], dim=1).to(device)[:, 0]
@@ -92,7 +92,7 @@ LAYOUT = pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
 
 
 def is_dense(x: torch.Tensor) -> bool:
-    """Whether its elements fill a block of memory, each place once, in whatever order."""
+    """Whether the elements fill a block of memory without gaps or overlap, in any order."""
     return x.permute(sorted(range(x.dim()), key=x.stride, reverse=True)).is_contiguous()
 
 
@@ -101,8 +101,7 @@ def is_dense(x: torch.Tensor) -> bool:
 def test_to_and_back_keeps_every_layout(
     device: torch.device, make: Callable[[], torch.Tensor], non_blocking: bool
 ) -> None:
-    """Contract: shape and values of a view come back, whatever strides and offset it has; one that is dense keeps its
-    strides."""
+    """A round trip of a view preserves shape and values, and strides if the view is dense."""
     x = make()
 
     back = there_and_back(x, device, non_blocking=non_blocking)
@@ -114,7 +113,7 @@ def test_to_and_back_keeps_every_layout(
 
 
 def framed(values: Any, shape: torch.Size) -> Any:
-    """The nested lists of a tensor, with one more element at both ends of each dimension: all of them -7."""
+    """The nested lists of a tensor with one more element, -7, at both ends of each dimension."""
     if not shape:
         return values
     edge: Any = -7.0
@@ -124,9 +123,11 @@ def framed(values: Any, shape: torch.Size) -> Any:
 
 
 @LAYOUT
-def test_copy_fills_its_target_and_nothing_beside_it(device: torch.device, make: Callable[[], torch.Tensor]) -> None:
-    """Contract: `copy_` into a part of a larger tensor, both ways, writes the source's values there, whatever the
-    source's layout, and leaves every other element alone. What is expected is made of lists."""
+def test_copy_writes_only_its_target(device: torch.device, make: Callable[[], torch.Tensor]) -> None:
+    """`copy_` into a part of a larger tensor, in both directions, writes exactly that part.
+
+    The expected value uses lists.
+    """
     x = make()
     shape = [size + 2 for size in x.shape]
     inside = tuple(slice(1, size + 1) for size in x.shape)
@@ -139,10 +140,9 @@ def test_copy_fills_its_target_and_nothing_beside_it(device: torch.device, make:
 
 
 def test_copy_of_slices_leaves_no_gap_or_overlap(device: torch.device) -> None:
-    """Contract: a tensor that is copied in pieces of odd sizes at odd offsets is the tensor: no piece touches its
-    neighbours."""
+    """A tensor copied in pieces of odd sizes at odd offsets is complete, and no piece affects its neighbors."""
     x, cuts = pattern(100_003), [0, 1, 2, 5, 64, 67, 1023, 1025, 4096, 8191, 65_537, 65_538, 99_999, 100_003]
-    there = (~x).to(device)  # no byte is right before it is copied
+    there = (~x).to(device)  # so that no byte is correct before its copy
     back = ~x
 
     pieces = list(itertools.pairwise(cuts))
@@ -156,8 +156,7 @@ def test_copy_of_slices_leaves_no_gap_or_overlap(device: torch.device) -> None:
 
 
 def test_copy_broadcasts_as_an_assignment_does(device: torch.device) -> None:
-    """Contract: `copy_` from a smaller shape repeats it along the missing and the single dimensions; one that does not
-    fit is refused and leaves the target as it was."""
+    """`copy_` from a smaller shape broadcasts; an incompatible shape raises and leaves the target unchanged."""
     target = torch.zeros(4, 3, device=device)
 
     target.copy_(torch.tensor([1.0, 2.0, 3.0]))
@@ -169,9 +168,8 @@ def test_copy_broadcasts_as_an_assignment_does(device: torch.device) -> None:
     assert target.cpu().tolist() == [[value] * 3 for value in range(4)]
 
 
-def test_to_of_many_tensors_at_once_keeps_them_apart(device: torch.device) -> None:
-    """Contract: a hundred tensors on their way at the same time, without a wait in between, come back each as it went,
-    whatever memory they were given."""
+def test_to_of_many_tensors_at_once(device: torch.device) -> None:
+    """A hundred tensors in transit together, without synchronization, are all unchanged after the round trip."""
     sources = [pattern(1000 + 37 * number) + number for number in range(100)]
 
     there = [x.to(device, non_blocking=True) for x in sources]

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from harness.scheduling.lease_board import Board
+from harness.scheduling.lease_board import LeaseBoard
 from tests import fake_nvml
 from tests.acceptance.expected import check_journal, compare_junit
 from tests.acceptance.project import Project, Result, Running
@@ -108,7 +108,7 @@ class Machine:
             return any(
                 GPU[gpu] in devices
                 for path in boards
-                for devices in Board.from_json(path.read_text()).awaited().values()
+                for devices in LeaseBoard.from_json(path.read_text()).awaited().values()
             )
 
         running.wait_for(waits, f"a worker to wait for {GPU[gpu]}")

@@ -60,7 +60,7 @@ class Result:
 
     @property
     def contents(self) -> journal.JournalContents:
-        return journal.read(self.run_dir / journal.FILE_NAME)
+        return journal.read_journal(self.run_dir / journal.FILE_NAME)
 
     @property
     def ledger(self) -> Ledger:

@@ -58,7 +58,9 @@ def test_the_fewest_cases_that_it_takes_are_found_and_recorded(tmp_path: Path) -
     project, run = _run(tmp_path)
     status, printed = _bisect(project, run, "test_fails_after_two")
     assert status == 0, printed
-    (found,) = [event for event in journal.read(run.run_dir / "journal.ndjson").events if isinstance(event, Bisected)]
+    (found,) = [
+        event for event in journal.read_journal(run.run_dir / "journal.ndjson").events if isinstance(event, Bisected)
+    ]
     assert found.culprits == (f"{FILE}::test_leaves[1]", f"{FILE}::test_leaves[3]")
     assert f"goes wrong:     {found.reproduce}" in printed
     assert Ledger.from_journal(run.contents).bisected == (found,)

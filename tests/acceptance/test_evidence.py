@@ -55,7 +55,7 @@ def project(make_project: MakeProject) -> Project:
     waive(project, case=f"{FILE}::test_known")
     folder = project.folder / "configs/must-pass"
     folder.mkdir()
-    mustpass.write(folder / "core.txt", [f"{FILE}::test_passes"])
+    mustpass.write_must_pass(folder / "core.txt", [f"{FILE}::test_passes"])
     return project
 
 

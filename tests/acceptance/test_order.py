@@ -27,7 +27,7 @@ def many(make_project: MakeProject) -> Project:
 
 
 def drawn(seed: int) -> list[str]:
-    return [NAMES[position] for position in order.shuffled(NAMES, seed)]
+    return [NAMES[position] for position in order.shuffled_positions(NAMES, seed)]
 
 
 def collected(result: Result) -> list[str]:
@@ -370,7 +370,7 @@ def test_ids_and_texts_that_try_to_break_reports(make_project: MakeProject) -> N
     (skipped,) = first.junit.iter("skipped")
     assert reason in skipped.attrib["message"]
     path = project.folder / "core.txt"
-    mustpass.write(path, cases)
+    mustpass.write_must_pass(path, cases)
     again = project.run("-n2", "--waivers=known", "--must-pass=./core.txt")
     assert again.verdicts == wanted
     (finding,) = again.ledger.findings

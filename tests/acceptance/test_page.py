@@ -15,7 +15,7 @@ def test_the_page_of_a_run_follows_from_its_run_directory(make_project: MakeProj
     result = make_project("verdicts").run(spread)
     path = result.run_dir / report.FILE_NAME
     written = path.read_bytes()
-    assert report.write(result.run_dir).read_bytes() == written
+    assert report.write_html_report(result.run_dir).read_bytes() == written
 
 
 def test_a_mistake_in_the_page_takes_nothing_from_the_verdict(make_project: MakeProject) -> None:

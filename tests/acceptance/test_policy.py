@@ -310,10 +310,10 @@ def test_files_by_path(make_project: MakeProject) -> None:
     waive(project, case=case)
     (project.folder / "configs/waivers/known.yaml").rename(project.folder / "mine-waived.yaml")
     project.write("mine/hardware.yaml", json.dumps({"description": "here", "device": {"device": "cpu"}}))
-    mustpass.write(project.folder / "mine" / "core.txt", ["suites/b/test_b.py::test_one"])
+    mustpass.write_must_pass(project.folder / "mine" / "core.txt", ["suites/b/test_b.py::test_one"])
     files = {"waivers": ["./mine-waived.yaml"], "must_pass": ["mine/core.txt"], "hardware": "mine/hardware.yaml"}
     project.write("mine/held", json.dumps({"description": "mine", **files}))
-    mustpass.write(project.folder / "more.txt", ["suites/b/test_b.py::test_two"])
+    mustpass.write_must_pass(project.folder / "more.txt", ["suites/b/test_b.py::test_two"])
     result = project.run("-n0", "--profile=mine/held", "--must-pass=more.txt")
     assert result.status == 0, result.tail()
     assert result.verdicts[case] == "waived"
@@ -391,8 +391,8 @@ def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
     folder.mkdir()
     names = ("fails", "gated", "waived", "left_out", "unknown")
     for name in names:
-        mustpass.write(folder / f"{name}.txt", [f"{file}::test_passes", f"{file}::test_{name}"])
-    good = mustpass.write(folder / "good.txt", [f"{file}::test_passes"])
+        mustpass.write_must_pass(folder / f"{name}.txt", [f"{file}::test_passes", f"{file}::test_{name}"])
+    good = mustpass.write_must_pass(folder / "good.txt", [f"{file}::test_passes"])
     kept = ("-k", "not left_out", "--waivers=known", spread)
     result = project.run(*kept, f"--must-pass=good,{','.join(names)}")
     assert result.status == 1
@@ -414,7 +414,7 @@ def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
 def test_an_edited_must_pass_list_stops_the_run(make_project: MakeProject) -> None:
     project = two_suites(make_project)
     path = project.folder / "core.txt"
-    mustpass.write(path, ["suites/b/test_b.py::test_one", "suites/b/test_b.py::test_two"])
+    mustpass.write_must_pass(path, ["suites/b/test_b.py::test_one", "suites/b/test_b.py::test_two"])
     path.write_text(path.read_text().replace("test_two", "test_slow"))
     refused(project.run("-n0", "--must-pass=./core.txt"), "core.txt:4", "edited by hand", "harness catalog --must-pass")
 
@@ -427,7 +427,7 @@ def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
     configure(project, "hardware/mine", description="mine", device={"device": "cpu"})
     keep = ("catalog", "--must-pass", "core.txt", "--hardware=mine", "--exclude=*::test_fails", "--exclude=*waived")
     status, output = command(project, *keep, "--description=what  must\nwork")
-    written = mustpass.read(project.folder / "core.txt")
+    written = mustpass.read_must_pass(project.folder / "core.txt")
     assert (status, written.ids) == (0, (f"{file}::test_left_out", f"{file}::test_passes")), output
     assert written.description == "what must work"
     assert written.hash in output
@@ -441,15 +441,15 @@ def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
     assert "use --update to remove them from the list" in output
     assert (project.folder / "core.txt").read_text() == before
     assert command(project, *keep, "--update")[0] == 0
-    assert mustpass.read(project.folder / "core.txt").ids == (f"{file}::test_new", f"{file}::test_passes")
+    assert mustpass.read_must_pass(project.folder / "core.txt").ids == (f"{file}::test_new", f"{file}::test_passes")
 
 
 def test_the_report_of_a_killed_run_tells_its_lists(make_project: MakeProject) -> None:
     project = make_project()
     file = "suites/cut/test_cut.py"
     project.write(file, "import threading\ndef test_passes(): pass\ndef test_waits(): threading.Event().wait()\n")
-    mustpass.write(project.folder / "good.txt", [f"{file}::test_passes"])
-    mustpass.write(project.folder / "more.txt", [f"{file}::test_passes", f"{file}::test_waits"])
+    mustpass.write_must_pass(project.folder / "good.txt", [f"{file}::test_passes"])
+    mustpass.write_must_pass(project.folder / "more.txt", [f"{file}::test_passes", f"{file}::test_waits"])
     running = project.start("-n0", "--must-pass=./good.txt,./more.txt")
     try:
         running.started("test_waits")

@@ -292,7 +292,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for name, text in files.items():
         project.write(name, text)
     (project.folder / "other" / "empty").mkdir()
-    mustpass.write(project.folder / "other" / "must.txt", ["test_it.py::test_passes"])
+    mustpass.write_must_pass(project.folder / "other" / "must.txt", ["test_it.py::test_passes"])
     words = (".", *FOREIGN, "-n0", "--device=cpu", "--results-dir=../other/run")
     assert project.run(*words, suites=None, folder="mine", results_dir=False).status == 0
     return project

@@ -71,7 +71,7 @@ def test_lists_and_the_least_number_hold_for_the_merged_run_alone(make_project: 
     project.write("suites/many/test_many.py", MANY.replace("17", "-1"))
     path = project.folder / "configs" / "must-pass" / "core.txt"
     path.parent.mkdir(parents=True)
-    mustpass.write(path, [f"suites/many/test_many.py::test_many[{number}]" for number in range(24)])
+    mustpass.write_must_pass(path, [f"suites/many/test_many.py::test_many[{number}]" for number in range(24)])
     configure(
         project, "profiles/all", description="all", minimum_cases=24, must_pass=["core"], gates="all", suites=["many"]
     )

@@ -156,7 +156,7 @@ def test_in_other_modes(start: Start, spread: str, isolation: str) -> None:
 
 
 @SPREADS
-def test_a_second_signal_is_heeded_at_once(project: Project, start: Start, spread: str) -> None:
+def test_a_second_signal_is_handling_at_once(project: Project, start: Start, spread: str) -> None:
     """Also by a case that takes SIGTERM for nothing."""
     project.write("suites/waiting/test_waiting.py", STUBBORN)
     running = start(spread, "--grace=100000")

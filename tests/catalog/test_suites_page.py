@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.catalog.catalog import Entry
-from harness.catalog.suites_page import page
+from harness.catalog.catalog import CatalogEntry
+from harness.catalog.suites_page import suites_page
 
 HELPER = '''"""Work for streams.
 
@@ -43,7 +43,7 @@ def test_helpers_are_listed_with_what_they_offer(tmp_path: Path) -> None:
     (folder / "_torch_private.py").write_text('"""Private names."""\n\ndef reach():\n    """Not offered."""\n')
     (tmp_path / "suites" / "children.py").write_text('"""Children."""\n\ndef told():\n    """What a child told."""\n')
     file = "suites/streams/test_a.py"
-    lines = page([Entry(f"{file}::test_a", "streams", file, 1, "", (), (), None)], tmp_path).splitlines()
+    lines = suites_page([CatalogEntry(f"{file}::test_a", "streams", file, 1, "", (), (), None)], tmp_path).splitlines()
     assert lines[lines.index("| helper | what it is |") + 2 :] == [
         "| `_torch_private.py` | Private names. |",
         "| `busy.py` | Work for streams. |",

@@ -167,7 +167,7 @@ class ChaosRun:
     @cached_property
     def journal(self) -> JournalContents:
         """What the journal holds; to be asked for when every process is gone."""
-        return journal.read(self.results / journal.FILE_NAME)
+        return journal.read_journal(self.results / journal.FILE_NAME)
 
     @cached_property
     def ledger(self) -> Ledger:

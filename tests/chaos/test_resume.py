@@ -43,7 +43,7 @@ def blows(draw: random.Random, done: int) -> list[Blow]:
 
 def finished(folder: Path) -> dict[str, Outcome]:
     """The verdicts that a run that was cut off has."""
-    found = resumption_of(journal.read_run(folder / "results" / journal.FILE_NAME)).finished
+    found = resumption_of(journal.read_run_journal(folder / "results" / journal.FILE_NAME)).finished
     return {case: each.outcome for case, each in found.items()}
 
 
@@ -86,9 +86,12 @@ def test_shards_are_killed_resumed_and_merged(tmp_path: Path, seed: int) -> None
     for index, folder in enumerate(folders, start=1):
         folder.mkdir()
         run_to_its_end(folder, seed, Shard(index, SHARDS))
-    parts = [merge.part_of(str(folder), journal.read_run(folder / "results" / journal.FILE_NAME)) for folder in folders]
-    assert merge.problems(parts) == []
-    ledger = Ledger.from_events(merge.merged(parts, run_id="merged", argv=["harness"], now=2e9))
+    parts = [
+        merge.part_of(str(folder), journal.read_run_journal(folder / "results" / journal.FILE_NAME))
+        for folder in folders
+    ]
+    assert merge.merge_problems(parts) == []
+    ledger = Ledger.from_events(merge.merged_events(parts, run_id="merged", argv=["harness"], now=2e9))
     assert len(ledger.verdicts) == CASES
     assert {*ledger.counts} <= {Outcome.PASSED, Outcome.FLAKY, Outcome.CRASHED}
     assert {finding.kind for finding in ledger.findings} <= {"worker", "damaged_journal"}

@@ -114,7 +114,7 @@ def test_a_plan_with_a_mistake_ends_the_workflow_before_any_machine_is_asked(tmp
     [
         ({"when": "$(touch made)", "machines": "", "file": ""}, "Invalid value for '--when'"),
         ({"when": "nightly", "machines": "*", "file": ""}, "no job is on machine '*'"),
-        ({"when": "nightly", "machines": "", "file": "--help"}, "--help: cannot be read"),
+        ({"when": "nightly", "machines": "", "file": "--help"}, "there is no configuration file at '--help'"),
     ],
 )
 def test_an_input_is_a_value_and_no_command(tmp_path: Path, inputs: dict[str, str], said: str) -> None:

@@ -24,7 +24,7 @@ FORMATS = ("junit", "json", "markdown", "prometheus")
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     found = journals.write_bytes(tmp_path / "run", b"".join(journals.odd()))
-    environment.write(found, ENVIRONMENT)
+    environment.write_environment(found, ENVIRONMENT)
     return found
 
 

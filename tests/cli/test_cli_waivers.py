@@ -180,7 +180,7 @@ def test_lint_without_what_it_was_told_to_read(project: Path) -> None:
     assert "there is no catalogue at 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
     done = harness("lint", "gone.yaml", cwd=project)
     assert done.returncode == 1
-    assert done.stdout.startswith("error: gone.yaml: ")
+    assert done.stdout.startswith("error: there is no configuration file at 'gone.yaml': ")
 
 
 @pytest.fixture
@@ -197,7 +197,9 @@ def run(tmp_path: Path) -> Path:
             build.finish("a.py::b", ruling=ruling),
         ):
             writer.append(line)
-    environment.write(folder, {"devices": [{"uuid": "GPU-1", "compute_capability": [9, 0]}], "driver": "570.1"})
+    environment.write_environment(
+        folder, {"devices": [{"uuid": "GPU-1", "compute_capability": [9, 0]}], "driver": "570.1"}
+    )
     return folder
 
 

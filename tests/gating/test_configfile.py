@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.core.errors import HarnessError
-from harness.gating.configfile import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Conditions, ConfigError, Loaded, find, load
+from harness.gating.configfile import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_VALUES,
+    Conditions,
+    ConfigError,
+    Loaded,
+    find_config,
+    load_config,
+)
 
 
 class Model(BaseModel):
@@ -56,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def read(folder: Path, text: str) -> Loaded[Settings]:
     file = folder / "x.yaml"
     file.write_text(text, encoding="utf-8")
-    return load(file, Settings)
+    return load_config(file, Settings)
 
 
 def problems(folder: Path, text: str) -> list[str]:
@@ -290,21 +299,21 @@ def test_conditions_stay_as_they_are_written() -> None:
 def test_a_file_too_large_is_not_read_whole(folder: Path) -> None:
     (folder / "x.yaml").write_text("description: a\n" + "#" * MAX_BYTES)
     with pytest.raises(ConfigError, match=rf"x\.yaml' has \d+ bytes, and the limit is {MAX_BYTES}"):
-        load(folder / "x.yaml", Settings)
+        load_config(folder / "x.yaml", Settings)
 
 
 def test_a_file_that_is_not_text_says_where(folder: Path) -> None:
     (folder / "x.yaml").write_bytes(b"description: a\nmode: \xff\n")
     with pytest.raises(ConfigError, match=r"x.yaml:2: not utf-8 text: byte 0xff"):
-        load(folder / "x.yaml", Settings)
+        load_config(folder / "x.yaml", Settings)
 
 
 def test_a_pipe_is_an_error_and_does_not_block(folder: Path) -> None:
     os.mkfifo(folder / "pipe.yaml")
     with pytest.raises(ConfigError, match=r"pipe\.yaml' is not a regular file"):
-        load(folder / "pipe.yaml", Settings)
+        load_config(folder / "pipe.yaml", Settings)
     with pytest.raises(ConfigError, match=r"there is no configuration file at .*gone\.yaml"):
-        load(folder / "gone.yaml", Settings)
+        load_config(folder / "gone.yaml", Settings)
 
 
 def test_an_error_is_one_of_the_harness() -> None:
@@ -324,7 +333,7 @@ plain = st.recursive(
 def test_json_is_read_as_it_is(tmp_path_factory: pytest.TempPathFactory, data: dict[str, object]) -> None:
     file = tmp_path_factory.getbasetemp() / "json.yaml"
     file.write_text(json.dumps(data), encoding="utf-8")
-    assert load(file, Anything).value.model_dump() == data
+    assert load_config(file, Anything).value.model_dump() == data
 
 
 @given(st.text(max_size=200))
@@ -332,7 +341,7 @@ def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, t
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_text(text, encoding="utf-8", errors="replace")
     with contextlib.suppress(ConfigError):  # anything else is a failure
-        load(file, Anything)
+        load_config(file, Anything)
 
 
 @pytest.fixture
@@ -355,13 +364,13 @@ def shelf(folder: Path) -> Path:
     ],
 )
 def test_a_file_is_found_by_name_or_by_path(folder: Path, shelf: Path, name: str, expected: str) -> None:
-    assert find(name, shelf, "profile", folder) == folder / expected
+    assert find_config(name, shelf, "profile", folder) == folder / expected
 
 
 def test_files_may_end_otherwise(folder: Path, shelf: Path) -> None:
-    assert find("notes", shelf, "list", folder, ".txt") == shelf / "notes.txt"
+    assert find_config("notes", shelf, "list", folder, ".txt") == shelf / "notes.txt"
     with pytest.raises(ConfigError, match=r"^there is no list 'smoke' in configs/profiles; expected one of: notes$"):
-        find("smoke", shelf, "list", folder, ".txt")
+        find_config("smoke", shelf, "list", folder, ".txt")
 
 
 @pytest.mark.parametrize(
@@ -382,10 +391,10 @@ def test_the_error_for_a_missing_file_lists_the_existing_ones(
     folder: Path, shelf: Path, name: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        find(name, shelf, "profile", folder)
+        find_config(name, shelf, "profile", folder)
     assert str(caught.value).startswith(expected)
 
 
 def test_a_missing_folder_is_reported(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^there is no profile 'a': the folder configs/profiles does not exist$"):
-        find("a", folder / "configs" / "profiles", "profile", folder)
+        find_config("a", folder / "configs" / "profiles", "profile", folder)

@@ -11,7 +11,7 @@ import pytest
 from harness.devices.capabilities import Capabilities
 from harness.devices.detected import Detected, Value
 from harness.gating.configfile import ConfigError
-from harness.gating.hardware import Hardware, broken, load_hardware, mismatches
+from harness.gating.hardware import Hardware, broken_hardware, hardware_mismatches, load_hardware
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ GPU: dict[str, Any] = {"device": "cuda", "compute_capability": "==9.0", "memory"
 def test_a_device_of_another_kind_does_not_match(
     device: dict[str, Any], found: dict[str, Any], texts: list[str]
 ) -> None:
-    assert [unmet.text for unmet in mismatches(hardware(device), offering(**found))] == texts
+    assert [unmet.text for unmet in hardware_mismatches(hardware(device), offering(**found))] == texts
 
 
 def test_every_broken_promise_is_reported() -> None:
     kind = hardware({"device": "cuda"}, {"triton": True, "ecc": True, "cuda": ">=12.6"})
-    assert broken(kind, offering(triton=(3, 6, 0), ecc=True, cuda=(13, 0))) == []
-    assert [unmet.text for unmet in broken(kind, offering(triton=None, ecc=True, cuda=(12, 4)))] == [
+    assert broken_hardware(kind, offering(triton=(3, 6, 0), ecc=True, cuda=(13, 0))) == []
+    assert [unmet.text for unmet in broken_hardware(kind, offering(triton=None, ecc=True, cuda=(12, 4)))] == [
         "cuda: wanted >=12.6, found 12.4",
         "triton: wanted True, found absent (not there)",
     ]
@@ -79,8 +79,8 @@ def test_every_broken_promise_is_reported() -> None:
 
 def test_mismatches_ignore_the_promises_and_broken_ignores_the_device() -> None:
     kind = hardware({"device": "cuda"}, {"triton": True})
-    assert mismatches(kind, offering(device="cuda")) == []
-    assert broken(kind, offering(triton=(3, 6))) == []
+    assert hardware_mismatches(kind, offering(device="cuda")) == []
+    assert broken_hardware(kind, offering(triton=(3, 6))) == []
 
 
 def test_a_file_is_found_and_read(configs: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.devices.capabilities import Capabilities
 from harness.devices.detected import Detected, Value
 from harness.gating.implication import Implication, implication
-from harness.gating.requirements import evaluate, parse
+from harness.gating.requirements import first_unmet, parse_requirements
 
 CERTAIN, POSSIBLE, IMPOSSIBLE = Implication(True, False), Implication(True, True), Implication(False, True)
 
@@ -63,7 +63,7 @@ CERTAIN, POSSIBLE, IMPOSSIBLE = Implication(True, False), Implication(True, True
 def test_a_requirement_against_declared_conditions(
     wanted: Mapping[str, object], declared: Mapping[str, object], expected: Implication
 ) -> None:
-    found = implication(parse(wanted), parse(declared))
+    found = implication(parse_requirements(wanted), parse_requirements(declared))
     assert found == expected
     assert found.certain is (expected is CERTAIN)
 
@@ -87,7 +87,7 @@ def test_a_requirement_against_declared_conditions(
 def test_a_condition_that_can_never_hold_is_known_without_a_machine(
     wanted: Mapping[str, object], can_hold: bool
 ) -> None:
-    assert implication(parse(wanted), ()).can_hold is can_hold
+    assert implication(parse_requirements(wanted), ()).can_hold is can_hold
 
 
 _SIGNS = st.sampled_from([">=", "<=", "==", "!=", ">", "<"])
@@ -97,7 +97,9 @@ _FOUND = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
 
 
 def _holds(condition: str, value: Value) -> bool:
-    return evaluate(parse({"torch": condition}), Capabilities({"torch": partial(Detected, value)})) is None
+    return (
+        first_unmet(parse_requirements({"torch": condition}), Capabilities({"torch": partial(Detected, value)})) is None
+    )
 
 
 @settings(derandomize=True, database=None, max_examples=500)
@@ -105,6 +107,6 @@ def _holds(condition: str, value: Value) -> bool:
 def test_no_machine_contradicts_the_implication(wanted: str, declared: str, found: tuple[int, ...]) -> None:
     if not _holds(declared, found):
         return
-    result = implication(parse({"torch": wanted}), parse({"torch": declared}))
+    result = implication(parse_requirements({"torch": wanted}), parse_requirements({"torch": declared}))
     assert result.can_hold or not _holds(wanted, found)
     assert result.can_fail or _holds(wanted, found)

@@ -12,7 +12,7 @@ from harness.backends import soft as soft_backend
 from harness.core.outcome import Outcome
 from harness.devices.capabilities import detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
-from harness.gating.lint import OF_GPUS, Marks, Remark, known, lint
+from harness.gating.lint import OF_GPUS, Marks, Remark, declared_conditions, lint_waivers
 from harness.gating.requirements import Condition
 from harness.gating.waivers import Waiver
 
@@ -21,8 +21,8 @@ A, B, C = "suites/a/test_a.py::test_a", "suites/a/test_a.py::test_b[1]", "suites
 GPU = {"device": "cuda", "compute_capability": ">=8.0"}
 NO_GPU = {"not": {"device": "cuda"}}
 
-H200 = known({"device": "cuda", "compute_capability": "9.0", "memory": ">=130GiB", "driver": ">=570"})
-HOST = known({"device": "cpu"})
+H200 = declared_conditions({"device": "cuda", "compute_capability": "9.0", "memory": ">=130GiB", "driver": ">=570"})
+HOST = declared_conditions({"device": "cpu"})
 
 
 def waiver(case: str = A, line: int = 2, **changes: Any) -> Waiver:
@@ -44,13 +44,13 @@ def kinds_of(
     catalog: Mapping[str, Marks] | None = None,
     hardware: Mapping[str, tuple[Condition, ...]] | None = None,
 ) -> list[tuple[str, str]]:
-    remarks = lint(waivers, today=TODAY, catalog=catalog, hardware=hardware)
+    remarks = lint_waivers(waivers, today=TODAY, catalog=catalog, hardware=hardware)
     return [(remark.source, remark.kind) for remark in remarks]
 
 
 def test_a_valid_waiver_has_no_remarks() -> None:
     catalog = {A: [GPU], B: []}
-    assert lint([waiver(when=GPU)], today=TODAY, catalog=catalog, hardware={"h200": H200}) == []
+    assert lint_waivers([waiver(when=GPU)], today=TODAY, catalog=catalog, hardware={"h200": H200}) == []
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_valid_waiver_has_no_remarks() -> None:
     ],
 )
 def test_an_entry_by_itself(changes: dict[str, Any], kind: str, error: bool, words: str) -> None:
-    (remark,) = lint([waiver(**changes)], today=TODAY)
+    (remark,) = lint_waivers([waiver(**changes)], today=TODAY)
     assert (remark.source, remark.kind, remark.error) == ("known.yaml:2", kind, error)
     assert remark.text.startswith(words)
 
@@ -99,7 +99,7 @@ def test_a_pattern_that_is_there_twice(first: dict[str, Any], second: dict[str, 
 
 
 def test_the_second_of_two_names_the_first() -> None:
-    (remark,) = lint([waiver(), waiver(line=9)], today=TODAY)
+    (remark,) = lint_waivers([waiver(), waiver(line=9)], today=TODAY)
     assert remark == Remark(
         "known.yaml:9", "two_waivers", f"applies to '{A}'; the waiver in known.yaml:2 does too: keep one"
     )
@@ -117,7 +117,7 @@ def test_two_entries_on_one_line_are_reported_separately() -> None:
 def test_different_patterns_are_compared_by_the_cases_that_they_match() -> None:
     broad, narrow = waiver("suites/a/*"), waiver("*::test_b[?]", line=9)
     assert kinds_of(broad, narrow) == []
-    (remark,) = lint([broad, narrow], today=TODAY, catalog={A: (), B: (), C: ()})
+    (remark,) = lint_waivers([broad, narrow], today=TODAY, catalog={A: (), B: (), C: ()})
     assert remark.kind == "two_waivers"
     assert remark.text == f"applies to '{B}' and 1 more; the waiver in known.yaml:2 does too: keep one"
     assert kinds_of(broad, narrow, catalog={A: (), "x::test_b[1]": ()}) == []
@@ -133,7 +133,7 @@ def test_what_cases_require_keeps_two_waivers_apart() -> None:
 
 
 def test_a_pattern_that_matches_no_case() -> None:
-    (remark,) = lint([waiver("suites/a/test_a.py::test_c*")], today=TODAY, catalog={A: (), B: ()})
+    (remark,) = lint_waivers([waiver("suites/a/test_a.py::test_c*")], today=TODAY, catalog={A: (), B: ()})
     assert remark.kind == "matches_nothing"
     assert remark.text.startswith("'suites/a/test_a.py::test_c*' matches no case")
     assert kinds_of(waiver(), catalog={}) == [("known.yaml:2", "matches_nothing")]
@@ -189,7 +189,7 @@ def test_a_software_device_is_an_accelerator_and_no_gpu() -> None:
     found = detect_capabilities(Inventory((soft,)), soft)
     graphs = set() if found.finding("accelerator_graphs").present else {"accelerator_graphs"}  # torch before 2.13
     assert {name for name in OF_GPUS if found.finding(name).present} == set(soft_backend.BACKEND.implied) - graphs
-    declared = {"soft": known({"device": "soft"})}
+    declared = {"soft": declared_conditions({"device": "soft"})}
     assert kinds_of(waiver(when={"accelerator": True}), hardware=declared) == []
     assert kinds_of(waiver(when={"bf16": True}), hardware=declared) == [("known.yaml:2", "no_hardware")]
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.gating.mustpass import MustPass, MustPassError, check, digest, read, write
+from harness.gating.mustpass import (
+    MustPass,
+    MustPassError,
+    check_must_pass,
+    must_pass_digest,
+    read_must_pass,
+    write_must_pass,
+)
 from harness.journal import journal
 
 A, B, C = "suites/a/test_a.py::test_a", "suites/a/test_a.py::test_b[x y # z]", "suites/b/test_ü.py::test_c"
@@ -20,13 +27,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_list_is_readable_text(path: Path) -> None:
-    written = write(path, [C, A, B], "streams\n  on one GPU")
-    assert written == MustPass("streams.txt", "streams on one GPU", (A, B, C), digest([A, B, C]))
+    written = write_must_pass(path, [C, A, B], "streams\n  on one GPU")
+    assert written == MustPass("streams.txt", "streams on one GPU", (A, B, C), must_pass_digest([A, B, C]))
     assert path.read_text(encoding="utf-8").splitlines() == [
         "# must-pass list, written by: harness catalog --must-pass FILE",
         "# description: streams on one GPU",
         "# cases: 3",
-        f"# {digest([A, B, C])}",
+        f"# {must_pass_digest([A, B, C])}",
         A,
         B,
         C,
@@ -35,31 +42,31 @@ def test_a_list_is_readable_text(path: Path) -> None:
 
 @pytest.mark.parametrize("description", ["", "streams on one GPU", "# cases: 4"])
 def test_what_was_written_is_read_back(path: Path, description: str) -> None:
-    written = write(path, [B, A], description)
-    assert read(path) == written
-    assert write(path, [C], description) == read(path) != written
+    written = write_must_pass(path, [B, A], description)
+    assert read_must_pass(path) == written
+    assert write_must_pass(path, [C], description) == read_must_pass(path) != written
 
 
 def test_the_hash_is_the_one_of_journals() -> None:
-    assert digest([A, B, C]) == journal.digest([A, B, C])
-    assert digest(["\udc80"]) == journal.digest(["\udc80"])
+    assert must_pass_digest([A, B, C]) == journal.digest_of_ids([A, B, C])
+    assert must_pass_digest(["\udc80"]) == journal.digest_of_ids(["\udc80"])
 
 
 def test_an_id_with_a_lone_surrogate_is_written_as_reports_have_it(path: Path) -> None:
-    write(path, ["a::\udc80"])
-    assert read(path).ids == ("a::\\udc80",)
+    write_must_pass(path, ["a::\udc80"])
+    assert read_must_pass(path).ids == ("a::\\udc80",)
 
 
 def test_other_line_ends_and_comments_do_no_harm(path: Path) -> None:
-    written = write(path, [A, B])
+    written = write_must_pass(path, [A, B])
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n") + b"# more words\r\n\r\n")
-    assert read(path) == written
+    assert read_must_pass(path) == written
 
 
 def test_missing_cases_are_returned_in_order(path: Path) -> None:
-    must_pass = write(path, [C, B, A])
-    assert check(must_pass, {B, "another"}) == (A, C)
-    assert check(must_pass, [A, B, C]) == ()
+    must_pass = write_must_pass(path, [C, B, A])
+    assert check_must_pass(must_pass, {B, "another"}) == (A, C)
+    assert check_must_pass(must_pass, [A, B, C]) == ()
 
 
 @pytest.mark.parametrize(
@@ -76,13 +83,13 @@ def test_missing_cases_are_returned_in_order(path: Path) -> None:
 )
 def test_invalid_ids_are_not_written(path: Path, ids: list[str], words: str) -> None:
     with pytest.raises(MustPassError, match=words.replace("[", r"\[")):
-        write(path, ids)
+        write_must_pass(path, ids)
     assert not path.exists()
 
 
 def test_a_list_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(MustPassError, match="cannot write the must-pass list"):
-        write(tmp_path / "nowhere" / "streams.txt", [A])
+        write_must_pass(tmp_path / "nowhere" / "streams.txt", [A])
 
 
 @pytest.mark.parametrize(
@@ -108,34 +115,34 @@ def test_a_list_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_list_that_does_not_match_its_header_is_rejected_with_its_line(
     path: Path, edit: Callable[[str], str], number: int, words: str
 ) -> None:
-    write(path, [A, B])
+    write_must_pass(path, [A, B])
     path.write_text(edit(path.read_text()))
     with pytest.raises(MustPassError) as caught:
-        read(path)
+        read_must_pass(path)
     assert str(caught.value).startswith(f"{path}:{number}: ")
     assert words in str(caught.value)
 
 
 def test_the_error_for_a_list_edited_by_hand_says_how_to_write_it_again(path: Path) -> None:
-    write(path, [A])
+    write_must_pass(path, [A])
     path.write_text(path.read_text().replace(A, B))
     with pytest.raises(MustPassError, match="write it again with: harness catalog --must-pass FILE"):
-        read(path)
+        read_must_pass(path)
 
 
 def test_a_path_that_is_not_a_text_file_is_rejected(tmp_path: Path, path: Path) -> None:
     with pytest.raises(MustPassError, match="there is no must-pass list at"):
-        read(path)
+        read_must_pass(path)
     with pytest.raises(MustPassError, match="is not a regular file"):
-        read(tmp_path)
+        read_must_pass(tmp_path)
     os.mkfifo(path)
     with pytest.raises(MustPassError, match="is not a regular file"):
-        read(path)
+        read_must_pass(path)
     path.unlink()
     path.write_bytes(b"# cases: 1\nsuites/\xff\n")
     with pytest.raises(MustPassError, match=r":2: byte 0xff is not UTF-8"):
-        read(path)
+        read_must_pass(path)
     with path.open("wb") as file:
         file.truncate((64 << 20) + 1)
     with pytest.raises(MustPassError, match="has 67108865 bytes, and the limit is 67108864"):
-        read(path)
+        read_must_pass(path)

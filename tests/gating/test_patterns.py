@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness.gating.patterns import literal_prefix, matches, reaches
+from harness.gating.patterns import literal_prefix, matches_pattern, pattern_reaches
 
 CASE = "suites/streams/test_x.py::TestCopy::test_copy[cuda-0.5]"
 
@@ -41,12 +41,12 @@ CASE = "suites/streams/test_x.py::TestCopy::test_copy[cuda-0.5]"
     ],
 )
 def test_a_pattern_matches_whole_ids(pattern: str, case_id: str, expected: bool) -> None:
-    assert matches(pattern, case_id) is expected
+    assert matches_pattern(pattern, case_id) is expected
 
 
 def test_a_pattern_with_many_stars_does_not_take_for_ever() -> None:
     begin = time.process_time()
-    assert not matches("*a" * 200 + "b", "a" * 5000)
+    assert not matches_pattern("*a" * 200 + "b", "a" * 5000)
     assert time.process_time() - begin < 5
 
 
@@ -93,4 +93,4 @@ def test_the_literal_prefix_ends_before_the_first_wildcard(pattern: str, expecte
 def test_a_run_reaches_a_pattern_if_it_collects_everything_the_pattern_can_match(
     pattern: str, arguments: list[str], expected: bool
 ) -> None:
-    assert reaches(pattern, arguments) is expected
+    assert pattern_reaches(pattern, arguments) is expected

@@ -15,7 +15,7 @@ from harness.devices.capabilities import Capabilities
 from harness.devices.detected import Detected, Value
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
-from harness.gating.requirements import parse
+from harness.gating.requirements import parse_requirements
 from harness.gating.waivers import Waiver
 
 O = Outcome  # noqa: E741 - the tables below are read by column
@@ -89,7 +89,7 @@ def test_selection(chosen: dict[str, Any], selected: list[str]) -> None:
 def test_a_pattern_without_a_case_is_reported_only_if_the_run_collected_its_cases(
     chosen: dict[str, Any], arguments: list[str], reported: list[tuple[str, int]]
 ) -> None:
-    found = rules.idle(Policy(**chosen), [("suites/a/test_x.py::x", "a")], arguments)
+    found = rules.idle_rules(Policy(**chosen), [("suites/a/test_x.py::x", "a")], arguments)
     assert [where for where, _ in found] == reported
 
 
@@ -99,7 +99,7 @@ SMALL: dict[str, Value | None] = {"device": "cuda", "memory": 8 * 2**30, "triton
 def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
     findings = {name: Detected(value) for name, value in SMALL.items()}
     offered = Capabilities({name: partial(findings.__getitem__, name) for name in findings})
-    ruling = rules.on_gate(policy, parse(requires), offered)
+    ruling = rules.rule_on_gate(policy, parse_requirements(requires), offered)
     return None if ruling is None else f"{ruling.outcome}: {ruling.text}"
 
 
@@ -184,7 +184,7 @@ def test_verdicts(
     waivers: Sequence[Waiver],
     ruling: tuple[Outcome, str] | None,
 ) -> None:
-    found = rules.on_verdict(policy, settled, finals, waivers)
+    found = rules.rule_on_verdict(policy, settled, finals, waivers)
     if ruling is None:
         assert found is None
     else:
@@ -223,6 +223,6 @@ GOOD, BAD = result(O.PASSED), result(O.FAILED, "no")
     ],
 )
 def test_verification(together: list[AttemptResult], afresh: list[AttemptResult], outcome: Outcome, text: str) -> None:
-    ruling = rules.on_verification(together, afresh, 10.0)
+    ruling = rules.rule_on_verification(together, afresh, 10.0)
     assert ruling.outcome is outcome
     assert text in ruling.text

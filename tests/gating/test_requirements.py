@@ -19,9 +19,9 @@ from harness.gating.requirements import (
     RequirementError,
     Unmet,
     devices_wanted,
-    evaluate,
-    from_marks,
-    parse,
+    first_unmet,
+    parse_requirements,
+    requirements_from_marks,
 )
 
 
@@ -32,7 +32,7 @@ def offering(**values: Value | None) -> Capabilities:
 
 
 def meets(name: str, condition: object, value: Value | None) -> bool:
-    return evaluate(parse({name: condition}), offering(**{name: value})) is None
+    return first_unmet(parse_requirements({name: condition}), offering(**{name: value})) is None
 
 
 @pytest.mark.parametrize(
@@ -99,19 +99,19 @@ def test_what_meets_a_condition(
     ],
 )
 def test_the_text_of_an_unmet_requirement(kwargs: Mapping[str, object], capabilities: Capabilities, text: str) -> None:
-    unmet = evaluate(parse(kwargs), capabilities)
+    unmet = first_unmet(parse_requirements(kwargs), capabilities)
     assert unmet is not None
     assert unmet.text == text
 
 
 def test_unmet_has_its_parts() -> None:
-    unmet = evaluate(parse({"memory": ">=12GiB"}), offering(memory=8 * 2**30))
+    unmet = first_unmet(parse_requirements({"memory": ">=12GiB"}), offering(memory=8 * 2**30))
     assert unmet == Unmet(capability="memory", wanted=">=12GiB", found="8.0GiB", names=("memory",))
 
 
 def test_no_conditions_are_met_without_detecting_anything() -> None:
-    assert evaluate((), Capabilities({})) is None
-    assert parse({}) == ()
+    assert first_unmet((), Capabilities({})) is None
+    assert parse_requirements({}) == ()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_no_conditions_are_met_without_detecting_anything() -> None:
 )
 def test_an_invalid_condition_is_an_error(kwargs: Mapping[str, object], error: str) -> None:
     with pytest.raises(RequirementError) as caught:
-        parse(kwargs)
+        parse_requirements(kwargs)
     assert isinstance(caught.value, HarnessError)
     assert error in str(caught.value)
 
@@ -180,11 +180,11 @@ def test_marks_are_merged_and_all_must_hold() -> None:
         pytest.mark.requires(device="cuda", memory="<40GiB").mark,
         pytest.mark.requires(device="cpu").mark,
     ]
-    requirements = from_marks(marks)
+    requirements = requirements_from_marks(marks)
     assert [str(requirement) for requirement in requirements] == ["device cuda,cpu", "memory >=12GiB,<40GiB"]
-    assert evaluate(requirements, offering(device="cuda", memory=24 * 2**30)) is None
-    assert evaluate(requirements, offering(device="cuda", memory=80 * 2**30)) is not None
-    assert evaluate(requirements, offering(device="cpu", memory=24 * 2**30)) is not None
+    assert first_unmet(requirements, offering(device="cuda", memory=24 * 2**30)) is None
+    assert first_unmet(requirements, offering(device="cuda", memory=80 * 2**30)) is not None
+    assert first_unmet(requirements, offering(device="cpu", memory=24 * 2**30)) is not None
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,12 @@ def test_any_all_and_not(
     kwargs: Mapping[str, object], met_by: list[dict[str, Value]], unmet_by: list[dict[str, Value]]
 ) -> None:
     nothing = {"triton": None, "cpp_compiler": None, "ecc": False, "mig": False}
-    assert [found for found in met_by if evaluate(parse(kwargs), offering(**nothing | found)) is not None] == []
-    assert [found for found in unmet_by if evaluate(parse(kwargs), offering(**nothing | found)) is None] == []
+    assert [
+        found for found in met_by if first_unmet(parse_requirements(kwargs), offering(**nothing | found)) is not None
+    ] == []
+    assert [
+        found for found in unmet_by if first_unmet(parse_requirements(kwargs), offering(**nothing | found)) is None
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -233,13 +237,13 @@ def test_any_all_and_not(
     ],
 )
 def test_the_text_of_unmet_any_and_not(kwargs: Mapping[str, object], text: str, names: tuple[str, ...]) -> None:
-    unmet = evaluate(parse(kwargs), offering(triton=None, memory=8 * 2**30, ecc=False))
+    unmet = first_unmet(parse_requirements(kwargs), offering(triton=None, memory=8 * 2**30, ecc=False))
     assert unmet is not None
     assert (unmet.text, unmet.names) == (text, names)
 
 
 def test_conditions_in_all_are_merged_with_the_rest() -> None:
-    conditions = parse({"memory": ">=1GiB", "all": [{"memory": "<8GiB"}, {"device": "cuda"}]})
+    conditions = parse_requirements({"memory": ">=1GiB", "all": [{"memory": "<8GiB"}, {"device": "cuda"}]})
     assert [str(condition) for condition in conditions] == ["device cuda", "memory >=1GiB,<8GiB"]
 
 
@@ -248,11 +252,11 @@ def test_nesting_is_limited() -> None:
     for _ in range(1000):
         conditions = {"not": conditions}
     with pytest.raises(RequirementError, match="more than 8 levels of nesting"):
-        parse(conditions)
+        parse_requirements(conditions)
 
 
 def test_no_marks() -> None:
-    assert from_marks([]) == ()
+    assert requirements_from_marks([]) == ()
 
 
 @pytest.mark.parametrize(
@@ -265,13 +269,13 @@ def test_no_marks() -> None:
 )
 def test_invalid_marks(mark: pytest.MarkDecorator, error: str) -> None:
     with pytest.raises(RequirementError) as caught:
-        from_marks([mark.mark])
+        requirements_from_marks([mark.mark])
     assert error in str(caught.value)
 
 
 def test_marks_that_no_number_of_devices_can_meet_together() -> None:
     with pytest.raises(RequirementError, match="no number of devices fits"):
-        from_marks([pytest.mark.requires(devices="==2").mark, pytest.mark.requires(devices=3).mark])
+        requirements_from_marks([pytest.mark.requires(devices="==2").mark, pytest.mark.requires(devices=3).mark])
 
 
 @pytest.mark.parametrize(
@@ -280,17 +284,17 @@ def test_marks_that_no_number_of_devices_can_meet_together() -> None:
 )
 def test_devices_wanted(conditions: list[object], count: int) -> None:
     marks = [pytest.mark.requires(devices=condition, device="cuda").mark for condition in conditions]
-    assert devices_wanted(from_marks(marks)) == count
+    assert devices_wanted(requirements_from_marks(marks)) == count
 
 
 def test_two_gpus_are_two_devices_and_two_instances_are_not() -> None:
     def gpu(uuid: str, parent: str | None = None) -> Device:
         return Device(uuid=uuid, kind="cuda", name="A", mig_parent=parent)
 
-    wanted = parse({"device": "cuda", "devices": 2})
+    wanted = parse_requirements({"device": "cuda", "devices": 2})
     whole, cut = Inventory((gpu("GPU-a"), gpu("GPU-b"))), Inventory((gpu("MIG-a", "GPU-c"), gpu("MIG-b", "GPU-c")))
-    assert evaluate(wanted, detect_capabilities(whole, whole.devices[0])) is None
-    unmet = evaluate(wanted, detect_capabilities(cut, cut.devices[0]))
+    assert first_unmet(wanted, detect_capabilities(whole, whole.devices[0])) is None
+    unmet = first_unmet(wanted, detect_capabilities(cut, cut.devices[0]))
     assert unmet is not None
     assert unmet.text == "devices: wanted 2, found 1 (cuda; a process sees only one mig instance)"
 
@@ -304,7 +308,7 @@ _VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4).map(tuple)
 def test_a_written_condition_is_read_back(clauses: list[tuple[str, tuple[int, ...]]], gap: str) -> None:
     text = ",".join(f"{gap}{sign}{gap}{'.'.join(map(str, version))}{gap}" for sign, version in clauses)
     expected = tuple(Clause(sign, version) for sign, version in clauses)
-    assert parse({"torch": text}) == (Requirement("torch", text, expected),)
+    assert parse_requirements({"torch": text}) == (Requirement("torch", text, expected),)
 
 
 @settings(derandomize=True, database=None)
@@ -327,7 +331,7 @@ _CONDITIONS = st.one_of(
 @given(name=st.sampled_from(sorted(VOCABULARY)), condition=_CONDITIONS)
 def test_a_condition_is_parsed_or_rejected_and_absence_never_meets_it(name: str, condition: object) -> None:
     try:
-        requirements = parse({name: condition})
+        requirements = parse_requirements({name: condition})
     except RequirementError:
         return
     asks_for_absence = condition is False or name == "device"

@@ -16,13 +16,13 @@ from pydantic import BaseModel
 
 from harness.backends import soft
 from harness.catalog import suites_page
-from harness.catalog.catalog import Entry
+from harness.catalog.catalog import CatalogEntry
 from harness.devices.capabilities import VOCABULARY, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating import configfile, mustpass, requirements
-from harness.gating.hardware import Hardware, load_hardware, mismatches
+from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
 from harness.gating.implication import implication
-from harness.gating.policy import Policy, idle
+from harness.gating.policy import Policy, idle_rules
 from harness.gating.profiles import Profile, load_profile
 from harness.sim.simcuda import machine as simulated
 
@@ -89,7 +89,7 @@ def test_every_hardware_file_has_a_machine_here() -> None:
 @pytest.mark.parametrize(("kind", "device"), [(kind, device) for kind, all_ in MACHINES.items() for device in all_])
 def test_a_device_is_of_one_kind_only(kind: str, device: Device) -> None:
     capabilities = detect_capabilities(Inventory(devices=(device,)), device)
-    fitting = [name for name in HARDWARE if not mismatches(hardware(name), capabilities)]
+    fitting = [name for name in HARDWARE if not hardware_mismatches(hardware(name), capabilities)]
     assert fitting == [name for name in HARDWARE if name == kind]
 
 
@@ -122,8 +122,8 @@ def test_hardware_names_models_in_full(name: str) -> None:
 )
 def test_hardware_promises_what_cases_require_of_it(name: str, requires: dict[str, Any], certain: bool) -> None:
     kind = hardware(name)
-    promised = requirements.parse({**kind.device, **kind.offers})
-    assert implication(requirements.parse(requires), promised).certain is certain
+    promised = requirements.parse_requirements({**kind.device, **kind.offers})
+    assert implication(requirements.parse_requirements(requires), promised).certain is certain
 
 
 def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> None:
@@ -153,10 +153,10 @@ def test_the_page_of_suites_is_up_to_date(cases: list[dict[str, Any]]) -> None:
     pinned = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
     if version("torch").partition("+")[0] != pinned.removeprefix("torch=="):
         pytest.skip("other releases of torch have other cases")
-    names = {field.name for field in fields(Entry)}
-    entries = [Entry(**{name: value for name, value in case.items() if name in names}) for case in cases]
+    names = {field.name for field in fields(CatalogEntry)}
+    entries = [CatalogEntry(**{name: value for name, value in case.items() if name in names}) for case in cases]
     said = "run harness catalog --format markdown > docs/suites.md"
-    assert suites_page.page(entries, ROOT) == (ROOT / "docs" / "suites.md").read_text(), said
+    assert suites_page.suites_page(entries, ROOT) == (ROOT / "docs" / "suites.md").read_text(), said
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -165,7 +165,7 @@ def test_every_pattern_of_a_profile_selects_cases_and_they_reach_its_minimum(
 ) -> None:
     said = profile(name)
     policy = Policy(suites=said.suites, cases=said.cases, exclude=said.exclude)
-    assert idle(policy, [(case["id"], case["suite"]) for case in cases], ["."]) == []
+    assert idle_rules(policy, [(case["id"], case["suite"]) for case in cases], ["."]) == []
     selected = [case for case in cases if policy.selects(case["id"], case["suite"])]
     if said.requires.get("device") != "cuda":  # then a machine without a GPU is enough
         selected = [case for case in selected if all(mark.get("device") != "cuda" for mark in case["requires"])]
@@ -197,7 +197,7 @@ def test_the_documented_example_is_valid(model: type[BaseModel], tmp_path: Path)
     assert example is not None
     file = tmp_path / "example.yaml"
     file.write_text(example[1], encoding="utf-8")
-    assert configfile.load(file, model).value
+    assert configfile.load_config(file, model).value
 
 
 LISTS = sorted((CONFIGS / "must-pass").glob("*.txt"))
@@ -206,5 +206,5 @@ LISTS = sorted((CONFIGS / "must-pass").glob("*.txt"))
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_every_case_of_a_must_pass_list_exists(path: Path, cases: list[dict[str, Any]]) -> None:
     """A renamed or removed case changes the definition of conformance: somebody must write the list again."""
-    missing = mustpass.check(mustpass.read(path), [case["id"] for case in cases])
+    missing = mustpass.check_must_pass(mustpass.read_must_pass(path), [case["id"] for case in cases])
     assert missing == (), f"write it again with: harness catalog --must-pass {path.relative_to(ROOT)} --update"

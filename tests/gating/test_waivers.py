@@ -16,15 +16,15 @@ from harness.devices.capabilities import VOCABULARY, Capabilities
 from harness.devices.detected import Detected, Value
 from harness.gating.waivers import (
     EXPECTABLE,
-    Fault,
     Waiver,
     WaiverError,
-    applying,
-    faults,
-    from_mark,
-    idle,
+    WaiverFault,
+    applying_waivers,
+    idle_waivers,
     is_link,
-    rule,
+    rule_by_waivers,
+    waiver_faults,
+    waiver_from_mark,
 )
 
 TODAY = date(2026, 11, 21)
@@ -73,12 +73,12 @@ def test_a_waiver_is_the_same_after_json_carried_it() -> None:
 )
 def test_a_waiver_applies_where_pattern_conditions_and_date_fit(changes: dict[str, Any], applies: bool) -> None:
     one = waiver(**changes)
-    assert applying([one], CASE, GPU, TODAY) == ((one,) if applies else ())
+    assert applying_waivers([one], CASE, GPU, TODAY) == ((one,) if applies else ())
 
 
 def test_all_waivers_that_apply_are_given() -> None:
     first, second = waiver(), waiver("*", source="known.yaml:9")
-    assert applying([first, waiver("other"), second], CASE, GPU, TODAY) == (first, second)
+    assert applying_waivers([first, waiver("other"), second], CASE, GPU, TODAY) == (first, second)
 
 
 REASON = "copies are not ordered (https://example.org/1; known.yaml:2)"
@@ -153,7 +153,7 @@ FLAKY_TOO = (Outcome.FAILED, Outcome.FLAKY, Outcome.PASSED)
 )
 def test_the_ruling_of_one_waiver(settled: str, message: str, expect: tuple[str, ...], outcome: str, text: str) -> None:
     one = waiver(expect=tuple(Outcome(word) for word in expect))
-    ruling = rule(Outcome(settled), message, [one])
+    ruling = rule_by_waivers(Outcome(settled), message, [one])
     assert ruling is not None
     assert (ruling.outcome, ruling.text, ruling.source) == (Outcome(outcome), text, "known.yaml:2")
 
@@ -161,7 +161,7 @@ def test_the_ruling_of_one_waiver(settled: str, message: str, expect: tuple[str,
 @pytest.mark.parametrize("settled", list(Outcome))
 @pytest.mark.parametrize("expect", EXPECTABLE)
 def test_a_waiver_turns_only_expected_outcomes_green(settled: Outcome, expect: Outcome) -> None:
-    ruling = rule(settled, "", [waiver(expect=(expect,))])
+    ruling = rule_by_waivers(settled, "", [waiver(expect=(expect,))])
     if not settled.ran:
         assert ruling is None
     else:
@@ -171,13 +171,13 @@ def test_a_waiver_turns_only_expected_outcomes_green(settled: Outcome, expect: O
 
 @pytest.mark.parametrize("settled", list(Outcome))
 def test_without_a_waiver_there_is_no_ruling(settled: Outcome) -> None:
-    assert rule(settled, "", []) is None
+    assert rule_by_waivers(settled, "", []) is None
 
 
 @pytest.mark.parametrize("settled", list(Outcome))
 def test_two_waivers_for_one_case_are_red_whatever_it_did(settled: Outcome) -> None:
     both = [waiver(expect=(Outcome.FAILED, Outcome.PASSED)), waiver("*", source="more.yaml:5")]
-    ruling = rule(settled, "m", both)
+    ruling = rule_by_waivers(settled, "m", both)
     if not settled.ran:
         assert ruling is None
         return
@@ -191,8 +191,8 @@ def test_two_waivers_for_one_case_are_red_whatever_it_did(settled: Outcome) -> N
 
 def all_faults(
     *waivers: Waiver, case_ids: tuple[str, ...] = (CASE,), arguments: tuple[str, ...] = ("suites",)
-) -> list[Fault]:
-    return faults(waivers, TODAY) + idle(waivers, case_ids, arguments)
+) -> list[WaiverFault]:
+    return waiver_faults(waivers, TODAY) + idle_waivers(waivers, case_ids, arguments)
 
 
 def test_a_valid_waiver_has_no_fault() -> None:
@@ -275,7 +275,7 @@ LINK = "https://example.org/1"
     ],
 )
 def test_a_mark_is_a_waiver_without_an_end(mark: pytest.MarkDecorator, expect: Outcome) -> None:
-    found = from_mark(mark.mark, "suites/a.py::test[x]", "suites/a.py:3")
+    found = waiver_from_mark(mark.mark, "suites/a.py::test[x]", "suites/a.py:3")
     assert (found.case, found.expect, found.reason, found.source) == (
         "suites/a.py::test[x]",
         (expect,),
@@ -299,5 +299,5 @@ def test_a_mark_is_a_waiver_without_an_end(mark: pytest.MarkDecorator, expect: O
 )
 def test_a_mark_that_cannot_be_used_is_refused(mark: pytest.MarkDecorator, error: str) -> None:
     with pytest.raises(WaiverError) as caught:
-        from_mark(mark.mark, "a", "b")
+        waiver_from_mark(mark.mark, "a", "b")
     assert error in str(caught.value)

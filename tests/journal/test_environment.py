@@ -20,10 +20,10 @@ GPU = Device(uuid="GPU-1", kind="cuda", name="H200", index=0, memory=2**37, comp
 
 def test_facts_of_this_machine(tmp_path: Path) -> None:
     inventory = Inventory(devices=(GPU,), hidden=(CPU,), driver="570.1", cuda_driver="12.8", notes=("a note",))
-    facts = environment.collect(
+    facts = environment.collect_environment(
         inventory, argv=["pytest", "\udc80"], seed=3, isolation="batch", rootdir=tmp_path, environ={"CUDA_A": "1"}
     )
-    path = environment.write(tmp_path, facts)
+    path = environment.write_environment(tmp_path, facts)
     assert path == tmp_path / "environment.json"
     assert facts["software_device"] is None
     read = json.loads(path.read_bytes())
@@ -52,7 +52,7 @@ def test_torch_is_not_imported() -> None:
     code = (
         "import sys; from pathlib import Path; from harness.journal import environment;"
         "from harness.devices.device import CPU, Inventory;"
-        "environment.collect(Inventory((CPU,)), argv=[], seed=0, isolation='none', rootdir=Path('.'));"
+        "environment.collect_environment(Inventory((CPU,)), argv=[], seed=0, isolation='none', rootdir=Path('.'));"
         "sys.exit('torch was imported' if 'torch' in sys.modules else None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
@@ -73,7 +73,7 @@ def test_only_named_variables_are_recorded_and_no_secrets() -> None:
         "MY_CUDA_THING": "no",
         "HOME": "/root",
     }
-    recorded = environment.recorded(environ)
+    recorded = environment.recorded_variables(environ)
     assert recorded == {
         "CUDA_VISIBLE_DEVICES": "0",
         "MKL_NUM_THREADS": "1",
@@ -137,7 +137,7 @@ def test_a_git_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_software_device_says_what_it_was_built_with(tmp_path: Path) -> None:
-    facts = environment.collect(
+    facts = environment.collect_environment(
         Inventory((Device(uuid="SOFT-0", kind="soft", name="soft (software device)"),)),
         argv=[],
         seed=0,

@@ -15,7 +15,7 @@ from tests.reporting import build
 def facts(**changes: Any) -> dict[str, str]:
     (run,) = build.events(build.run(**changes))
     assert isinstance(run, RunStarted)
-    return identity.facts(run)
+    return identity.identity_facts(run)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_differences(changes: dict[str, Any], texts: list[str]) -> None:
 
 
 def test_the_identity_of_a_run_on_the_processor() -> None:
-    first = identity.of(Inventory((CPU,)), suites="sha256:0", waivers=[], lists=[])
+    first = identity.run_identity(Inventory((CPU,)), suites="sha256:0", waivers=[], lists=[])
     assert (first["driver"], first["waivers"], first["suite files"]) == ("none", "none", "sha256:0")
-    waived = identity.of(
+    waived = identity.run_identity(
         Inventory((CPU,), driver="550.1"),
         suites="sha256:0",
         waivers=[{"case": "*"}],

@@ -350,7 +350,7 @@ def test_unreadable_lines_make_a_run_red(tmp_path: Path) -> None:
     with journal.Journal(path) as writer:
         for line in (build.run(), build.collected(A), build.start(A), build.finish(A), {"event": "finding"}):
             writer.append(line)
-    account = Ledger.from_journal(journal.read(path))
+    account = Ledger.from_journal(journal.read_journal(path))
     assert [verdict.outcome for verdict in account.verdicts] == [Outcome.PASSED]
     (finding,) = account.findings
     assert finding.kind == "damaged_journal"

@@ -35,13 +35,13 @@ FINISH: dict[str, Any] = {
 def _written(path: Path, event: dict[str, Any]) -> Any:
     with Journal(path) as open_journal:
         open_journal.append(event)
-    contents = journal.read(path)
+    contents = journal.read_journal(path)
     assert not contents.damaged
     return contents.events[-1]
 
 
 def test_what_our_code_writes_needs_no_model() -> None:
-    assert line_check.is_plain({"t": 1.7e9, **FINISH})
+    assert line_check.is_plain_event({"t": 1.7e9, **FINISH})
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_no_value_of_a_case_costs_its_verdict(tmp_path_factory: pytest.TempPathF
 @given(name=_FIELDS, odd=_ODD)
 def test_what_is_plain_is_taken_by_the_models(name: str, odd: object) -> None:
     line = {"t": 1.0, **FINISH, name: odd}
-    if line_check.is_plain(line):
+    if line_check.is_plain_event(line):
         EVENT.validate_json(json.dumps(line))
 
 

@@ -13,7 +13,7 @@ from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.journal import merge
 from harness.journal.events import End, Finish, MergedShard, RunStarted, Waiver
-from harness.journal.journal import JournalContents, digest
+from harness.journal.journal import JournalContents, digest_of_ids
 from harness.journal.ledger import Ledger
 from harness.journal.merge import MergeError, Part
 from tests.reporting import build
@@ -43,7 +43,7 @@ def shard(
     run_id = changes.pop("run_id", f"run{index}of{count}")
     lines = [
         build.run(shard=f"{index}/{count}", identity=identity, run_id=run_id, **changes),
-        build.collected(*own, selection=digest(sorted(selected)), selected=selected),
+        build.collected(*own, selection=digest_of_ids(sorted(selected)), selected=selected),
         *(build.finish(case, outcome) for case in own),
         *more,
         *([] if ended is None else [build.end(exit_status=ended)]),
@@ -56,8 +56,8 @@ def part(name: str, *lines: build.Line) -> Part:
 
 
 def together(*parts: Part) -> Ledger:
-    assert merge.problems(parts) == []
-    return Ledger.from_events(merge.merged(parts, run_id="m", argv=["harness"], now=1.8e9))
+    assert merge.merge_problems(parts) == []
+    return Ledger.from_events(merge.merged_events(parts, run_id="m", argv=["harness"], now=1.8e9))
 
 
 def test_all_shards_of_a_run_are_one_run() -> None:
@@ -80,7 +80,7 @@ ELSE = [*IDS, "suites/b/test_b.py::test_b"]
         ([shard(1), shard(1), shard(2), shard(3)], ["'r1' and 'r1' are the same run, run1of3: give each shard once"]),
         (
             [shard(1), shard(1, name="x", run_id="other"), shard(2), shard(3)],
-            ["shard 1/3 is there twice, in 'r1' and 'x'"],
+            ["shard 1/3 is given twice, in 'r1' and 'x'"],
         ),
         ([shard(1), shard(2, count=4)], ["shard 2/4 ('r2') is one of 4 shards, but shard 1/3 ('r1') is one of 3"]),
         (
@@ -99,7 +99,7 @@ ELSE = [*IDS, "suites/b/test_b.py::test_b"]
         ),
         (
             [shard(1), shard(2, ids=share(2)[1:]), shard(3)],
-            [f"shard 2/3 ('r2') has not all of its cases: 1 case ({share(2)[0]}) missing"],
+            [f"shard 2/3 ('r2') lacks some of its cases: 1 case ({share(2)[0]}) missing"],
         ),
         (
             [shard(1), shard(2), shard(3, ids=[*share(3), share(1)[0]])],
@@ -112,13 +112,13 @@ ELSE = [*IDS, "suites/b/test_b.py::test_b"]
     ],
 )
 def test_what_is_not_one_run(parts: list[Part], words: list[str]) -> None:
-    found = merge.problems(parts)
+    found = merge.merge_problems(parts)
     assert [text[: len(start)] for text, start in zip(found, words, strict=True)] == words, found
 
 
 def test_a_resumed_shard_that_ran_something_else_in_between_is_named() -> None:
     resumed = build.run(run_id="run2of3", shard="2/3", identity=OTHER)
-    (problem,) = merge.problems([shard(1), shard(2, resumed), shard(3)])
+    (problem,) = merge.merge_problems([shard(1), shard(2, resumed), shard(3)])
     assert problem.startswith("shard 2/3 ('r2') is not like the others: torch is '2.13.0'")
 
 
@@ -132,7 +132,7 @@ def test_shards_are_one_run_exactly_if_all_are_there(ids: list[str], count: int,
     parts = [shard(index, count=count, selected=ids) for index in range(1, count + 1)]
     given_ = data.draw(st.lists(st.sampled_from(parts), min_size=1))
     whole = sorted(part.shard.index for part in given_) == [*range(1, count + 1)]
-    assert (merge.problems(given_) == []) is whole
+    assert (merge.merge_problems(given_) == []) is whole
     if whole:
         assert [verdict.case for verdict in together(*given_).verdicts] == ids
 
@@ -154,7 +154,7 @@ def test_what_only_all_cases_together_can_satisfy_is_checked_in_the_merged_run()
 
 def test_the_waivers_of_the_shards_are_in_the_merged_run_once() -> None:
     parts = [shard(index, build.waiver("a.py::*")) for index in (1, 2, 3)]
-    events = merge.merged(parts, run_id="m", argv=["harness"], now=1.8e9)
+    events = merge.merged_events(parts, run_id="m", argv=["harness"], now=1.8e9)
     assert [event.case for event in events if isinstance(event, Waiver)] == ["a.py::*"]
 
 
@@ -171,7 +171,7 @@ def test_names_of_workers_stay_different_and_a_finding_of_all_is_there_once() ->
     expired = build.finding("a waiver has expired", kind="waiver_expired")
     own = build.finding("GPU 2 is sick")
     parts = [shard(1, expired, build.executor()), shard(2, expired, own, build.executor()), shard(3, expired)]
-    events = merge.merged(parts, run_id="m", argv=["harness"], now=1.8e9)
+    events = merge.merged_events(parts, run_id="m", argv=["harness"], now=1.8e9)
     ledger = Ledger.from_events(events)
     assert [finding.message for finding in ledger.findings] == ["a waiver has expired", "GPU 2 is sick"]
     executors = {event.executor for event in events if isinstance(event, Finish)}
@@ -187,25 +187,27 @@ def test_findings_about_processes_of_a_shard_are_not_taken_for_one() -> None:
 
 
 def test_names_of_shards_are_kept() -> None:
-    events = merge.merged([shard(1), shard(2), shard(3)], run_id="m", argv=["harness"], now=1.8e9)
+    events = merge.merged_events([shard(1), shard(2), shard(3)], run_id="m", argv=["harness"], now=1.8e9)
     assert [line.shard for line in events if isinstance(line, MergedShard)] == ["1/3", "2/3", "3/3"]
 
 
 def test_what_is_written_is_a_journal_that_says_the_same(tmp_path: Path) -> None:
     parts = [shard(index) for index in (1, 2, 3)]
-    events = merge.merged(parts, run_id="m", argv=["harness"], now=1.8e9)
+    events = merge.merged_events(parts, run_id="m", argv=["harness"], now=1.8e9)
     environments = {"1/3": {"schema": 1, "devices": [{"uuid": "a"}]}, "2/3": {"schema": 1, "devices": [{"uuid": "b"}]}}
-    contents = merge.write(tmp_path / "out", events, environments)
+    contents = merge.write_merged_run(tmp_path / "out", events, environments)
     assert contents.events == tuple(events)
     assert not contents.damaged
     assert isinstance(contents.events[0], RunStarted)
     assert isinstance(contents.events[-1], End)
     assert '"uuid": "b"' in (tmp_path / "out" / "environment.json").read_text()
     with pytest.raises(MergeError, match="holds a run already: name another folder"):
-        merge.write(tmp_path / "out", events, {})
+        merge.write_merged_run(tmp_path / "out", events, {})
 
 
 def test_the_waivers_of_the_run_are_in_the_merged_run_once() -> None:
     waiver = build.waiver("a.py::*")
-    events = merge.merged([shard(index, waiver) for index in (1, 2, 3)], run_id="m", argv=["x"], now=1_760_000_100.0)
+    events = merge.merged_events(
+        [shard(index, waiver) for index in (1, 2, 3)], run_id="m", argv=["x"], now=1_760_000_100.0
+    )
     assert [event.event for event in events].count("waiver") == 1

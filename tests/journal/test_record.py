@@ -42,7 +42,7 @@ def write(folder: Path, *lines: build.Line, environment: object = ENVIRONMENT) -
 
 
 def test_cases_and_facts(tmp_path: Path) -> None:
-    run = record.read(
+    run = record.read_run_record(
         write(
             tmp_path / "run",
             build.run(
@@ -97,7 +97,7 @@ def test_doubts_about_a_run(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", build.run(), build.collected(A), environment=None)
     with (folder / FILE_NAME).open("a") as file:
         file.write("{torn")
-    run = record.read(folder)
+    run = record.read_run_record(folder)
     assert run.cases[A].outcome is Outcome.NOT_RUN
     assert run.notes == (
         "1 unreadable lines of its journal were ignored",
@@ -108,7 +108,7 @@ def test_doubts_about_a_run(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal"):
-        record.read(tmp_path)
+        record.read_run_record(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '"x"'])
@@ -116,7 +116,7 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path, text: str) -> No
     folder = write(tmp_path / "run", build.run(), build.end(), environment=None)
     (folder / "environment.json").write_text(text)
     with pytest.raises(EnvironmentFileError, match=r"environment\.json' is not the environment file of a run"):
-        record.read(folder)
+        record.read_run_record(folder)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path, text: str) -> No
     [{"devices": 3}, {"devices": [1, None]}, {"versions": "x"}, {"os": []}, {"git": None}, {"environment": [1]}, {}],
 )
 def test_fields_of_other_types_are_left_out(odd: dict[str, object]) -> None:
-    assert all(isinstance(value, str) for value in record.facts(odd).values())
+    assert all(isinstance(value, str) for value in record.environment_facts(odd).values())

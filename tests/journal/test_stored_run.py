@@ -27,7 +27,7 @@ A, B, C = "suites/a/test_a.py::a", "suites/a/test_a.py::b", "suites/b/test_b.py:
 
 def same(run_dir: Path) -> Ledger:
     """The results in memory, after it was checked that those on disk are the same, asked in either order."""
-    ledger = Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
+    ledger = Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
     expected = [(verdict, levels) for verdict, levels in ledger.cases()]
     with StoredRun.of(run_dir) as stored:
         assert list(stored.cases()) == expected
@@ -56,7 +56,7 @@ def test_torn_doubled_and_foreign_lines_are_told_and_are_not_fatal(tmp_path: Pat
     assert [finding.kind for finding in ledger.findings] == ["device_lost", "damaged_journal", "must_pass"]
     assert ledger.oddities.remarks == (
         "the journal has 1 line of an unknown kind, which a newer harness may read: line 19 'party'",
-        "the journal has 1 line twice, counted once",
+        "the journal has 1 duplicate line, counted once",
     )
     assert ledger.end is not None
     assert ledger.end.duration == 9.0
@@ -130,7 +130,7 @@ def test_a_journal_of_anything(lines: list[Line], rng: random.Random, foreign: l
     with tempfile.TemporaryDirectory() as folder:
         run_dir = journals.write_bytes(Path(folder), b"".join(data))
         try:
-            journal.read_run(run_dir / journal.FILE_NAME)
+            journal.read_run_journal(run_dir / journal.FILE_NAME)
         except JournalError as error:
             with pytest.raises(JournalError) as raised:
                 StoredRun.of(run_dir)
@@ -171,7 +171,7 @@ _MEASURE = """
 import resource, sys
 from pathlib import Path
 from harness.reporting import junit
-junit.write(Path(sys.argv[1]))
+junit.write_junit(Path(sys.argv[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 # A process begins with the peak of the one that forked it: that of a shell is small.

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.core.outcome import Outcome
 from harness.progress.progress import Progress, Snapshot
-from harness.progress.progress_table import ProgressTable, span
+from harness.progress.progress_table import ProgressTable, time_span
 from tests.reporting import build
 from tests.reporting.build import Line
 
@@ -126,4 +126,4 @@ def test_whatever_the_names_no_line_is_too_long_and_none_has_an_order_to_the_ter
      (90061, "25:01:01 h")]
 )  # fmt: skip
 def test_spans(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert time_span(seconds) == text

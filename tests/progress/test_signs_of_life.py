@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.progress.signs_of_life import SILENCE, chosen
+from harness.progress.signs_of_life import SILENCE, chosen_signs
 
 TABLE = (True, 0.0)
 LINES = (False, SILENCE)
@@ -31,4 +31,4 @@ NOTHING = (False, 0.0)
     ],
 )
 def test_what_is_shown(wanted: str | float, movable: bool, here: bool, found: tuple[bool, float]) -> None:
-    assert chosen(wanted, movable=movable, here=here) == found
+    assert chosen_signs(wanted, movable=movable, here=here) == found

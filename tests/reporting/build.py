@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.journal.events import EVENT, SCHEMA, Event
-from harness.journal.journal import digest
+from harness.journal.journal import digest_of_ids
 
 Line = dict[str, Any]
 
@@ -35,7 +35,7 @@ def collected(*ids: str, worker: str = "gw0", **changes: Any) -> Line:
         "t": 1_760_000_001.0,
         "worker": worker,
         "count": len(ids),
-        "hash": digest(ids),
+        "hash": digest_of_ids(ids),
         "ids": list(ids),
         **changes,
     }
@@ -51,7 +51,7 @@ def reopened(case: str) -> Line:
 
 
 def must_pass(*ids: str, **changes: Any) -> Line:
-    line = {"event": "must_pass", "t": 1_760_000_000.5, "name": "core", "hash": digest(ids), "ids": list(ids)}
+    line = {"event": "must_pass", "t": 1_760_000_000.5, "name": "core", "hash": digest_of_ids(ids), "ids": list(ids)}
     return {**line, **changes}
 
 

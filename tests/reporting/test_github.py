@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from harness.core.outcome import Outcome
 from harness.journal.stored_run import StoredRun
 from harness.reporting import github
-from harness.reporting.github import Location, location
+from harness.reporting.github import Location, failure_location
 from tests.journal import journals
 from tests.journal.journals import CRASHED, DETAIL, ENVIRONMENT, FAILED, FLAKY, GATED
 from tests.reporting import build
@@ -25,7 +25,7 @@ COMMAND = re.compile(r"::error (?P<properties>[^:]*)::(?P<message>.*)")
 
 def summary(run_dir: Path) -> str:
     with StoredRun.of(run_dir) as stored:
-        data = github.summary(stored, ENVIRONMENT)
+        data = github.job_summary(stored, ENVIRONMENT)
     assert len(data) <= 1 << 20
     return data.decode("utf-8")
 
@@ -124,7 +124,7 @@ def test_headlines(end: list[build.Line], headline: str, tmp_path: Path) -> None
 
 def test_torn_doubled_and_foreign_lines_are_told(tmp_path: Path) -> None:
     shown = page(summary(journals.write_bytes(tmp_path, b"".join(journals.odd()))))
-    assert "the journal has 1 line twice, counted once" in shown.code
+    assert "the journal has 1 duplicate line, counted once" in shown.code
     assert any(code.startswith("the journal has 3 unreadable lines") for code in shown.code)
 
 
@@ -216,7 +216,7 @@ suites/a/other.py:3: AssertionError""".replace("@", "")  # pytest writes a space
     ],
 )
 def test_the_line_that_failed(detail: str, expected: Location) -> None:
-    assert location("suites/a/test_a.py::test_a[x::y]", detail, "/here") == expected
+    assert failure_location("suites/a/test_a.py::test_a[x::y]", detail, "/here") == expected
 
 
 def test_annotations_name_file_line_and_case(tmp_path: Path) -> None:
@@ -262,4 +262,4 @@ def test_an_annotation_cannot_be_ended_by_a_text(tmp_path: Path) -> None:
 
 
 def test_code_of_a_blank_text_is_not_empty() -> None:
-    assert html.unescape(github.code("\n")) == "<code> </code>"
+    assert html.unescape(github.markdown_code("\n")) == "<code> </code>"

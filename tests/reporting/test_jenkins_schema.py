@@ -57,7 +57,7 @@ def valid() -> Valid:
 
 
 def serialised(lines: list[build.Line], flavour: str, known: dict[str, Any] | None = None) -> bytes:
-    return junit.serialise(Ledger.from_events(build.events(*lines)), known, flavour=flavour)[0]
+    return junit.serialise_junit(Ledger.from_events(build.events(*lines)), known, flavour=flavour)[0]
 
 
 @pytest.mark.parametrize("flavour", ["default", "jenkins"])
@@ -90,4 +90,4 @@ def test_jenkins_takes_every_text(valid: Valid, lines: list[build.Line]) -> None
     with tempfile.TemporaryDirectory() as folder:
         run_dir = journals.write(Path(folder), [build.run(), *lines])
         for flavour in ("default", "jenkins"):
-            assert valid(junit.write(run_dir, flavour=flavour).path.read_bytes())
+            assert valid(junit.write_junit(run_dir, flavour=flavour).path.read_bytes())

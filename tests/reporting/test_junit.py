@@ -56,7 +56,7 @@ def checked(data: bytes) -> Element:
 
 
 def report(*lines: build.Line) -> Element:
-    data, _ = junit.serialise(ledger(*lines))
+    data, _ = junit.serialise_junit(ledger(*lines))
     return checked(data)
 
 
@@ -301,17 +301,17 @@ def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
         with journal.Journal(run_dir / journal.FILE_NAME) as writer:
             for line in [build.run(), *lines]:
                 writer.append(line)
-        contents = journal.read(run_dir / journal.FILE_NAME)
+        contents = journal.read_journal(run_dir / journal.FILE_NAME)
         assert not contents.damaged
         account = Ledger.from_journal(contents)
-        written = junit.write(run_dir)
+        written = junit.write_junit(run_dir)
         root = checked(written.path.read_bytes())
         assert len(root.findall("testsuite/testcase")) == len(account.verdicts) + len(account.findings)
         for case in root.iter("testcase"):
             for text in (case.findtext("system-out"), *case.attrib.values()):
                 assert text is None or escape_invalid_xml(text) == text
         # A pure function of the journal.
-        assert junit.write(run_dir).path.read_bytes() == junit.serialise(account)[0]
+        assert junit.write_junit(run_dir).path.read_bytes() == junit.serialise_junit(account)[0]
 
 
 def test_long_texts_keep_head_and_tail() -> None:
@@ -337,7 +337,7 @@ def test_noisy_cases_stay_within_what_readers_take() -> None:
         lines.append(
             build.finish(case, outcome, message=f"broke {n}", detail=noise, stdout=noise, reproduce="pytest x")
         )
-    data, limit = junit.serialise(ledger(*lines))
+    data, limit = junit.serialise_junit(ledger(*lines))
     assert len(data) <= junit.MOST_BYTES < 30_000_000
     assert 0 < limit < MOST_TEXT
     assert len(data) > junit.MOST_BYTES / 8, "not cut more than needed"
@@ -351,7 +351,7 @@ def test_noisy_cases_stay_within_what_readers_take() -> None:
 
 def test_names_are_never_cut_and_texts_have_their_share_all_the_same() -> None:
     account = ledger(build.collected(CASE), build.finish(CASE, Outcome.FAILED, stdout="x" * 100))
-    data, limit = junit.serialise(account, most_bytes=10)
+    data, limit = junit.serialise_junit(account, most_bytes=10)
     assert limit == 8
     assert checked(data).attrib["failures"] == "1"
     assert b"xxxx\n[... 92 of 100 characters cut ...]\nxxxx" in data
@@ -361,7 +361,7 @@ def test_the_old_report_is_replaced_at_once_and_nothing_else_is_left(tmp_path: P
     with journal.Journal(tmp_path / journal.FILE_NAME) as writer:
         writer.append(build.run())
     (tmp_path / junit.FILE_NAME).write_text("old")
-    written = junit.write(tmp_path)
+    written = junit.write_junit(tmp_path)
     assert written.path == tmp_path / "junit.xml"
     assert written.size == written.path.stat().st_size
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.ndjson", "junit.xml"]
@@ -370,7 +370,7 @@ def test_the_old_report_is_replaced_at_once_and_nothing_else_is_left(tmp_path: P
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     (tmp_path / junit.FILE_NAME / "in the way").mkdir(parents=True)
     with pytest.raises(WriteError, match=r"cannot write '.*junit\.xml'; make the folder writable"):
-        junit.write(tmp_path, ledger(build.run()))
+        junit.write_junit(tmp_path, ledger(build.run()))
     assert [path.name for path in tmp_path.iterdir()] == ["junit.xml"]
 
 

@@ -50,7 +50,7 @@ def checked(data: bytes, flavour: str) -> Element:
 
 
 def report(lines: list[build.Line], flavour: str, known: dict[str, Any] | None = None) -> Element:
-    return checked(junit.serialise(Ledger.from_events(build.events(*lines)), known, flavour=flavour)[0], flavour)
+    return checked(junit.serialise_junit(Ledger.from_events(build.events(*lines)), known, flavour=flavour)[0], flavour)
 
 
 def case(root: Element, ending: str) -> Element:
@@ -212,7 +212,7 @@ def test_gitlab_gets_a_document_below_its_limit() -> None:
     lines = [build.run(), build.collected(*ids)]
     lines += [build.finish(each, Outcome.FAILED, detail="<&>" * 5_000, stdout="\x00" * 9_000) for each in ids]
     ledger = Ledger.from_events(build.events(*lines))
-    data, limit = junit.serialise(ledger, flavour="gitlab", most_bytes=1_000_000)
+    data, limit = junit.serialise_junit(ledger, flavour="gitlab", most_bytes=1_000_000)
     assert len(data) <= 1_000_000
     assert 0 < limit < 9_000
     checked(data, "gitlab")
@@ -227,21 +227,21 @@ def test_names_that_clean_to_the_same_stay_apart(flavour: str) -> None:
 
 def test_the_run_decides_unless_somebody_asks(tmp_path: Path) -> None:
     journals.write(tmp_path, journals.lines(settings={"junit_flavour": "gitlab"}))
-    environment.write(tmp_path, ENVIRONMENT)
-    written = junit.write(tmp_path)
+    environment.write_environment(tmp_path, ENVIRONMENT)
+    written = junit.write_junit(tmp_path)
     assert written.path == tmp_path / "junit.xml"
     checked(written.path.read_bytes(), "gitlab")
-    elsewhere = junit.write(tmp_path, flavour="jenkins", out=tmp_path / "other.xml").path
+    elsewhere = junit.write_junit(tmp_path, flavour="jenkins", out=tmp_path / "other.xml").path
     assert case(checked(elsewhere.read_bytes(), "jenkins"), "finding 1: device_lost") is not None
     assert named("of another version") is named(None) is FLAVOURS["default"]
 
 
 def test_oddities_of_the_journal_are_a_property_and_a_finding(tmp_path: Path) -> None:
     journals.write_bytes(tmp_path, b"".join(journals.odd()))
-    root = checked(junit.write(tmp_path).path.read_bytes(), "default")
+    root = checked(junit.write_junit(tmp_path).path.read_bytes(), "default")
     assert properties(root[0])["journal"] == (
         "the journal has 1 line of an unknown kind, which a newer harness may read: line 19 'party'; "
-        "the journal has 1 line twice, counted once"
+        "the journal has 1 duplicate line, counted once"
     )
     assert "the journal has 3 unreadable lines" in "".join(root.itertext())
 
@@ -249,11 +249,11 @@ def test_oddities_of_the_journal_are_a_property_and_a_finding(tmp_path: Path) ->
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_same_bytes_from_disk_and_from_memory(flavour: str, tmp_path: Path) -> None:
     journals.write_bytes(tmp_path, b"".join(journals.odd()))
-    environment.write(tmp_path, ENVIRONMENT)
-    ledger = Ledger.from_journal(journal.read(tmp_path / journal.FILE_NAME))
-    data = junit.write(tmp_path, flavour=flavour).path.read_bytes()
-    assert data == junit.write(tmp_path, ledger, flavour=flavour).path.read_bytes()
-    assert data == junit.serialise(ledger, ENVIRONMENT, flavour=flavour)[0]
+    environment.write_environment(tmp_path, ENVIRONMENT)
+    ledger = Ledger.from_journal(journal.read_journal(tmp_path / journal.FILE_NAME))
+    data = junit.write_junit(tmp_path, flavour=flavour).path.read_bytes()
+    assert data == junit.write_junit(tmp_path, ledger, flavour=flavour).path.read_bytes()
+    assert data == junit.serialise_junit(ledger, ENVIRONMENT, flavour=flavour)[0]
 
 
 @given(journals.hostile())
@@ -264,10 +264,10 @@ def test_the_same_bytes_from_disk_and_from_memory(flavour: str, tmp_path: Path) 
 def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = journals.write(Path(folder), [build.run(), *lines])
-        ledger = Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
+        ledger = Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
         for flavour in FLAVOURS:
-            root = checked(junit.write(run_dir, flavour=flavour).path.read_bytes(), flavour)
-            assert junit.serialise(ledger, flavour=flavour)[0] == (run_dir / junit.FILE_NAME).read_bytes()
+            root = checked(junit.write_junit(run_dir, flavour=flavour).path.read_bytes(), flavour)
+            assert junit.serialise_junit(ledger, flavour=flavour)[0] == (run_dir / junit.FILE_NAME).read_bytes()
             for element in root.iter():
                 for text in (element.text, *element.attrib.values()):
                     assert text is None or escape_invalid_xml(text) == text

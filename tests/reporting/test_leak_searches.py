@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.journal.events import Batch
-from harness.reporting.leak_searches import cost, unproven
+from harness.reporting.leak_searches import leak_search_cost, unproven_leaks
 from tests.reporting import build
 
 GIVEN_UP = "the 10 s for leak searches are used up; --leak-search=SECONDS gives more"
@@ -39,15 +39,15 @@ def search(**changes: Any) -> Batch:
     ],
 )
 def test_what_is_not_shown_has_a_line_with_the_reason(changes: dict[str, Any], line: str) -> None:
-    assert unproven([search(**changes)]) == ([line] if line else [])
+    assert unproven_leaks([search(**changes)]) == ([line] if line else [])
 
 
 def test_no_line_is_longer_than_a_person_reads() -> None:
-    (line,) = unproven([search(failure="x" * 5000)])
+    (line,) = unproven_leaks([search(failure="x" * 5000)])
     assert len(line) <= 600
 
 
 def test_what_searches_took() -> None:
-    assert cost([]) == cost([search(trials=0)]) == ""
-    assert cost([search()]) == ", 1 leak search in 0.5 s"
-    assert cost([search(), search(seconds=9.25), search(trials=0)]) == ", 2 leak searches in 9.8 s"
+    assert leak_search_cost([]) == leak_search_cost([search(trials=0)]) == ""
+    assert leak_search_cost([search()]) == ", 1 leak search in 0.5 s"
+    assert leak_search_cost([search(), search(seconds=9.25), search(trials=0)]) == ", 2 leak searches in 9.8 s"

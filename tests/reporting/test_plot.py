@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.checks.meters.table import format_quantity
-from harness.reporting.plot import fits, plot
+from harness.reporting.plot import can_encode_blocks, plot
 
 
 def in_bytes(value: int) -> str:
@@ -81,4 +81,4 @@ def test_every_plot_has_its_height_and_width_and_a_bar_for_each_column(
     ],
 )
 def test_which_encodings_hold_the_blocks(encoding: str | None, blocks: bool) -> None:
-    assert fits(encoding) is blocks
+    assert can_encode_blocks(encoding) is blocks

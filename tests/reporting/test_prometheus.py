@@ -22,7 +22,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def series(run_dir: Path, *, known: bool = False) -> Series:
     """All series, after it was checked that each is there once, with its help and type before it."""
     with StoredRun.of(run_dir) as stored:
-        text = prometheus.text(stored, ENVIRONMENT if known else None).decode("utf-8")
+        text = prometheus.prometheus_text(stored, ENVIRONMENT if known else None).decode("utf-8")
     assert text.endswith("\n")
     assert "\r" not in text
     families = list(text_string_to_metric_families(text))

@@ -13,7 +13,7 @@ from harness.core.outcome import Outcome
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
 from harness.reporting.repetitions import Repeated, repetitions
-from harness.reporting.terminal import PLOTTED, summary
+from harness.reporting.terminal import PLOTTED, terminal_summary
 from tests.reporting import build
 
 A, B = "suites/a/test_a.py::a", "suites/a/test_a.py::b"
@@ -84,19 +84,21 @@ def test_cases_come_in_the_order_of_the_verdicts_and_only_those_with_levels() ->
 
 def test_the_summary_names_what_grows_and_nothing_else() -> None:
     account = ledger(*repeated(A, growing), *repeated(B, flat))
-    lines = summary(account, Path("results"), blocks=True)
+    lines = terminal_summary(account, Path("results"), blocks=True)
     (told,) = [position for position, line in enumerate(lines) if line.startswith("GROWS")]
     assert lines[told].startswith(f"GROWS {A} - heap_bytes: ")
     assert [line[:14] for line in lines[told + 1 : told + 4]] == ["    11.1 MiB │", "             │", "    11.0 MiB │"]
     assert B not in "\n".join(lines)
-    plain = summary(account, Path("results"), blocks=False)
+    plain = terminal_summary(account, Path("results"), blocks=False)
     assert "\n".join(plain).isascii()
     assert len(plain) == len(lines)
 
 
 def test_a_summary_has_room_for_so_many_plots() -> None:
     cases = [f"suites/a/test_a.py::a{number}" for number in range(PLOTTED + 2)]
-    lines = summary(ledger(*(line for case in cases for line in repeated(case, growing))), Path("there"), blocks=True)
+    lines = terminal_summary(
+        ledger(*(line for case in cases for line in repeated(case, growing))), Path("there"), blocks=True
+    )
     assert sum(line.startswith("GROWS") for line in lines) == PLOTTED
     assert "... and 2 more that grow, see harness report there" in lines
 
@@ -111,7 +113,7 @@ def test_growth_is_no_verdict() -> None:
 @pytest.mark.parametrize("printed", ["", "what it printed"])
 def test_junit_has_it_in_the_output_of_the_case(printed: str) -> None:
     lines = [{**line, "stdout": printed} if line["event"] == "finish" else line for line in repeated(A, growing)]
-    data, _ = junit.serialise(ledger(*lines, *repeated(B, flat)))
+    data, _ = junit.serialise_junit(ledger(*lines, *repeated(B, flat)))
     suite = next(iter(xunit2.JUnitXml.fromstring(data)))
     grown, still = suite
     text = grown.system_out
@@ -123,7 +125,7 @@ def test_junit_has_it_in_the_output_of_the_case(printed: str) -> None:
 
 def test_junit_keeps_it_when_texts_are_cut() -> None:
     lines = [{**line, "stdout": "x" * 9999} if line["event"] == "finish" else line for line in repeated(A, growing)]
-    data, _ = junit.serialise(ledger(*lines), most_bytes=8_000)
+    data, _ = junit.serialise_junit(ledger(*lines), most_bytes=8_000)
     case = next(iter(next(iter(xunit2.JUnitXml.fromstring(data)))))
     assert "9999 characters cut" in case.system_out
     assert "GROWS heap_bytes" in case.system_out

@@ -30,10 +30,10 @@ def validator() -> Any:
 def report(run_dir: Path, known: dict[str, Any] | None = None) -> dict[str, Any]:
     """The report on a run directory, checked by the schema, by the models, and against the one from memory."""
     with StoredRun.of(run_dir) as stored:
-        data = b"".join(report_json.chunks(stored, known))
-        assert b"".join(report_json.chunks(stored, known)) == data
-    ledger = Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
-    assert b"".join(report_json.chunks(ledger, known)) == data
+        data = b"".join(report_json.report_json_chunks(stored, known))
+        assert b"".join(report_json.report_json_chunks(stored, known)) == data
+    ledger = Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
+    assert b"".join(report_json.report_json_chunks(ledger, known)) == data
     found = json.loads(data)
     validator().validate(found)
     Report.model_validate_json(data)
@@ -42,7 +42,7 @@ def report(run_dir: Path, known: dict[str, Any] | None = None) -> dict[str, Any]
 
 
 def test_the_shipped_schema_is_current() -> None:
-    assert SCHEMA_FILE.read_text(encoding="utf-8") == report_json.schema_text(), (
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == report_json.report_schema_text(), (
         "run python -m harness.reporting.report_json"
     )
 

@@ -41,7 +41,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_the_verdict_stays_and_has_it(run_dir: Path) -> None:
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     assert [(each.outcome, each.started, len(each.finishes)) for each in ledger.verdicts] == 2 * [("failed", 1, 1)]
     assert {each.case: [line.text for line in each.second_devices] for each in ledger.verdicts} == {
@@ -49,7 +49,7 @@ def test_the_verdict_stays_and_has_it(run_dir: Path) -> None:
     }
     with StoredRun.of(run_dir) as stored:
         assert tuple(verdict for verdict, _ in stored.cases()) == ledger.verdicts
-    printed = terminal.summary(ledger, run_dir, blocks=False)
+    printed = terminal.terminal_summary(ledger, run_dir, blocks=False)
     assert [line for line in printed if line.startswith("SECOND")] == [
         f"SECOND DEVICE {case} - {text}" for case, text in _TEXTS.items()
     ]
@@ -57,7 +57,7 @@ def test_the_verdict_stays_and_has_it(run_dir: Path) -> None:
 
 def test_junit_and_markdown(run_dir: Path) -> None:
     with StoredRun.of(run_dir) as stored:
-        report, summary = junit.serialise(stored)[0].decode(), github.summary(stored, None).decode()
+        report, summary = junit.serialise_junit(stored)[0].decode(), github.job_summary(stored, None).decode()
     for text in _TEXTS.values():
         assert report.count(f"second device: {text}\n") == 1
         assert summary.count(f"second device: {text}\n") == 1
@@ -65,8 +65,8 @@ def test_junit_and_markdown(run_dir: Path) -> None:
 
 def test_json(run_dir: Path) -> None:
     with StoredRun.of(run_dir) as stored:
-        found = json.loads(b"".join(report_json.chunks(stored, None)))
-    jsonschema.Draft202012Validator(json.loads(report_json.schema_text())).validate(found)
+        found = json.loads(b"".join(report_json.report_json_chunks(stored, None)))
+    jsonschema.Draft202012Validator(json.loads(report_json.report_schema_text())).validate(found)
     assert [case["second_devices"] for case in found["cases"]] == [
         [
             {
@@ -83,8 +83,8 @@ def test_json(run_dir: Path) -> None:
 
 
 def test_the_page(run_dir: Path) -> None:
-    page = model.page_of(journal.read_run(run_dir / journal.FILE_NAME), None)
-    text = document.render(page).decode()
+    page = model.page_of(journal.read_run_journal(run_dir / journal.FILE_NAME), None)
+    text = document.render_report(page).decode()
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     for number, line in enumerate(_TEXTS.values()):
         assert f"<p>Second device: {line}</p>" in text

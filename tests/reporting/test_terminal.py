@@ -15,7 +15,7 @@ from tests.reporting import build
 def summary(*lines: build.Line) -> list[str]:
     ids = dict.fromkeys(line["case"] for line in lines if "case" in line)
     ledger = Ledger.from_events(build.events(build.run(), build.collected(*ids), *lines, build.end()))
-    return terminal.summary(ledger, Path("a folder"), blocks=False)
+    return terminal.terminal_summary(ledger, Path("a folder"), blocks=False)
 
 
 @pytest.mark.parametrize(

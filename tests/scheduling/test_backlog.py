@@ -114,7 +114,7 @@ def test_if_only_slow_files_are_known_workers_end_nearly_together(workers: int, 
     """Within 15%, if cases of a file differ as much as those of different files."""
     taken = [min(each, 20.0) for each in like_suites(6000, seed)]
     files = [taken[first : first + 25] for first in range(0, len(taken), 25)]
-    slow = slow_files.measured(
+    slow = slow_files.measured_slow_files(
         [{f"{file}::{n}": each for file, here in enumerate(files) for n, each in enumerate(here)}]
     )
     expected = [slow.files.get(str(file), slow.other) for file, here in enumerate(files) for _ in here]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.scheduling.claims import ALONE, Claim, Lease, decide, share_of
+from harness.scheduling.claims import ALONE, Claim, Lease, grant_leases, share_of
 
 HALF = Fraction(1, 2)
 GIB = 1 << 30
@@ -61,7 +61,7 @@ def pair(own: str, *others: str) -> Claim:
 def test_who_gets_what(
     waiting: list[Claim], held: list[Lease], leases: dict[int, tuple[str, ...]], awaited: dict[int, tuple[str, ...]]
 ) -> None:
-    decision = decide(waiting, held, {})
+    decision = grant_leases(waiting, held, {})
     assert {position: lease.devices for position, lease in decision.leases.items()} == leases
     assert decision.awaited == awaited
 
@@ -76,7 +76,7 @@ def test_who_gets_what(
 )
 def test_declared_memory(wanted: int, held: list[int], granted: bool) -> None:
     leases = [Lease(("a",), Fraction(1, 4), memory) for memory in held]
-    decision = decide([Claim("a", share=Fraction(1, 4), memory=wanted)], leases, {"a": 10 * GIB})
+    decision = grant_leases([Claim("a", share=Fraction(1, 4), memory=wanted)], leases, {"a": 10 * GIB})
     assert (0 in decision.leases) == granted
 
 
@@ -130,7 +130,9 @@ class Model:
         self.settle()
 
     def settle(self) -> None:
-        decision = decide([claim for _, claim in self.waiting], [lease for _, lease in self.held.values()], self.memory)
+        decision = grant_leases(
+            [claim for _, claim in self.waiting], [lease for _, lease in self.held.values()], self.memory
+        )
         for position, lease in decision.leases.items():
             number, claim = self.waiting[position]
             assert claim.within(lease) == lease.devices

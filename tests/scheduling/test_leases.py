@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.devices.device import CPU, Device
-from harness.scheduling.leases import LeaseBook, together
+from harness.scheduling.leases import LeaseBook, devices_of_lease
 
 
 def test_each_worker_gets_a_device_of_its_own_while_there_are_any() -> None:
@@ -63,11 +63,11 @@ def _gpu(number: int) -> Device:
 
 def test_several_devices_start_with_the_leased_one() -> None:
     gpus = [_gpu(n) for n in range(3)]
-    assert together(gpus[2], 2, gpus) == (gpus[2], gpus[0])
-    assert together(gpus[1], 3, gpus) == (gpus[1], gpus[2], gpus[0])
-    assert together(CPU, 1, [CPU]) == (CPU,)
+    assert devices_of_lease(gpus[2], 2, gpus) == (gpus[2], gpus[0])
+    assert devices_of_lease(gpus[1], 3, gpus) == (gpus[1], gpus[2], gpus[0])
+    assert devices_of_lease(CPU, 1, [CPU]) == (CPU,)
 
 
 def test_too_few_devices_is_an_error_that_says_so() -> None:
     with pytest.raises(ValueError, match="2 devices wanted, 1 can be held"):
-        together(CPU, 2, [CPU])
+        devices_of_lease(CPU, 2, [CPU])

@@ -12,7 +12,7 @@ import pytest
 
 from harness.scheduling.handed_out import HandedOut
 from harness.scheduling.pull_scheduler import LEAST, MOST, PullScheduling, depth
-from harness.scheduling.remote_queue import VARIABLE, Given, RemoteQueue
+from harness.scheduling.remote_queue import VARIABLE, GivenCase, RemoteQueue
 from tests.scheduling.test_xdist_scheduler import FakeConfig, FakeNode
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def give(session: Session, *cases: int, avoid: str = "") -> None:
-    session.scheduler.give([Given(case, avoid) for case in cases])
+    session.scheduler.give([GivenCase(case, avoid) for case in cases])
 
 
 def test_it_says_what_it_has_and_asks(start: Start) -> None:

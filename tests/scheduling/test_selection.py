@@ -16,7 +16,7 @@ from harness.core.shard import Shard
 from harness.gating.policy import Policy
 from harness.journal import journal
 from harness.scheduling.earlier_run import EarlierRun
-from harness.scheduling.order import shuffled
+from harness.scheduling.order import shuffled_positions
 from harness.scheduling.selection import Chosen, Selection, read_ids
 from tests.reporting import build
 
@@ -36,7 +36,7 @@ def test_the_profile_and_an_earlier_run_select_and_the_shard_is_taken_last() -> 
 @given(st.integers(1, 5), st.integers(0, 9))
 def test_shards_of_a_shuffled_run_keep_its_order(count: int, seed: int) -> None:
     policy = Policy(shuffle=True)
-    whole = shuffled(IDS, seed)
+    whole = shuffled_positions(IDS, seed)
     for index in range(1, count + 1):
         found = Selection(policy, seed, Shard(index, count)).choose(IDS)
         assert found.selected == tuple(range(20))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.scheduling.stop_request import Stop, StopListener, StoppedError, send
+from harness.scheduling.stop_request import StopListener, StoppedError, StopRequest, send_stop
 
-FIRST = Stop("stopped by SIGTERM", 10.0, 1000.0)
-SECOND = Stop("stopped by SIGTERM", 0.0, 990.0)
+FIRST = StopRequest("stopped by SIGTERM", 10.0, 1000.0)
+SECOND = StopRequest("stopped by SIGTERM", 0.0, 990.0)
 
 
 def is_readable(listener: StopListener) -> bool:
@@ -24,12 +24,12 @@ def test_every_listener_is_woken_and_hears_the_latest_request(tmp_path: Path) ->
     assert not any(map(is_readable, listeners))
     for listener in listeners:
         listener.refuse()
-    send(tmp_path, FIRST)
+    send_stop(tmp_path, FIRST)
     assert all(map(is_readable, listeners))
     assert [listener.heard() for listener in listeners] == [FIRST, FIRST]
     assert not any(map(is_readable, listeners))
-    send(tmp_path, FIRST)
-    send(tmp_path, SECOND)
+    send_stop(tmp_path, FIRST)
+    send_stop(tmp_path, SECOND)
     for listener in listeners:
         assert listener.heard() == SECOND
         with pytest.raises(StoppedError, match="stopped by SIGTERM"):
@@ -38,10 +38,10 @@ def test_every_listener_is_woken_and_hears_the_latest_request(tmp_path: Path) ->
 
 
 def test_who_comes_later_hears_it_as_well(tmp_path: Path) -> None:
-    send(tmp_path, FIRST)
+    send_stop(tmp_path, FIRST)
     with_file = StopListener(tmp_path, "gw2")
     assert with_file.heard() == FIRST
-    send(tmp_path, SECOND)
+    send_stop(tmp_path, SECOND)
     assert with_file.heard() == SECOND
     with_file.close()
 
@@ -50,7 +50,7 @@ def test_a_dead_listener_and_one_that_does_not_read_block_no_sender(tmp_path: Pa
     StopListener(tmp_path, "dead").close()
     deaf, good = StopListener(tmp_path, "deaf"), StopListener(tmp_path, "good")
     for _ in range(2000):
-        send(tmp_path, FIRST)
+        send_stop(tmp_path, FIRST)
         assert good.heard() == FIRST
     deaf.close()
     good.close()
@@ -60,7 +60,7 @@ def test_a_request_that_cannot_be_stored_reaches_existing_listeners(tmp_path: Pa
     listener = StopListener(tmp_path, "gw0")
     (tmp_path / ".request.json").mkdir()
     with pytest.raises(OSError, match="directory"):
-        send(tmp_path, FIRST)
+        send_stop(tmp_path, FIRST)
     assert listener.heard() == FIRST
     listener.close()
 
@@ -75,9 +75,9 @@ def test_descriptors_are_not_inherited(tmp_path: Path) -> None:
     ("stop", "text"),
     [
         (FIRST, "stopped by SIGTERM after 10 s of grace"),
-        (Stop("stopped by SIGINT", 0.5, 0.0), "stopped by SIGINT after 0.5 s of grace"),
+        (StopRequest("stopped by SIGINT", 0.5, 0.0), "stopped by SIGINT after 0.5 s of grace"),
         (SECOND, "stopped by SIGTERM, without grace"),
     ],
 )
-def test_text(stop: Stop, text: str) -> None:
+def test_text(stop: StopRequest, text: str) -> None:
     assert stop.text == text

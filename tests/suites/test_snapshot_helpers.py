@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "from_elsewhere": (by_name(object), "instruction"),
     "within_itself": (pickle.dumps(within_itself()), "within itself"),
     "deep": (pickle.dumps(nested(60)), "nested"),
-    "large_number": (b"\x80\x02]r" + struct.pack("<I", 0x7FFF_FFFF) + b".", "numbers a value"),
+    "large_number": (b"\x80\x02]r" + struct.pack("<I", 0x7FFF_FFFF) + b".", "memo index"),
     "key_that_is_no_key": (b"\x80\x02}]K\x01s.", "cannot be loaded"),
     "memory_that_is_not_there": (b"\x80\x02h\x07.", "cannot be (read|loaded)"),
     "stack_that_is_empty": (b"\x80\x02.", "cannot be (read|loaded)"),

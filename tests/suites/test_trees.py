@@ -234,8 +234,8 @@ def test_a_trace_is_read_to_the_nanosecond() -> None:
     ("content", "reason"),
     [
         (b'{"traceEvents": [', "not strict JSON"),
-        (b'{"traceEvents": [], "x": NaN}', "NaN is no JSON"),
-        (b'{"traceEvents": [], "x": 1, "x": 2}', "a field twice"),
+        (b'{"traceEvents": [], "x": NaN}', "NaN is not JSON"),
+        (b'{"traceEvents": [], "x": 1, "x": 2}', "duplicate keys"),
         (b'{"traceEvents": [], "x": "\xff"}', "not strict JSON"),
         (b'{"traceEvents": [], "x": "a\nb"}', "not strict JSON"),
         (b"[]", "no list 'traceEvents'"),
@@ -246,8 +246,8 @@ def test_a_trace_is_read_to_the_nanosecond() -> None:
         (written(COMPLETE | {"dur": -1}), "dur is -1"),
         (written(COMPLETE | {"ts": "1"}), "ts is '1'"),
         (written(COMPLETE | {"ts": True}), "ts is True"),
-        (written(COMPLETE | {"name": 3}), "a name that is no text"),
-        (written(COMPLETE | {"args": []}), "args that are no object"),
+        (written(COMPLETE | {"name": 3}), "a name that is not a string"),
+        (written(COMPLETE | {"args": []}), "args that are not an object"),
     ],
 )
 def test_what_a_viewer_would_guess_at_is_an_error(content: bytes, reason: str) -> None:

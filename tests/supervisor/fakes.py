@@ -16,7 +16,7 @@ import pytest
 
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
-from harness.scheduling.stop_request import Stop, StopListener, send
+from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
@@ -172,7 +172,7 @@ class FakeZygote:
 
     def request_stop(self, grace: float) -> None:
         """What the controller does when the run is to stop."""
-        send(Path(self._stops.name), Stop.after(grace, "stopped by SIGTERM"))
+        send_stop(Path(self._stops.name), StopRequest.after(grace, "stopped by SIGTERM"))
 
     def die(self) -> None:
         """End, and with it its executors."""

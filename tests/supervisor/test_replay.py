@@ -9,7 +9,6 @@ import pytest
 
 from harness import plugin
 from harness.core.outcome import Outcome
-from harness.protocol import reports
 from harness.scheduling.resumption import Finished
 from harness.supervisor import replay
 
@@ -69,7 +68,7 @@ def test_a_replayed_case_looks_replayed() -> None:
 def test_a_red_case_tells_what_it_told_before() -> None:
     (report, _) = shown(Outcome.CRASHED)
     assert report.longreprtext == "why\n\nTraceback"
-    assert reports.attached_outcome(report) is Outcome.CRASHED
+    assert report.harness_outcome == "crashed"
     ((_, footer),) = report.sections
     assert footer.splitlines() == [
         "replayed: the case had this verdict before the run was resumed",

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.gating.patterns import matches
+from harness.gating.patterns import matches_pattern
 from harness.gating.waiverfile import load_waivers
 from harness.gating.waivers import Waiver
 from harness.journal import environment, journal
 from harness.journal.environment import EnvironmentFileError
-from harness.tools.proposals import Machine, Proposals, as_yaml, propose, read_machine
+from harness.tools.proposals import Machine, Proposals, proposals_yaml, propose_waivers, read_machine
 from tests.reporting import build
 
 TODAY = date(2026, 11, 21)
@@ -40,7 +40,7 @@ GPUS = {
 def found(*lines: build.Line, machine: dict[str, Any] | None = None) -> Proposals:
     contents = journal.JournalContents(Path("journal.ndjson"), tuple(build.events(build.run(), *lines)))
     facts = None if machine is None else Machine.model_validate_json(json.dumps(machine))
-    return propose(contents, facts, TODAY)
+    return propose_waivers(contents, facts, TODAY)
 
 
 def cases(proposals: Proposals) -> list[str]:
@@ -58,7 +58,7 @@ def ruled(case: str, outcome: Outcome, by: Outcome, text: str, source: str) -> b
 def loaded(proposals: Proposals, folder: Path) -> tuple[Waiver, ...]:
     """The waivers that a person has who fills in the gaps."""
     path = folder / "proposed.yaml"
-    path.write_text(as_yaml(proposals, "a run").replace("owner: ''", "owner: somebody"), encoding="utf-8")
+    path.write_text(proposals_yaml(proposals, "a run").replace("owner: ''", "owner: somebody"), encoding="utf-8")
     return load_waivers([path], folder)
 
 
@@ -78,7 +78,7 @@ def test_a_case_without_a_message_has_its_outcome_for_a_reason() -> None:
 
 def test_the_file_is_one_that_people_finish(tmp_path: Path) -> None:
     proposals = found(build.collected(X, Y, A), red(X), red(Y), red(A, Outcome.CRASHED, message="SIGSEGV in call"))
-    text = as_yaml(proposals, "proposed by: harness waivers update results/r1")
+    text = proposals_yaml(proposals, "proposed by: harness waivers update results/r1")
     assert text == (
         "# proposed by: harness waivers update results/r1\n"
         "# Each entry accepts a known failure under the conditions in 'when'. Check each entry: is the failure\n"
@@ -110,7 +110,7 @@ def test_the_file_is_one_that_people_finish(tmp_path: Path) -> None:
 def test_a_run_without_red_cases_has_nothing_to_propose(tmp_path: Path) -> None:
     proposals = found(build.collected(A), build.finish(A))
     assert (proposals.entries, proposals.remarks) == ((), ())
-    assert as_yaml(proposals, "a run").endswith("waivers: []\n")
+    assert proposals_yaml(proposals, "a run").endswith("waivers: []\n")
     assert loaded(proposals, tmp_path) == ()
 
 
@@ -167,7 +167,7 @@ def test_many_red_cases_are_not_compared_with_each_other() -> None:
     lines = [red(case, message=f"assert {number}") for number, case in enumerate(ids)]
     contents = journal.JournalContents(Path("journal.ndjson"), tuple(build.events(build.collected(*ids), *lines)))
     begin = time.process_time()
-    assert cases(propose(contents, None, TODAY)) == ids
+    assert cases(propose_waivers(contents, None, TODAY)) == ids
     assert time.process_time() - begin < 4  # comparing them takes 10 s and more
 
 
@@ -299,7 +299,7 @@ def test_what_the_run_found_wrong_with_its_waivers_is_told_again() -> None:
         build.finding("a device fell off the bus"),
     )
     assert proposals.remarks == ("the waiver in known.yaml:2 expired",)
-    assert as_yaml(proposals, "a run").endswith("waivers: []\n# the waiver in known.yaml:2 expired\n")
+    assert proposals_yaml(proposals, "a run").endswith("waivers: []\n# the waiver in known.yaml:2 expired\n")
 
 
 def test_a_damaged_journal_is_no_obstacle(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_damaged_journal_is_no_obstacle(tmp_path: Path) -> None:
             writer.append(line)
     with path.open("ab") as file:
         file.write(b'{"event":"fin')
-    assert cases(propose(journal.read(path), None, TODAY)) == [A]
+    assert cases(propose_waivers(journal.read_journal(path), None, TODAY)) == [A]
 
 
 HOSTILE = [
@@ -323,8 +323,8 @@ def test_hostile_texts_come_through(text: str, tmp_path: Path) -> None:
     case = f"{FILE}::test_p[{text}]"
     proposals = found(build.collected(case, A), red(case, message=text), build.finish(A))
     (waiver,) = loaded(proposals, tmp_path)
-    assert matches(waiver.case, case)
-    assert not matches(waiver.case, A)
+    assert matches_pattern(waiver.case, case)
+    assert not matches_pattern(waiver.case, A)
     assert waiver.reason
     with_remark = found(build.collected(case), build.finding(text, kind="waiver_expired"), red(A))
     assert len(loaded(with_remark, tmp_path)) == 1
@@ -338,13 +338,13 @@ def test_any_text_comes_through(tmp_path_factory: pytest.TempPathFactory, name: 
     case = f"a.py::t[{name}]"
     proposals = found(build.collected(case), red(case, message=message))
     (waiver,) = loaded(proposals, tmp_path_factory.getbasetemp())
-    assert matches(waiver.case, case)
+    assert matches_pattern(waiver.case, case)
     assert waiver.reason == " ".join(waiver.reason.split()) != ""
 
 
 def test_the_machine_is_read_from_the_run(tmp_path: Path) -> None:
     assert read_machine(tmp_path) is None
-    environment.write(tmp_path, GPUS)
+    environment.write_environment(tmp_path, GPUS)
     machine = read_machine(tmp_path)
     assert machine is not None
     assert machine.driver == "570.133.20"

@@ -70,7 +70,6 @@ class Meter:
     - `confirm`: what each counted repetition must exceed. In the full tier this also raises the suspicion.
     - `why`: the reason for both numbers.
     - `covered_by`: meters in bytes whose growth this meter sees as well, less directly.
-    - `per_device`: read once for each device, and then named ``name[index]``.
     - `from_zero`: where there was no earlier reading, the earlier value was 0.
     - `keeps`: the argument of the mark ``keeps`` that allows growth of this meter (`harness.checks.keeping`); "" if a
       case may never keep it.
@@ -89,7 +88,6 @@ class Meter:
     confirm: int
     why: str
     covered_by: tuple[str, ...] = ()
-    per_device: bool = False
     from_zero: bool = True
     keeps: str = ""
     block_bytes: int = 1
@@ -133,7 +131,6 @@ METERS: tuple[Meter, ...] = (
         0,
         0,
         _EXACT,
-        per_device=True,
         keeps="device",
         trend=TrendRule(0, 2),
     ),
@@ -145,7 +142,6 @@ METERS: tuple[Meter, ...] = (
         0,
         0,
         _EXACT,
-        per_device=True,
         keeps="device",
         block_bytes=512,
     ),
@@ -161,7 +157,6 @@ METERS: tuple[Meter, ...] = (
         0,
         0,
         _EXACT,
-        per_device=True,
     ),
     Meter(
         "cuda_reserved",
@@ -172,10 +167,9 @@ METERS: tuple[Meter, ...] = (
         0,
         _CACHED,
         covered_by=("cuda_allocated",),
-        per_device=True,
         trend=TrendRule(16 * _KIB, 9),
     ),
-    Meter("cuda_segments", "count", "segment{s} of the CUDA allocator", "fast", None, 0, _CACHED, per_device=True),
+    Meter("cuda_segments", "count", "segment{s} of the CUDA allocator", "fast", None, 0, _CACHED),
     Meter(
         "cuda_driver",
         "bytes",
@@ -184,7 +178,6 @@ METERS: tuple[Meter, ...] = (
         32 * _MIB,
         2 * _MIB,
         "kernels are loaded at their first use, some MiB at a time; the driver allocates in steps of 2 MiB",
-        per_device=True,
         from_zero=False,
         batch=BatchRule(
             (64 * _MIB, _MIB),
@@ -202,7 +195,6 @@ METERS: tuple[Meter, ...] = (
         0,
         0,
         _EXACT,
-        per_device=True,
         keeps="device",
         trend=TrendRule(0, 3),
     ),
@@ -214,7 +206,6 @@ METERS: tuple[Meter, ...] = (
         0,
         0,
         _EXACT,
-        per_device=True,
         keeps="device",
         block_bytes=512,
     ),
@@ -228,7 +219,6 @@ METERS: tuple[Meter, ...] = (
         "each stream has its own blocks: a case that takes other streams each time has 2 or 20 MiB more cached for "
         "each",
         covered_by=("soft_allocated",),
-        per_device=True,
         trend=TrendRule(16 * _KIB, 11),
     ),
     Meter(

@@ -1,4 +1,4 @@
-"""The time of a run as seconds from its start. Between the parts of a resumed run no time passes."""
+"""The time of a run in seconds from its start. The time between the parts of a resumed run is left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from harness.journal.events import End, Event, Executor, Finish, RunStarted, Sta
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`begins`: the starts of the parts, in seconds since 1970. `offsets`: their places on it. `span`: its end."""
+    """A time axis. `begins`: starts of the parts, in seconds since 1970. `offsets`: their positions. `span`: the end,
+    in seconds.
+    """
 
     begins: tuple[float, ...]
     offsets: tuple[float, ...]
@@ -20,7 +22,7 @@ class Axis:
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
-        """The axis from the first line of the run to its last event."""
+        """Return the axis from the first line of the run to its last event."""
         begins: list[float] = []
         lasts: list[float] = []
         for event in events:
@@ -36,7 +38,7 @@ class Axis:
         return cls(tuple(begins), tuple(offsets), span)
 
     def of(self, moment: float) -> float:
-        """The place of a moment. One before the run is at its start, one after it at its end."""
+        """Return the position of a moment, clamped to the start and the end of the run."""
         part = bisect_right(self.begins, moment) - 1
         if part < 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""What the script of a page gets: one JSON value, short, in columns, that no text can break out of."""
+"""The data for the script of a page: one short JSON value, in columns, from which no text can break out."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from harness.checks.meters.table import inflect_noun
 from harness.core.outcome import Outcome
 from harness.reporting.page import inert
-from harness.reporting.page.cases import Attempt, Case
+from harness.reporting.page.cases import Attempt, PageCase
 from harness.reporting.page.model import Page
 from harness.reporting.page.timeline import NONE
 from harness.reporting.repetitions import Repeated
 
-#: Plots of memory that a page has. Those of growing cases come first.
+#: Maximum number of memory plots on a page. Plots of growing cases come first.
 MOST_PLOTS = 200
-#: Values of one plot; longer series are thinned out.
+#: Maximum number of values per plot; longer series are thinned out.
 _MOST_POINTS = 1000
 
 
 class _Names:
-    """Texts by number, so that each is in the data once."""
+    """Texts by number, so that the data holds each of them once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -34,13 +34,15 @@ class _Names:
         return [*self._numbers]
 
 
-def of(page: Page, in_full: Iterable[Case]) -> bytes:
-    """The data of the page as JSON, fit for a ``script`` element. The page itself has the texts of cases `in_full`."""
+def page_data(page: Page, in_full: Iterable[PageCase]) -> bytes:
+    """Return the data of the page as JSON for a ``script`` element. Texts of the cases `in_full` are left out."""
     return encode(_value(page, {case.index for case in in_full}))
 
 
 def encode(value: object) -> bytes:
-    r"""JSON in which no ``</script>``, ``<!--`` or line separator can occur: ``<``, ``>``, ``&`` are ``\u003c`` …"""
+    r"""Encode a value as JSON without ``</script>``, ``<!--`` or line separators: ``<``, ``>``, ``&`` become ``\u003c``
+    …
+    """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").encode("ascii")
 
@@ -52,7 +54,7 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
     device_sets: list[list[str]] = []
 
     def set_of(devices: Sequence[str]) -> int:
-        names = [inert.line(device, 200) for device in devices] or [NONE]
+        names = [inert.inert_line(device, 200) for device in devices] or [NONE]
         number = sets.number("\0".join(names))
         if number == len(device_sets):
             device_sets.append(names)
@@ -63,8 +65,8 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
             numbers[each.outcome],
             round(each.start, 4),
             round(each.duration, 4),
-            workers.number(inert.line(each.worker, 200)),
-            executors.number(inert.line(each.executor, 200)),
+            workers.number(inert.inert_line(each.worker, 200)),
+            executors.number(inert.inert_line(each.executor, 200)),
             set_of(each.devices),
             each.seed,
             each.number,
@@ -103,8 +105,8 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
         "reproduce": _commands(page),
         "lives": [
             [
-                executors.number(inert.line(life.executor, 200)),
-                workers.number(inert.line(life.worker, 200)),
+                executors.number(inert.inert_line(life.executor, 200)),
+                workers.number(inert.inert_line(life.worker, 200)),
                 set_of(life.devices),
                 round(life.start, 4),
                 round(life.end, 4),
@@ -114,25 +116,27 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
             ]
             for life in page.lives
         ],
-        "marks": [[inert.line(mark.device, 200), round(mark.at, 4), mark.state, mark.text] for mark in page.marks],
+        "marks": [
+            [inert.inert_line(mark.device, 200), round(mark.at, 4), mark.state, mark.text] for mark in page.marks
+        ],
         "sets": device_sets,
         "workers": workers.texts,
         "executors": executors.texts,
-        "names": {inert.line(use.device, 200): use.name for use in page.uses},
+        "names": {inert.inert_line(use.device, 200): use.name for use in page.uses},
         "bins": [[_seconds(low), _seconds(high), number] for low, high, number in page.durations.bins],
         "plots": [_plot(each) for each in page.repeated[:MOST_PLOTS]],
     }
 
 
 def _commands(page: Page) -> dict[str, str]:
-    """Every command exactly as it is to be copied: of a case by its number, of findings and searches as f0 and b0."""
+    """Return every command in its exact form for copying: by case number, and f0 and b0 for findings and searches."""
     found = {str(case.index): case.reproduce for case in page.cases if case.reproduce}
     found |= {f"f{number}": each.reproduce for number, each in enumerate(page.findings) if each.reproduce}
     return found | {f"b{number}": each.reproduce for number, each in enumerate(page.bisected)}
 
 
 def _more(attempt: Attempt) -> dict[str, Any]:
-    """What only few attempts have."""
+    """Return the rare fields of an attempt."""
     found: dict[str, Any] = {}
     if attempt.message and attempt.outcome is not Outcome.PASSED:
         found["message"] = attempt.message
@@ -156,5 +160,5 @@ def _plot(each: Repeated) -> dict[str, Any]:
         "unit": each.series.unit,
         "x": [*range(1, len(values) + 1, step)],
         "y": [*values[::step]],
-        "label": f"{inflect_noun(each.series.about.noun, 0)}, executor {inert.line(each.series.executor, 100)}",
+        "label": f"{inflect_noun(each.series.about.noun, 0)}, executor {inert.inert_line(each.series.executor, 100)}",
     }

@@ -1,4 +1,4 @@
-"""The page as bytes: one HTML file that loads nothing and runs no other script than its own."""
+"""The page as bytes: one HTML file that loads no other file and runs only its own script."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from harness.core.text import format_count
 from harness.journal import journal
 from harness.reporting import junit
 from harness.reporting.page import data, inert, shell
-from harness.reporting.page.model import IN_FULL, Page, duration
+from harness.reporting.page.model import IN_FULL, Page, duration_text
 
 _PACKAGE = "harness.reporting.page"
-#: In this order in the page. The plots' library comes before the script that uses it.
+#: In page order: the plot library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
-_SCRIPTS = ("uplot.min.js", "text.js", "page.js")
+_SCRIPTS = ("uplot.min.js", "shared.js", "page.js")
 #: Ids of cases that a list names.
 LISTED = 20
 
 
-def render(page: Page, *, beside: bool = True) -> bytes:
-    """The page in UTF-8, the same for the same `page`. `beside`: it is in the run directory and links to its files."""
+def render_report(page: Page, *, beside: bool = True) -> bytes:
+    """Return the page in UTF-8; equal pages give equal bytes. `beside`: the file is in the run directory and links to
+    its files.
+    """
     in_full = page.bad[:IN_FULL]
-    script_data = data.of(page, in_full)
+    script_data = data.page_data(page, in_full)
     styles, scripts = ([shell.asset(_PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
     text = template().render(
         page=page,
@@ -44,19 +46,19 @@ def render(page: Page, *, beside: bool = True) -> bytes:
         beside=beside,
         plots=data.MOST_PLOTS,
     )
-    # A lone surrogate is shown as a badge everywhere; none is left that UTF-8 could not encode.
+    # Lone surrogates are shown as badges everywhere, so UTF-8 can encode the text.
     return text.encode("utf-8")
 
 
 @functools.cache
 def template() -> Template:
-    """The template of the page. Reading it takes longer than making the page of a short run."""
-    environment = shell.environment(_PACKAGE)
+    """Return the template of the page, cached: reading it takes longer than rendering a short run."""
+    environment = shell.jinja_environment(_PACKAGE)
     filters: Mapping[str, Any] = {
-        "duration": duration,
+        "duration": duration_text,
         "clock": _clock,
         "counted": format_count,
-        "line": inert.line,
+        "line": inert.inert_line,
         "only": _only,
         "one_case": _one_case,
         "gated": _gated,
@@ -71,22 +73,22 @@ def _clock(moment: float) -> str:
 
 
 def _only(outcome: str) -> Markup:
-    """The address of the cases with this outcome."""
+    """Return the address of the cases with this outcome."""
     return _address(outcome=outcome)
 
 
 def _one_case(name: str) -> Markup:
-    """The address of a case."""
+    """Return the address of a case."""
     return _address(case=name)
 
 
 def _gated(text: str) -> Markup:
-    """The address of the gated cases whose message has this text."""
+    """Return the address of the gated cases whose message has this text."""
     return _address(outcome=Outcome.GATED.value, q=f'"{text}"')
 
 
 def _address(**parts: str) -> Markup:
-    # ASCII letters, digits and percent signs only, so that it can be put into an attribute as it is.
+    # Only ASCII letters, digits and percent signs: safe in an attribute without escaping.
     return Markup(
         "#" + "&amp;".join(f"{name}={quote(text, safe='', errors='replace')}" for name, text in parts.items())
     )

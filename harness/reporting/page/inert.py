@@ -1,4 +1,6 @@
-"""Text of cases on a page: without terminal escapes, with every character that does not show as itself made visible."""
+"""Texts of cases on a page: terminal escapes are removed, and characters that do not show as themselves are made
+visible.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from markupsafe import Markup, escape
 
 from harness.core.text import truncate_middle
 
-#: Characters of a name or a message that are shown.
+#: Maximum characters of a name or a message.
 MOST_OF_LINE = 1000
 
-#: Characters that are not shown as themselves: controls, marks that change the direction of text, characters without
-#: width or with a look of their own, lone surrogates. Tab and line feed are not among them. Pairs of first and last.
+#: Characters that do not show as themselves: controls, bidirectional marks, characters without width or with a special
+#: appearance, lone surrogates. Tab and line feed are not included. Pairs of first and last.
 HIDDEN = (
     (0x00, 0x08),
     (0x0B, 0x1F),
@@ -46,7 +48,7 @@ HIDDEN = (
     (0xE0000, 0xE0FFF),
 )
 _HIDDEN = re.compile("[" + "".join(f"{re.escape(chr(first))}-{re.escape(chr(last))}" for first, last in HIDDEN) + "]")
-#: The same characters for a regular expression of JavaScript with the flag ``u``.
+#: The same characters for a JavaScript regular expression with the flag ``u``.
 HIDDEN_IN_SCRIPT = "[" + "".join(f"\\u{{{first:x}}}-\\u{{{last:x}}}" for first, last in HIDDEN) + "]"
 
 # Control sequences, operating system commands (titles, links) and other strings, and single escapes, of ECMA-48. The
@@ -59,25 +61,27 @@ _TERMINAL = re.compile(
 )
 
 
-def plain(text: str) -> str:
-    """The text without terminal escapes. A carriage return, which a progress bar prints, becomes a line feed."""
+def inert_text(text: str) -> str:
+    """Return the text without terminal escapes. A carriage return, as progress bars print it, becomes a line feed."""
     if "\x1b" in text or not text.isascii():
         text = _TERMINAL.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def line(text: str, limit: int = MOST_OF_LINE) -> str:
-    """The plain text on one line of at most `limit` characters. Where more was cut, it says how many."""
-    if len(text) <= limit and text.isascii() and text.isprintable():  # as nearly every text is
+def inert_line(text: str, limit: int = MOST_OF_LINE) -> str:
+    """Return the plain text on one line of at most `limit` characters. A cut text ends with the number of cut
+    characters.
+    """
+    if len(text) <= limit and text.isascii() and text.isprintable():  # the common case
         return text.strip()
-    text = " ".join(plain(text).split("\n")).strip()
+    text = " ".join(inert_text(text).split("\n")).strip()
     if len(text) <= limit:
         return text
     return truncate_middle(text, limit).replace("\n", " ")
 
 
-def shown(text: str) -> Markup:
-    """The text as HTML: escaped, and with a small badge such as ``U+202E`` for each character that does not show."""
+def inert_markup(text: str) -> Markup:
+    """Return the text as escaped HTML, with a small badge such as ``U+202E`` for each character that does not show."""
     parts: list[str] = []
     end = 0
     for match in _HIDDEN.finditer(text):

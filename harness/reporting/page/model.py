@@ -1,4 +1,4 @@
-"""Everything that the page of a run shows, as plain values. A pure function of the journal and environment.json."""
+"""Plain values for everything that the page of a run shows. A pure function of the journal and environment.json."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from harness.reporting import leak_searches
 from harness.reporting.page import cases as case_views
 from harness.reporting.page import inert, tables, timeline
 from harness.reporting.page.axis import Axis
-from harness.reporting.page.cases import Case
+from harness.reporting.page.cases import PageCase
 from harness.reporting.repetitions import Repeated, repetitions
 
-#: Characters of one captured text, and of all together, that a page keeps.
+#: Maximum characters of one captured text, and of all texts together, on a page.
 MOST_OF_TEXT = 32_768
 MOST_OF_TEXTS = 8_000_000
-#: Red and flaky cases that are shown in full above the table. The table has all of them.
+#: Maximum number of red and flaky cases shown in full above the table. The table has all of them.
 IN_FULL = 50
 
 
@@ -43,17 +43,17 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cases without a verdict of their own for one and the same reason."""
+    """Cases without a verdict of their own for the same reason."""
 
     message: str
-    cases: tuple[Case, ...]
+    cases: tuple[PageCase, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of a run. `bad` are red and flaky cases, the most severe first, without those in `not_run`.
+    """The page of a run. `bad`: red and flaky cases, the most severe first, without those in `not_run`.
 
-    `grew`: a line for each process that grew and is not shown to leak.
+    `grew`: one line per process that grew and is not shown to leak.
     """
 
     title: str
@@ -63,8 +63,8 @@ class Page:
     doubts: tuple[str, ...]
     findings: tuple[Finding, ...]
     bisected: tuple[Bisected, ...]
-    cases: tuple[Case, ...]
-    bad: tuple[Case, ...]
+    cases: tuple[PageCase, ...]
+    bad: tuple[PageCase, ...]
     not_run: tuple[Group, ...]
     fail_on_flaky: bool
     begun: float
@@ -73,18 +73,18 @@ class Page:
     lives: tuple[timeline.Life, ...]
     uses: tuple[timeline.Use, ...]
     marks: tuple[timeline.Mark, ...]
-    durations: tables.Durations
+    durations: tables.DurationTable
     repeated: tuple[Repeated, ...]
     grew: tuple[str, ...]
-    gates: tuple[tables.Gate, ...]
+    gates: tuple[tables.GateRow, ...]
     waivers: tuple[tables.WaiverRow, ...]
     lists: tuple[ListResult, ...]
-    environment: tuple[tables.Facts, ...]
+    environment: tuple[tables.FactTable, ...]
     text_limit: int
 
     @property
     def red(self) -> int:
-        """How many cases are red."""
+        """The number of red cases."""
         return sum(case.outcome.is_red for case in self.cases) + (
             sum(case.outcome is Outcome.FLAKY for case in self.cases) if self.fail_on_flaky else 0
         )
@@ -97,10 +97,10 @@ def page_of(
     ledger: Ledger | None = None,
     has_files: Callable[[str], bool] = lambda _: True,
 ) -> Page:
-    """The page of a run, from its journal and environment file.
+    """Return the page of a run, from its journal and environment file.
 
-    `problem`: why there is no environment file. `ledger`: that of the journal, if it was made before. `has_files`:
-    whether the run directory has this folder of kept files.
+    `problem`: why there is no environment file. `ledger`: the ledger of the journal, if the caller has it. `has_files`:
+    return whether the run directory has this folder of kept files.
     """
     events, doubled = _without_doubles(contents.events)
     contents = dataclasses.replace(contents, events=events)
@@ -113,18 +113,18 @@ def page_of(
     for event in events:
         if isinstance(event, Start):
             starts.setdefault(event.case, []).append(event)
-    limit = case_views.fitting_limit(case_views.costs(ledger.verdicts, MOST_OF_TEXT), MOST_OF_TEXTS, MOST_OF_TEXT)
-    cases = case_views.cases(ledger.verdicts, starts, ends, axis, limit, functools.cache(has_files))
+    limit = case_views.fitting_limit(case_views.text_costs(ledger.verdicts, MOST_OF_TEXT), MOST_OF_TEXTS, MOST_OF_TEXT)
+    cases = case_views.page_cases(ledger.verdicts, starts, ends, axis, limit, functools.cache(has_files))
     shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
     bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]
     marks = timeline.marks(events, axis)
     names = _device_names(ledger, known or {})
     repeated = sorted(repetitions(ledger), key=lambda each: not each.grows)
     return Page(
-        title=inert.line(ledger.run.run_id if ledger.run is not None else "a run without a beginning", 200),
+        title=inert.inert_line(ledger.run.run_id if ledger.run is not None else "a run without a beginning", 200),
         headline=_headline(ledger, events),
         counts=tuple(ledger.counts.items()),
-        facts=tuple(_facts(ledger, known or {})),
+        facts=tuple(_headline_facts(ledger, known or {})),
         doubts=tuple(_doubts(contents, doubled, known, problem, ledger)),
         findings=ledger.findings,
         bisected=ledger.bisected,
@@ -138,11 +138,11 @@ def page_of(
         lives=lives,
         uses=timeline.uses(cases, lives, marks, axis, names),
         marks=marks,
-        durations=tables.durations(cases),
+        durations=tables.duration_table(cases),
         repeated=tuple(repeated),
-        grew=tuple(inert.line(text, 600) for text in leak_searches.unproven(ledger.searches)),
-        gates=tables.gates(ledger.verdicts, cases),
-        waivers=tables.waivers([each for each in events if isinstance(each, Waiver)], cases, _day(ledger)),
+        grew=tuple(inert.inert_line(text, 600) for text in leak_searches.unproven_leaks(ledger.searches)),
+        gates=tables.gate_rows(ledger.verdicts, cases),
+        waivers=tables.waiver_rows([each for each in events if isinstance(each, Waiver)], cases, _day(ledger)),
         lists=ledger.lists,
         environment=tuple(tables.environment_rows(ledger.run, known)),
         text_limit=limit,
@@ -150,7 +150,7 @@ def page_of(
 
 
 def _without_doubles(events: Sequence[Event]) -> tuple[tuple[Event, ...], int]:
-    """The events, and how many were left out because the same line came before."""
+    """Return the events without duplicates, and the number of duplicates."""
     seen: set[tuple[object, ...]] = set()
     kept: list[Event] = []
     for event in events:
@@ -175,7 +175,9 @@ def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
     red = len(ledger.red)
     parts = [f"{red} of {total} {'is' if red == 1 else 'are'} red" if red else f"{total}, none of them red"]
     parts += [format_count(len(ledger.findings), "finding")] if ledger.findings else []
-    parts += [f"stopped by {inert.line(stopped.by, 50)}"] if stopped is not None and ledger.end is not None else []
+    parts += (
+        [f"stopped by {inert.inert_line(stopped.by, 50)}"] if stopped is not None and ledger.end is not None else []
+    )
     if ledger.end is None:
         return Headline("red", "Not finished", f"The run was cut off, so it counts as red: {'; '.join(parts)}.")
     if status == EXIT_OK:
@@ -187,39 +189,44 @@ def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
     return Headline("red", word, f"{'; '.join(parts)}; exit status {status}.{more}")
 
 
-def _facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """The facts below the verdict."""
+def _headline_facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield the facts below the verdict, as pairs of name and text."""
     run, end = ledger.run, ledger.end
     if run is not None:
         yield "Started", f"{datetime.fromtimestamp(run.t, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    yield "Duration", "not known" if end is None else duration(end.duration)
+    yield "Duration", "not known" if end is None else duration_text(end.duration)
     if run is not None:
-        yield "Host", inert.line(run.host, 200)
+        yield "Host", inert.inert_line(run.host, 200)
         rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(known)}
         named = Counter(rows.get(uuid, uuid) for uuid in run.devices)
         texts = [f"{times} x {name}" if times > 1 else name for name, times in named.items()]
         label = labels(run.devices)
-        yield "Devices", inert.line(", ".join(texts) + (f" ({label})" if label and label not in texts else ""), 300)
+        yield (
+            "Devices",
+            inert.inert_line(", ".join(texts) + (f" ({label})" if label and label not in texts else ""), 300),
+        )
     versions = known.get("versions")
     if isinstance(versions, dict) and versions.get("torch"):
-        yield "torch", inert.line(str(versions["torch"]), 100)
+        yield "torch", inert.inert_line(str(versions["torch"]), 100)
     if known.get("driver"):
-        yield "Driver", inert.line(str(known["driver"]), 100)
+        yield "Driver", inert.inert_line(str(known["driver"]), 100)
     if run is not None:
         yield from (
-            (name, inert.line(text, 200)) for name, text in (("Profile", run.profile), ("Shard", run.shard)) if text
+            (name, inert.inert_line(text, 200))
+            for name, text in (("Profile", run.profile), ("Shard", run.shard))
+            if text
         )
         yield "Seed", str(run.seed)
     cost = ledger.cost
     yield (
         "Isolation",
         f"{format_count(cost.executors, 'executor')}, {format_count(cost.restarts, 'restart')}, "
-        f"{format_count(cost.retries, 'retry', 'retries')}{leak_searches.cost(ledger.searches)}",
+        f"{format_count(cost.retries, 'retry', 'retries')}{leak_searches.leak_search_cost(ledger.searches)}",
     )
 
 
-def duration(seconds: float) -> str:
-    """A duration for people: ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 3 min``."""
+def duration_text(seconds: float) -> str:
+    """Return a duration in seconds as text: ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 3 min``."""
     if not seconds:
         return "0 s"
     if seconds < 0.9995:
@@ -235,40 +242,40 @@ def duration(seconds: float) -> str:
 def _doubts(
     contents: JournalContents, doubled: int, known: Mapping[str, Any] | None, problem: str, ledger: Ledger
 ) -> Iterable[str]:
-    """What is wrong with the files that the page was made from."""
+    """Yield the problems of the files that the page was made from, one text per problem."""
     for damaged in contents.damaged[:20]:
-        yield inert.line(f"Line {damaged.number} of the journal cannot be read and was ignored: {damaged.reason}")
+        yield inert.inert_line(f"Line {damaged.number} of the journal cannot be read and was ignored: {damaged.reason}")
     if len(contents.damaged) > 20:
         yield f"{len(contents.damaged) - 20} more lines of the journal cannot be read."
     for unknown in contents.unknown[:20]:
         what = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
-        yield inert.line(f"{what} and was ignored: use a newer harness to read it")
+        yield inert.inert_line(f"{what} and was ignored: use a newer harness to read it")
     if doubled:
-        yield f"{format_count(doubled, 'line')} of the journal came twice and count once."
+        yield f"{format_count(doubled, 'duplicate line')} in the journal, counted once."
     if problem or known is None:
-        yield f"The environment is not known: {inert.line(problem) or 'there is no environment.json'}."
+        yield f"The environment is not known: {inert.inert_line(problem) or 'there is no environment.json'}."
     for change in ledger.forced:
-        yield inert.line(f"The run was resumed by force, though this had changed: {change}")
+        yield inert.inert_line(f"The run was resumed by force, though this had changed: {change}")
 
 
-def _groups(cases: Iterable[Case]) -> tuple[Group, ...]:
-    by_message: dict[str, list[Case]] = {}
+def _groups(cases: Iterable[PageCase]) -> tuple[Group, ...]:
+    by_message: dict[str, list[PageCase]] = {}
     for case in cases:
         by_message.setdefault(case.message, []).append(case)
     return tuple(Group(message, tuple(listed)) for message, listed in by_message.items())
 
 
 def _device_names(ledger: Ledger, known: Mapping[str, Any]) -> dict[str, str]:
-    """The devices of the run, with their names and numbers if environment.json has them."""
+    """Return the devices of the run, with their names and numbers if environment.json has them."""
     names = dict.fromkeys(ledger.run.devices if ledger.run is not None else (), "")
     for row in environment.devices_of(known):
         uuid, name, index = str(row.get("uuid")), str(row.get("name") or ""), row.get("index")
         if uuid in names:
             number = f"{index}: " if isinstance(index, int) else ""
-            names[uuid] = inert.line(f"{number}{name}", 200)
+            names[uuid] = inert.inert_line(f"{number}{name}", 200)
     return names
 
 
 def _day(ledger: Ledger) -> date:
-    """The day of the run, in UTC, as waivers count it."""
+    """Return the day of the run, in UTC, as waivers count it."""
     return datetime.fromtimestamp(ledger.run.t if ledger.run is not None else 0.0, UTC).date()

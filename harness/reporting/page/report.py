@@ -13,28 +13,29 @@ from harness.journal.ledger import Ledger
 FILE_NAME = "report.html"
 
 
-def write(
+def write_html_report(
     run_dir: Path, contents: JournalContents | None = None, out: Path | None = None, ledger: Ledger | None = None
 ) -> Path:
-    """Write ``run_dir/report.html``, or `out`. It follows from the run directory alone: no clock is read.
+    """Write ``run_dir/report.html``, or `out`. The report depends on the run directory alone; no clock is read.
 
-    Only what is there is linked: a process may have removed its files before its end, and those of shards and of the
-    nodes of a cluster run are elsewhere.
+    Only existing files are linked: a process may have removed its files before its end, and the files of shards and of
+    the nodes of a cluster run are elsewhere.
 
-    `contents`: what the journal has, if it was read before. `ledger`: what follows from them, if that is known. Raises
-    JournalError if there is no readable journal of a run, WriteError if the file cannot be written.
+    `contents`: the contents of the journal, if the caller has read it. `ledger`: the ledger of `contents`, if the
+    caller has it. Raise JournalError if there is no readable journal of a run, WriteError if the file cannot be
+    written.
     """
-    # Here, because nobody else needs jinja2, and most processes import this module for its name at most.
+    # Imported here because only this function needs jinja2, and most processes import this module for its constants.
     from harness.reporting.page import document, model
 
     if contents is None:
-        contents = journal.read_run(run_dir / journal.FILE_NAME)
+        contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     problem = ""
     try:
-        known = environment.read(run_dir)
+        known = environment.read_environment(run_dir)
     except EnvironmentFileError:
-        known, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # without its path
+        known, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # the path is left out
     path = run_dir / FILE_NAME if out is None else out
     beside = path.parent.resolve() == run_dir.resolve()
     page = model.page_of(contents, known, problem, ledger, has_files=lambda folder: (run_dir / folder).is_dir())
-    return write_atomically(path, document.render(page, beside=beside))
+    return write_atomically(path, document.render_report(page, beside=beside))

@@ -1,4 +1,4 @@
-"""What every page of ours is made with: files of a package, a content security policy, templates with inert texts."""
+"""Building blocks of every HTML page: package files, a content security policy, templates with inert texts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from harness.reporting.page import inert
 
 @functools.cache
 def asset(package: str, name: str) -> str:
-    """A style or script of the package, from its folder ``assets``."""
+    """Return a style or script of the package, from its folder ``assets``."""
     return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8").strip()
 
 
 def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """The content security policy: nothing from outside, and of scripts and styles only these."""
+    """Return the content security policy: no external sources, and only these styles and scripts."""
     allowed = {"script-src": scripts, "style-src": styles}
     hashes = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
     return "; ".join(["default-src 'none'", *hashes, "img-src data:", "base-uri 'none'", "form-action 'none'"])
@@ -31,8 +31,8 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def environment(package: str) -> Environment:
-    """The environment of the templates in the package. Every text is escaped and made inert."""
+def jinja_environment(package: str) -> Environment:
+    """Return the jinja2 environment for the templates of the package. Every text is escaped and made inert."""
     return Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -44,5 +44,5 @@ def environment(package: str) -> Environment:
 
 
 def _finalize(value: object) -> object:
-    """Every text of the run goes through here on its way into the page."""
-    return inert.shown(str(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Make a value inert. Every text of the run passes through here into the page."""
+    return inert.inert_markup(str(value)) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,4 +1,4 @@
-"""The tables of a page: what is missing for gated cases, waivers, durations, the environment. Pure functions."""
+"""The tables of a page: missing requirements of gated cases, waivers, durations, environment. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ from harness.gating.waivers import is_link
 from harness.journal.events import RunStarted, Waiver
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
-from harness.reporting.page.cases import Case
+from harness.reporting.page.cases import PageCase
 
-#: The slowest cases that are listed.
+#: Number of slowest cases in the list.
 SLOWEST = 20
-#: The borders of the histogram of durations, in seconds.
+#: Bin edges of the histogram of durations, in seconds.
 EDGES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """Gated cases that lack the same capability. `reasons`: what was wanted and found, and the cases."""
+class GateRow:
+    """Gated cases that lack the same capability. `reasons`: the wanted and the found value, and the cases."""
 
     capability: str
-    reasons: tuple[tuple[str, str, tuple[Case, ...]], ...]
+    reasons: tuple[tuple[str, str, tuple[PageCase, ...]], ...]
 
     @property
     def count(self) -> int:
         return sum(len(cases) for _, _, cases in self.reasons)
 
 
-def gates(verdicts: Sequence[Verdict], cases: Sequence[Case]) -> tuple[Gate, ...]:
-    """The gated cases by what is missing, most cases first."""
-    groups: dict[str, dict[tuple[str, str], list[Case]]] = {}
+def gate_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple[GateRow, ...]:
+    """Return the gated cases by missing capability, the largest group first."""
+    groups: dict[str, dict[tuple[str, str], list[PageCase]]] = {}
     for verdict, case in zip(verdicts, cases, strict=True):
         if verdict.outcome is not Outcome.GATED:
             continue
         gate = verdict.decided.gate if verdict.decided is not None else None
-        name = "not recorded" if gate is None else inert.line(gate.capability, 200)
+        name = "not recorded" if gate is None else inert.inert_line(gate.capability, 200)
         wanted, found = (
-            ("", case.message) if gate is None else (inert.line(gate.wanted, 300), inert.line(gate.found, 300))
+            ("", case.message)
+            if gate is None
+            else (inert.inert_line(gate.wanted, 300), inert.inert_line(gate.found, 300))
         )
         groups.setdefault(name, {}).setdefault((wanted, found), []).append(case)
     found_gates = [
-        Gate(name, tuple((*reason, tuple(listed)) for reason, listed in reasons.items()))
+        GateRow(name, tuple((*reason, tuple(listed)) for reason, listed in reasons.items()))
         for name, reasons in groups.items()
     ]
     return tuple(sorted(found_gates, key=lambda gate: -gate.count))
@@ -57,9 +59,9 @@ def gates(verdicts: Sequence[Verdict], cases: Sequence[Case]) -> tuple[Gate, ...
 
 @dataclass(frozen=True, slots=True)
 class WaiverRow:
-    """One waiver, or the marks and rules that waive cases without one.
+    """One waiver, or the marks and rules that waive cases without a waiver file.
 
-    `left`: days left on the day of the run; None without a last day. `cases`: those that it had an effect on.
+    `left`: days left on the day of the run; None without a last day. `cases`: the cases that it had an effect on.
     """
 
     pattern: str
@@ -70,11 +72,11 @@ class WaiverRow:
     source: str
     expires: str
     left: int | None
-    cases: tuple[Case, ...]
+    cases: tuple[PageCase, ...]
 
     @property
     def tone(self) -> str:
-        """How urgent it is: ``over``, ``soon`` or nothing."""
+        """The urgency: ``over``, ``soon`` or empty."""
         if self.left is None:
             return ""
         return "over" if self.left < 0 else "soon" if timedelta(days=self.left) <= WARNING else ""
@@ -89,9 +91,9 @@ class WaiverRow:
         return "last day" if self.left == 0 else "1 day left" if self.left == 1 else f"{self.left} days left"
 
 
-def waivers(lines: Iterable[Waiver], cases: Iterable[Case], today: date) -> tuple[WaiverRow, ...]:
-    """Every waiver of the run, those that expire first on top; then what waived cases without a waiver file."""
-    by_source: dict[str, list[Case]] = {}
+def waiver_rows(lines: Iterable[Waiver], cases: Iterable[PageCase], today: date) -> tuple[WaiverRow, ...]:
+    """Return every waiver of the run, the first to expire on top, then what waived cases without a waiver file."""
+    by_source: dict[str, list[PageCase]] = {}
     unsourced = []
     for case in cases:
         if case.ruled:
@@ -105,47 +107,47 @@ def waivers(lines: Iterable[Waiver], cases: Iterable[Case], today: date) -> tupl
     for source, listed in by_source.items():
         waived = [case for case in listed if case.outcome is Outcome.WAIVED]
         if waived and source not in sources:
-            rows.append(_unlisted(inert.line(source, 300), waived))
+            rows.append(_unlisted(inert.inert_line(source, 300), waived))
     return (*rows, *([_unlisted("xfail marks", unsourced)] if unsourced else []))
 
 
-def _row(waiver: Waiver, cases: Sequence[Case], today: date) -> WaiverRow:
+def _row(waiver: Waiver, cases: Sequence[PageCase], today: date) -> WaiverRow:
     try:
         left = (date.fromisoformat(waiver.expires) - today).days
     except ValueError:
         left = None
     link = waiver.link if waiver.link.isascii() and waiver.link.isprintable() and is_link(waiver.link) else ""
     return WaiverRow(
-        pattern=inert.line(waiver.case, 500),
+        pattern=inert.inert_line(waiver.case, 500),
         expect=" or ".join(waiver.expect),
-        reason=inert.line(waiver.reason),
+        reason=inert.inert_line(waiver.reason),
         link=link,
-        owner=inert.line(waiver.owner, 200),
-        source=inert.line(waiver.source, 300),
-        expires=inert.line(waiver.expires, 20),
+        owner=inert.inert_line(waiver.owner, 200),
+        source=inert.inert_line(waiver.source, 300),
+        expires=inert.inert_line(waiver.expires, 20),
         left=left,
         cases=tuple(cases),
     )
 
 
-def _unlisted(source: str, cases: Sequence[Case]) -> WaiverRow:
+def _unlisted(source: str, cases: Sequence[PageCase]) -> WaiverRow:
     return WaiverRow("", "", "in a mark of the case", "", "", source, "", None, tuple(cases))
 
 
 @dataclass(frozen=True, slots=True)
-class Durations:
-    """How long the cases that ran took, in seconds. `bins`: lower border, upper border, number of cases."""
+class DurationTable:
+    """Durations of the cases that ran, in seconds. `bins`: lower edge, upper edge, number of cases."""
 
     total: float
     median: float
     count: int
-    slowest: tuple[Case, ...]
+    slowest: tuple[PageCase, ...]
     bins: tuple[tuple[float, float, int], ...]
     suites: tuple[tuple[str, int, float], ...]
 
 
-def durations(cases: Sequence[Case]) -> Durations:
-    """The durations of all cases that ran."""
+def duration_table(cases: Sequence[PageCase]) -> DurationTable:
+    """Return the durations of all cases that ran."""
     ran = [case for case in cases if case.outcome.ran and case.attempts]
     times = sorted(case.duration for case in ran)
     bins = [(low, high, sum(low <= seconds < high for seconds in times)) for low, high in pairwise(EDGES)]
@@ -153,7 +155,7 @@ def durations(cases: Sequence[Case]) -> Durations:
     by_suite: dict[str, list[float]] = {}
     for case in ran:
         by_suite.setdefault(case.suite, []).append(case.duration)
-    return Durations(
+    return DurationTable(
         total=sum(times),
         median=median(times) if times else 0.0,
         count=len(ran),
@@ -164,7 +166,7 @@ def durations(cases: Sequence[Case]) -> Durations:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FactTable:
     """Facts of the environment under a title, by name."""
 
     title: str
@@ -172,28 +174,31 @@ class Facts:
 
 
 _RUN = ("run_id", "host", "argv", "rootdir", "seed", "isolation", "profile", "hardware", "shard", "part", "devices")
-#: Last parts of names of facts that are numbers of bytes.
+#: Suffixes of names of facts that are numbers of bytes.
 _BYTES = frozenset({"memory", "total_memory", "free_memory"})
 _OWN = {"versions": "Versions", "environment": "Variables", "devices": "Devices", "hidden_devices": "Hidden devices"}
 
 
-def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) -> Iterable[Facts]:
-    """The facts of the ``run`` line and of environment.json, in groups. Whatever the file has is shown."""
+def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) -> Iterable[FactTable]:
+    """Yield the facts of the ``run`` line and of environment.json, in groups. Every fact of the file is shown."""
     if run is not None:
-        yield Facts("Run", tuple(_flat({name: getattr(run, name) for name in _RUN})))
+        ran = "" if run.imported is None else run.imported.text
+        yield FactTable("Run", tuple(_flat({**{name: getattr(run, name) for name in _RUN}, "ran": ran})))
     if known is not None:
-        yield Facts("Machine and command", tuple(_flat({n: v for n, v in known.items() if n not in (*_OWN, "schema")})))
+        yield FactTable(
+            "Machine and command", tuple(_flat({n: v for n, v in known.items() if n not in (*_OWN, "schema")}))
+        )
         for name, title in _OWN.items():
             if rows := tuple(_flat(known.get(name))):
-                yield Facts(title, rows)
+                yield FactTable(title, rows)
     if run is not None:
         if run.identity:
-            yield Facts("Identity", tuple(_flat(run.identity)))
-        yield Facts("Settings", tuple(_flat({n: v for n, v in run.settings.items() if v not in (None, "")})))
+            yield FactTable("Identity", tuple(_flat(run.identity)))
+        yield FactTable("Settings", tuple(_flat({n: v for n, v in run.settings.items() if v not in (None, "")})))
 
 
 def _flat(value: object, name: str = "", depth: int = 0) -> Iterable[tuple[str, str]]:
-    """The leaves of a JSON value as pairs of name and text. Lists of plain values are one leaf."""
+    """Yield the leaves of a JSON value as pairs of name and text. A list of plain values is one leaf."""
     if isinstance(value, Mapping) and depth < 6:
         for key, each in value.items():
             yield from _flat(each, f"{name}.{key}" if name else str(key), depth + 1)
@@ -201,7 +206,7 @@ def _flat(value: object, name: str = "", depth: int = 0) -> Iterable[tuple[str, 
         for number, each in enumerate(value):
             yield from _flat(each, f"{name}[{number}]" if name else str(number), depth + 1)
     elif isinstance(value, int) and name.rpartition(".")[2] in _BYTES:
-        yield inert.line(name, 200), format_bytes(value)
+        yield inert.inert_line(name, 200), format_bytes(value)
     elif value not in (None, "", [], (), {}):
         text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        yield inert.line(name, 200), inert.line(text)
+        yield inert.inert_line(name, 200), inert.inert_line(text)

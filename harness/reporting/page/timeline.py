@@ -1,4 +1,4 @@
-"""What each device did during a run: when it was busy, when not, and which processes used it. Pure functions."""
+"""The use of each device during a run: busy and idle times, and the processes that used it. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.core.text import format_exit_code
 from harness.journal.events import Activity, Device, Event, Executor
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
-from harness.reporting.page.cases import Case
+from harness.reporting.page.cases import PageCase
 
-#: What a worker is said to do while it has cases run again.
+#: The label of a worker that runs cases again.
 _SEARCHES = ("searching for leaks", "confirming a leak")
-#: The device of cases that had none.
+#: The device of cases without a device.
 NONE = "no device"
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """An executor from its start to its end, on the axis of the run. `restart`: its worker had one before.
+    """An executor from its start to its end, on the axis of the run. `restart`: it is not the first one of its worker.
 
     `search`: it ran cases again to find a leak.
     """
@@ -37,7 +37,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened to a device."""
+    """An event of a device."""
 
     device: str
     at: float
@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of one device, in seconds. `gap`: the longest time between two cases. `gap_at`: when it began."""
+    """The use of one device, in seconds. `gap`: the longest time between two cases. `gap_at`: the start of the gap."""
 
     device: str
     name: str
@@ -63,7 +63,7 @@ class Use:
 
 
 def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
-    """Every executor, in the order of their starts."""
+    """Return every executor, ordered by start."""
     started: dict[str, Executor] = {}
     ended: dict[str, Executor] = {}
     searching: dict[str, bool] = {}
@@ -100,22 +100,22 @@ def _end_text(last: Executor | None) -> str:
     if last is None:
         return "its end is not in the journal"
     how = "ended" if last.exit_status is None else f"ended with {format_exit_code(last.exit_status)}"
-    return inert.line(f"{how}: {last.reason}" if last.reason else how, 300)
+    return inert.inert_line(f"{how}: {last.reason}" if last.reason else how, 300)
 
 
 def marks(events: Iterable[Event], axis: Axis) -> tuple[Mark, ...]:
-    """Each time that a device was found sick or was drained."""
+    """Return each time that a device was found sick or was drained."""
     return tuple(
-        Mark(event.device, axis.of(event.t), event.state, inert.line(event.message or event.moment))
+        Mark(event.device, axis.of(event.t), event.state, inert.inert_line(event.message or event.moment))
         for event in events
         if isinstance(event, Device) and event.state != "healthy"
     )
 
 
 def uses(
-    cases: Iterable[Case], executors: Sequence[Life], events: Sequence[Mark], axis: Axis, names: Mapping[str, str]
+    cases: Iterable[PageCase], executors: Sequence[Life], events: Sequence[Mark], axis: Axis, names: Mapping[str, str]
 ) -> tuple[Use, ...]:
-    """The use of each device, in the order of `names`, then of their first case."""
+    """Return the use of each device, in the order of `names`, then of the first case."""
     spans: dict[str, list[tuple[float, float]]] = {device: [] for device in names}
     workers: dict[str, dict[str, None]] = {}
     for case in cases:

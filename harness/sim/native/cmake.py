@@ -60,7 +60,7 @@ def run_cmake(
         f"-DCMAKE_MAKE_PROGRAM={programs['ninja']}",
     ]
     jobs = compiler_jobs(environ)
-    with log.open("w", encoding="utf-8") as notes:
+    with log.open("w", buffering=1, encoding="utf-8") as notes:
         run = _Run(noun, tree, log, notes, report, environ, lock)
         if folder.is_dir() and run(configure):
             shutil.rmtree(folder)  # of a cache that was moved, for example, cmake asks to delete it and try again
@@ -140,7 +140,6 @@ class _Run:
             except BaseException:
                 process.terminate()  # ninja then ends its compilers and removes what they have begun
                 raise
-        self._notes.flush()
         return process.returncode
 
     def _take(self, line: str) -> None:

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harness.backends.backend import Backend
 from harness.core.errors import HarnessError
 from harness.devices import software
+from harness.devices.device import DeviceError
 
 _VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 _CXX20_SINCE = (2, 12)  # from this release on, torch compiles its own extensions, and so its headers, as C++20
@@ -92,6 +94,14 @@ def find_torch_toolchain(environ: Mapping[str, str] = os.environ, noun: str = "t
         variables={"TORCH_CXX_STANDARD": "20" if release is None or release >= _CXX20_SINCE else "17"},
         folders={"TORCH": folder, "PYTHON_INCLUDE": python_include},
     )
+
+
+def require_compiler(backend: Backend) -> None:
+    """Raise DeviceError unless there is a C++ compiler to build these software devices."""
+    compiler = software.cpp_compiler_version()
+    if compiler.value is None:
+        missing = f"no C++ compiler to build {backend.noun}: {compiler.detail}; install g++ or set CXX"
+        raise DeviceError(f"--device={backend.kind}: {missing}")
 
 
 def torch_folder() -> Path:

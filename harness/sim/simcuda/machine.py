@@ -16,8 +16,10 @@ from harness.backends import cuda, simcuda
 from harness.devices import declared, software
 from harness.devices.capabilities import format_capability
 from harness.devices.declared import MachineError
-from harness.devices.device import Device, Inventory
+from harness.devices.device import Device, DeviceError, Inventory
 from harness.devices.visibility import apply_visible_mask
+from harness.sim.native.toolchain import BuildError, require_compiler
+from harness.sim.simcuda import toolchain
 
 #: The version of the driver that NVML reports.
 DRIVER = "580.00"
@@ -63,3 +65,13 @@ def simulated_inventory(environ: Mapping[str, str]) -> Inventory:
         cuda_driver=None if built_for is None else format_capability("cuda", built_for),
         notes=(f"{simcuda.BACKEND.label}: driver and NVML are simulated too", *selection.notes),
     )
+
+
+def buildable_inventory(environ: Mapping[str, str]) -> Inventory:
+    """Return `simulated_inventory`. Raise DeviceError if torch and its compiler cannot build the libraries."""
+    try:
+        toolchain.cuda_major()
+    except BuildError as error:
+        raise DeviceError(f"--device={simcuda.BACKEND.kind}: {error}") from None
+    require_compiler(simcuda.BACKEND)
+    return simulated_inventory(environ)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from harness.sim.softdevice import _softdevice as _native
-from harness.sim.softdevice.loading import loaded_library
 
 __all__ = [
     "DeviceProperties",
@@ -183,7 +182,7 @@ def failure(device: DeviceLike = None) -> str | None:
 
 def loading_code() -> str:
     """Return Python code that loads the devices into a new process with the environment of this one."""
-    return f"from harness.sim.softdevice.loading import load\nload({str(loaded_library())!r})\n"
+    return f"from harness.sim.softdevice.loading import load\nload({_native.__file__!r})\n"
 
 
 def _lazy_init() -> None:

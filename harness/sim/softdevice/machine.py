@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from harness.backends import soft
 from harness.devices import declared
 from harness.devices.declared import MachineError
-from harness.devices.device import Device
+from harness.devices.device import Device, DeviceError, Inventory
+from harness.sim.native import toolchain
 
 _DEFAULT_DEVICES = 2
 _DEFAULT_MEMORY = 1 << 30
@@ -35,6 +36,18 @@ def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tu
         return tuple(every), ()
     visible = _visible(mask, every)
     return visible, tuple(device for device in every if device not in visible)
+
+
+def inventory(environ: Mapping[str, str]) -> Inventory:
+    """Return the devices that a run may use.
+
+    Raise MachineError, and DeviceError if no device is visible or can be built.
+    """
+    visible, hidden = software_devices(environ)
+    if not visible:
+        raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} hides all software devices; unset it")
+    toolchain.require_compiler(soft.BACKEND)
+    return Inventory(devices=visible, hidden=hidden, nvml_error="not used: the run is on software devices")
 
 
 def _visible(mask: str, every: list[Device]) -> tuple[Device, ...]:

@@ -48,7 +48,7 @@ class SlurmNode:
         return cls(
             known.get("NodeName", ""),
             _words(known.get("Partitions", "")),
-            resources(known.get("Gres", "")) or (),
+            parse_resources(known.get("Gres", "")) or (),
             _words(known.get("AvailableFeatures", "")),
         )
 
@@ -75,13 +75,13 @@ class Request:
         return cls(
             nodes,
             _words(given.get("--partition", "")),
-            resources(given.get("--gres", "")),
+            parse_resources(given.get("--gres", "")),
             tuple(features.split("&")) if _FEATURES.fullmatch(features) else None if features else (),
             given,
         )
 
 
-def resources(text: str) -> tuple[Resource, ...] | None:
+def parse_resources(text: str) -> tuple[Resource, ...] | None:
     """The resources in a text of Slurm such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
     found = []
     for word in _words(re.sub(r"\([^)]*\)", "", text)) if text != "none" else ():
@@ -92,7 +92,7 @@ def resources(text: str) -> tuple[Resource, ...] | None:
     return tuple(found)
 
 
-def objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
+def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
     """Why no nodes can be had for a request; empty if nothing is known against it. `default`: the usual partition."""
     partitions = request.partitions or ((default,) if default else ())
     here = [node for node in nodes if not partitions or {*node.partitions} & {*partitions}]

@@ -110,7 +110,7 @@ class Slurm:
     options: tuple[str, ...] = field(default=())
 
     def hosts(self) -> Sequence[Host]:
-        job = record(_ask("scontrol", "show", "job", self.job, "--oneliner"))
+        job = scontrol_fields(_ask("scontrol", "show", "job", self.job, "--oneliner"))
         if job.get("JobState") != "RUNNING":
             raise EngineError(f"job {self.job} is {job.get('JobState', 'unknown').lower()}, expected a running one")
         names = _ask("scontrol", "show", "hostnames", job.get("NodeList", "")).split()
@@ -118,7 +118,7 @@ class Slurm:
         return [self._host(name, cpus) for name, cpus in zip(names, processors, strict=True)]
 
     def _host(self, name: str, cpus: int) -> Host:
-        known = record(_ask("scontrol", "show", "node", name, "--oneliner"))
+        known = scontrol_fields(_ask("scontrol", "show", "node", name, "--oneliner"))
         command = [
             "srun",
             f"--jobid={self.job}",
@@ -146,10 +146,12 @@ class Slurm:
 
 def check_request(nodes: int, options: Sequence[str]) -> None:
     """Say at once what no node of the partition has. Raises EngineError."""
-    known = [allocation.SlurmNode.of(record(line)) for line in _ask(*_SHOW, "nodes").splitlines() if line.strip()]
-    partitions = [record(line) for line in _ask(*_SHOW, "partitions").splitlines()]
+    known = [
+        allocation.SlurmNode.of(scontrol_fields(line)) for line in _ask(*_SHOW, "nodes").splitlines() if line.strip()
+    ]
+    partitions = [scontrol_fields(line) for line in _ask(*_SHOW, "partitions").splitlines()]
     usual = next((each.get("PartitionName", "") for each in partitions if each.get("Default") == "YES"), "")
-    if why := allocation.objection(allocation.Request.of(nodes, options), known, usual):
+    if why := allocation.request_objection(allocation.Request.of(nodes, options), known, usual):
         raise EngineError(why)
 
 
@@ -158,7 +160,7 @@ def allocate(nodes: int, options: Sequence[str], command: Sequence[str]) -> list
     return ["salloc", "--no-kill", f"--nodes={nodes}", *options, *command]
 
 
-def record(text: str) -> dict[str, str]:
+def scontrol_fields(text: str) -> dict[str, str]:
     """The fields of a line of ``scontrol --oneliner``. A value may have spaces; a name begins with a capital letter."""
     found = re.findall(r"(?:^|\s)([A-Z][A-Za-z0-9_:./*&-]*)=(.*?)(?=\s+[A-Z][A-Za-z0-9_:./*&-]*=|\s*$)", text.strip())
     return {name: value.strip() for name, value in found}

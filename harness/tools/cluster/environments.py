@@ -45,4 +45,4 @@ class Environments:
         devices = [each for known in self._known.values() for each in environment.devices_of(known)]
         by_uuid = {str(each.get("uuid")): each for each in devices}
         own = {"command": self._command, "host": escape_invalid_xml(platform.node()), "devices": [*by_uuid.values()]}
-        environment.write(self._run_dir, {**first, **own, "nodes": dict(self._known)})
+        environment.write_environment(self._run_dir, {**first, **own, "nodes": dict(self._known)})

@@ -20,7 +20,7 @@ from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import format_count, list_first, single_line
 from harness.journal import identity, journal, lines
 from harness.journal.events import Finding, Finish, Start
-from harness.scheduling.interrupted_run import unlike
+from harness.scheduling.interrupted_run import changed_conditions_message
 from harness.scheduling.resumption import Resumption
 from harness.tools.cluster import record as records
 from harness.tools.cluster.engine import Host
@@ -61,8 +61,8 @@ from harness.tools.cluster.queue import (
     Quit,
     Reopened,
 )
-from harness.tools.cluster.record import RunRecord, SessionLines
-from harness.tools.cluster.wanted import ClusterError, Earlier, Wanted
+from harness.tools.cluster.record import ClusterRecord, SessionLines
+from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
 
 #: Seconds between two lines of progress.
 PROGRESS = 10.0
@@ -91,7 +91,7 @@ class Head:
     """One cluster run."""
 
     def __init__(
-        self, wanted: Wanted, hosts: Sequence[Host], say: Callable[[str], None], earlier: Earlier | None = None
+        self, wanted: ClusterRequest, hosts: Sequence[Host], say: Callable[[str], None], earlier: Earlier | None = None
     ) -> None:
         """`say`: prints a line for people. Raises WriteError."""
         self._wanted = wanted
@@ -99,7 +99,7 @@ class Head:
         self._earlier = earlier
         known = Resumption() if earlier is None else earlier.resumption
         self._known = known
-        self._record: RunRecord | None = None
+        self._record: ClusterRecord | None = None
         self._queue = CaseQueue(
             [host.name for host in hosts],
             silence=wanted.silence,
@@ -290,7 +290,7 @@ class Head:
             return
         if records.is_head_of_session(event):
             if member.lines.run is None or event.event != "run":
-                records.enter(member.lines, event, fields)
+                records.enter_session_line(member.lines, event, fields)
             return
         cases = records.cases_of(event)
         if cases == () and not isinstance(event, Finding):
@@ -422,7 +422,7 @@ class Head:
             return
         reference = self._usual(there)
         if self._earlier is not None and (changed := self._changes(self._earlier, reference)):
-            self.refusal = unlike(changed)
+            self.refusal = changed_conditions_message(changed)
             self._act(self._queue.stop("the run cannot be resumed"))
             return
         self._reference, self._facts = reference, reference.facts
@@ -430,7 +430,7 @@ class Head:
         self._ids = reference.ids
         self._positions = {case: position for position, case in enumerate(self._ids)}
         devices = dict.fromkeys(uuid for each in there if each.ready is not None for uuid in each.ready.devices)
-        self._record = RunRecord(self._wanted.run_dir, self._known.part, self._known.findings)
+        self._record = ClusterRecord(self._wanted.run_dir, self._known.part, self._known.findings)
         if self._earlier is not None:
             self._environments.keep_earlier(self._known.part)
         self._record.begin(
@@ -501,7 +501,7 @@ class Head:
         """How a session differs from the others; empty if it does not."""
         assert self._reference is not None
         found = [each.against for each in identity.differences(self._facts, member.lines.facts)]
-        if not found and (ready.hash != journal.digest(self._ids) or member.lines.ids != self._ids):
+        if not found and (ready.hash != journal.digest_of_ids(self._ids) or member.lines.ids != self._ids):
             found.append(
                 f"it has collected {format_count(ready.count, 'test')}, and the run has "
                 f"{format_count(len(self._ids), 'case')}"

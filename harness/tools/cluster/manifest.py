@@ -27,7 +27,7 @@ class ManifestError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ManifestRequest:
     """What the user asked for. `claim`: the PersistentVolumeClaim for the run directories. `node_selector`: pairs."""
 
     image: str
@@ -44,7 +44,7 @@ class Wanted:
     node_selector: tuple[tuple[str, str], ...] = ()
 
 
-def job(wanted: Wanted) -> dict[str, Any]:
+def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
     """The Job, as Kubernetes reads it. Raises ManifestError."""
     if not _NAME.fullmatch(wanted.name):
         raise ManifestError(f"--name={wanted.name!r}: expected small letters, digits and hyphens, at most 52")
@@ -96,7 +96,7 @@ def job(wanted: Wanted) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def text(wanted: Wanted) -> str:
+def manifest_text(wanted: ManifestRequest) -> str:
     """The manifest as YAML, with what to type next as comments. Raises ManifestError."""
     shards = " ".join(f"{RESULTS}/shard-{number}" for number in range(1, wanted.shards + 1))
     head = [
@@ -106,7 +106,7 @@ def text(wanted: Wanted) -> str:
         "# A red case makes its pod, and so the job, fail. Afterwards, where the volume is, make one run of all:",
         f"#   harness report merge {shards} -o {RESULTS}/merged",
     ]
-    body = yaml.dump(job(wanted), Dumper=_Dumper, sort_keys=False, width=100_000)
+    body = yaml.dump(kubernetes_job(wanted), Dumper=_Dumper, sort_keys=False, width=100_000)
     return "\n".join(head) + f"\n{body}"
 
 
@@ -121,7 +121,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def label_pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """``name=value`` words as pairs. Raises ManifestError."""
     found = [(name, value) for word in words for name, sep, value in [word.partition("=")] if sep and name]
     if len(found) != len(words):

@@ -55,7 +55,7 @@ class SessionLines:
     @property
     def facts(self) -> dict[str, str]:
         """What must be the same in all sessions of the run."""
-        known = {} if self.run is None else identity.facts(self.run)
+        known = {} if self.run is None else identity.identity_facts(self.run)
         return {name: text for name, text in known.items() if name not in FREE}
 
 
@@ -90,7 +90,7 @@ def is_head_of_session(event: Event) -> bool:
     return isinstance(event, RunStarted | Collected | MustPass | Waiver)
 
 
-def enter(session: SessionLines, event: Event, fields: dict[str, Any]) -> None:
+def enter_session_line(session: SessionLines, event: Event, fields: dict[str, Any]) -> None:
     """Take a line of the start of a session."""
     match event:
         case RunStarted():
@@ -101,7 +101,7 @@ def enter(session: SessionLines, event: Event, fields: dict[str, Any]) -> None:
             session.lists.append(fields)
 
 
-class RunRecord:
+class ClusterRecord:
     """Writes the run's journal. `part`: 2 if the run was resumed once. Raises WriteError where it cannot be written."""
 
     def __init__(self, run_dir: Path, part: int = 1, findings: Iterable[tuple[str, str]] = ()) -> None:
@@ -147,7 +147,7 @@ class RunRecord:
             lines.collected(
                 "",
                 count=len(ids),
-                digest=journal.digest(ids),
+                digest=journal.digest_of_ids(ids),
                 part=self._part,
                 ids=ids,
                 deselected=reference.deselected,

@@ -27,7 +27,7 @@ from harness.scheduling.unfinished import lost_lines, reopened_lines, resumption
 from harness.tools.cluster import record as records
 from harness.tools.cluster.engine import Engine
 from harness.tools.cluster.head import Head
-from harness.tools.cluster.wanted import ClusterError, Earlier, Wanted
+from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
 
 #: Arguments of pytest that a cluster run sets itself, or that make no sense on many nodes.
 _OWN = {
@@ -44,7 +44,7 @@ _OWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClusterOptions:
     """What the command line says."""
 
     arguments: tuple[str, ...]
@@ -78,7 +78,7 @@ def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
     return tuple(known)
 
 
-def forwarded(environ: dict[str, str]) -> dict[str, str]:
+def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
     """The variables of this process that nodes get: the harness's options, and what declares software devices."""
     names = {name for backend in BACKENDS.values() for name in backend.variables}
     return {
@@ -88,20 +88,20 @@ def forwarded(environ: dict[str, str]) -> dict[str, str]:
     }
 
 
-def run(asked: Asked, engine: Engine, say: Callable[[str], None]) -> int:
+def run_cluster(asked: ClusterOptions, engine: Engine, say: Callable[[str], None]) -> int:
     """Run on all nodes of the engine, and report. Returns the exit status."""
     begun = time.monotonic()
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     run_dir, lock = _run_dir(asked, run_id)
     try:
         earlier, seed = _earlier(asked, run_dir)
-        wanted = Wanted(
+        wanted = ClusterRequest(
             arguments=pytest_arguments(asked.arguments, seed),
             argv=asked.argv,
             folder=asked.folder or str(Path.cwd()),
             run_dir=run_dir,
             run_id=run_id,
-            variables=forwarded(dict(os.environ)),
+            variables=forwarded_variables(dict(os.environ)),
             grace=asked.grace,
             silence=asked.silence,
             start_limit=asked.start_limit,
@@ -118,12 +118,12 @@ def run(asked: Asked, engine: Engine, say: Callable[[str], None]) -> int:
             if head.stopped_by:
                 return EXIT_INTERRUPTED
             return EXIT_USAGE if earlier is not None else EXIT_INTERNAL
-        return report(run_dir, interrupted=bool(head.stopped_by), seconds=time.monotonic() - begun, say=say)
+        return write_reports(run_dir, interrupted=bool(head.stopped_by), seconds=time.monotonic() - begun, say=say)
     finally:
         lock.release()
 
 
-def _run_dir(asked: Asked, run_id: str) -> tuple[Path, RunLock]:
+def _run_dir(asked: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
     """The run directory, locked for this process. Raises ClusterError."""
     wanted = asked.resume or asked.results_dir or Path("results") / run_id
     run_dir = wanted.resolve()
@@ -143,33 +143,33 @@ def _run_dir(asked: Asked, run_id: str) -> tuple[Path, RunLock]:
         raise ClusterError(f"the run directory {str(wanted)!r} cannot be made: {error.strerror}") from None
 
 
-def _earlier(asked: Asked, run_dir: Path) -> tuple[Earlier | None, int]:
+def _earlier(asked: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]:
     """What the run had done before it was interrupted, and the seed."""
     if asked.resume is None:
         return None, random.SystemRandom().getrandbits(32)
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     first = next(event for event in contents.events if isinstance(event, RunStarted))
     try:
         known = resumption_of(contents, forced=asked.force)
     except ResumeError as error:
         raise ClusterError(f"--resume={str(asked.resume)!r}: {error}") from None
-    facts = {name: text for name, text in identity.facts(first).items() if name not in records.FREE}
+    facts = {name: text for name, text in identity.identity_facts(first).items() if name not in records.FREE}
     lines = (*lost_lines(contents), *reopened_lines(contents, known))
     return Earlier(known, first.run_id, facts, lines, asked.force), first.seed
 
 
-def report(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[str], None]) -> int:
+def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[str], None]) -> int:
     """Write the end of the journal, junit.xml and report.html, and print the summary. Returns the exit status."""
     path = run_dir / journal.FILE_NAME
-    contents = journal.read_run(path)
+    contents = journal.read_run_journal(path)
     ledger = Ledger.from_journal(contents)
     status = EXIT_INTERRUPTED if interrupted else ledger.exit_status()
     end = End(event="end", t=time.time(), exit_status=status, duration=round(seconds, 3))
     with journal.Journal(path) as written:
         written.append(end.model_dump())
     ledger = dataclasses.replace(ledger, end=end)
-    junit.write(run_dir, ledger)
-    page.write(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)
-    for line in terminal.summary(ledger, run_dir, blocks=plot.fits(sys.stdout.encoding)):
+    junit.write_junit(run_dir, ledger)
+    page.write_html_report(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)
+    for line in terminal.terminal_summary(ledger, run_dir, blocks=plot.can_encode_blocks(sys.stdout.encoding)):
         say(line)
     return status

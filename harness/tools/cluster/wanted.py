@@ -16,7 +16,7 @@ class ClusterError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterRequest:
     """What the user asked for. `silence`: a node that says nothing for so long is lost. Others: `CaseQueue`."""
 
     arguments: tuple[str, ...]

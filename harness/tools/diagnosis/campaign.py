@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from harness.backends import cuda, simcuda, soft
+from harness.backends.table import BACKENDS, FAULTY_BY_DEFAULT
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
@@ -25,22 +25,19 @@ from harness.core.text import format_count, single_line
 from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.sim.native.faults import Injection, fault_catalogue
-from harness.tools.diagnosis.order import inherited
+from harness.tools.diagnosis.order import inherited_environment
 
 #: Name of the run without a fault. The other runs are named after their fault.
 CLEAN = "clean"
 TABLE, RECORD = "faults.txt", "faults.json"
 
+#: The device of a campaign if none is named.
+DEFAULT_DEVICE = FAULTY_BY_DEFAULT.kind
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 #: Outcomes with which the case itself saw nothing.
 NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 #: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
 _UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
-_NOUNS = {
-    soft.BACKEND.kind: "the software device",
-    cuda.BACKEND.kind: "GPUs",
-    simcuda.BACKEND.kind: "the simulated CUDA",
-}
 
 
 class CampaignError(HarnessError):
@@ -80,7 +77,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class OrdersCampaign:
     """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases.
 
     `device`: the kind of device that the cases ran on. `not_run`: the faults that are still to come.
@@ -89,7 +86,7 @@ class Campaign:
     passed: int
     wrong: Mapping[str, str]
     rows: tuple[Row, ...]
-    device: str = soft.BACKEND.kind
+    device: str = DEFAULT_DEVICE
     not_run: tuple[str, ...] = ()
 
     @property
@@ -130,7 +127,7 @@ def row(fault: str, breaks: str, clean: Tally, faulty: Tally, passed_alone: Coll
     )
 
 
-def as_text(campaign: Campaign) -> str:
+def orders_text(campaign: OrdersCampaign) -> str:
     """The table as text, with the missed faults below it."""
     cells = [("fault", "caught by", "")]
     cells += [
@@ -140,7 +137,7 @@ def as_text(campaign: Campaign) -> str:
     lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
     lines += [
         "",
-        f"on {_NOUNS[campaign.device]} without a fault: {format_count(campaign.passed, 'case')} passed, "
+        f"on {BACKENDS[campaign.device].noun} without a fault: {format_count(campaign.passed, 'case')} passed, "
         f"{len(campaign.wrong)} red",
     ]
     lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
@@ -151,7 +148,7 @@ def as_text(campaign: Campaign) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_json(campaign: Campaign) -> str:
+def orders_json(campaign: OrdersCampaign) -> str:
     """The whole result as JSON."""
     values = {
         "device": campaign.device,
@@ -194,7 +191,7 @@ class Runs:
     cases: tuple[str, ...]
     arguments: tuple[str, ...]
     results: Path
-    device: str = soft.BACKEND.kind
+    device: str = DEFAULT_DEVICE
 
     def run(
         self,
@@ -222,7 +219,7 @@ class Runs:
         with output.open("wb") as file:
             subprocess.run(
                 command,
-                env={**inherited(os.environ), **(variables or {})},
+                env={**inherited_environment(os.environ), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -231,10 +228,10 @@ class Runs:
         if not (run_dir / journal.FILE_NAME).exists():
             last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
             raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(single_line, last))!r}")
-        return Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
+        return Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
 
 
-def conduct(
+def run_orders(
     injections: Sequence[Injection],
     run: Callable[..., Ledger],
     results: Path,
@@ -242,7 +239,7 @@ def conduct(
     device: str,
     first: bool,
     tell: Callable[[str], object],
-) -> Campaign:
+) -> OrdersCampaign:
     """Run the cases without a fault and with each fault, and write the record to `results`, anew after each fault.
 
     `run` takes the name of a run, options for pytest and `cases`, the only ones to run. The faults are those of this
@@ -253,14 +250,14 @@ def conduct(
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
-    campaign = Campaign(len(clean.passed), clean.wrong, (), device)
+    campaign = OrdersCampaign(len(clean.passed), clean.wrong, (), device)
     for number, injection in enumerate(injections, 1):
         new = _with_fault(injection, clean, run, fault_catalogue(device)[injection.name], first=first)
         tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
         rest = tuple(map(str, injections[number:]))
         campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)
-        write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
-        write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
+        write_atomically(results / TABLE, orders_text(campaign).encode("utf-8", "backslashreplace"))
+        write_atomically(results / RECORD, orders_json(campaign).encode("ascii"))
     return campaign
 
 

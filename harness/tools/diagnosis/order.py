@@ -65,6 +65,8 @@ def company_of(contents: JournalContents, case: str) -> Company:
     Raises BisectError if the case did not go wrong, or only in a process of its own.
     """
     run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
+    if run is not None and run.imported is not None:
+        raise BisectError(f"cases of {str(contents.path.parent)!r} were run {run.imported.text}: nothing can run again")
     finishes = [event for event in contents.events if isinstance(event, Finish) and event.case == case]
     if run is None or not finishes:
         raise BisectError(f"{case!r} did not run in {str(contents.path.parent)!r}: give its whole id, as in the report")
@@ -143,7 +145,7 @@ def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
     return Dependence(company, tuple(culprits), trials)
 
 
-def record(run_dir: Path, found: Dependence) -> None:
+def record_dependence(run_dir: Path, found: Dependence) -> None:
     """Write the result into the journal of the run."""
     with Journal(run_dir / journal.FILE_NAME) as file:
         file.append(
@@ -157,7 +159,7 @@ def record(run_dir: Path, found: Dependence) -> None:
         )
 
 
-def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for a nested run, without variables that set options: the nested run gets its options from us."""
     kept = "HARNESS_CACHE_DIR"  # where the software device was built
     return {n: v for n, v in environ.items() if n == kept or not n.startswith(("PYTEST_", "HARNESS_"))}
@@ -165,7 +167,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
     """The outcome of the case after `earlier` in one process. None if one of these ended the process first."""
-    environ = {**inherited(os.environ), **company.masks}
+    environ = {**inherited_environment(os.environ), **company.masks}
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         run_dir, listed = Path(folder) / "run", Path(folder) / "cases"
         listed.write_text("\n".join([*earlier, company.case]), encoding="utf-8", errors="surrogateescape")
@@ -183,7 +185,7 @@ def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
         if not (run_dir / journal.FILE_NAME).exists():
             printed = done.stdout.decode(errors="replace").strip().splitlines()
             raise BisectError(f"the cases do not run: pytest printed {' '.join(printed[-3:])!r}")
-        events = journal.read(run_dir / journal.FILE_NAME).events
+        events = journal.read_journal(run_dir / journal.FILE_NAME).events
     finishes = [event for event in events if isinstance(event, Finish)]
     tried = next((finish for finish in finishes if finish.case == company.case), None)
     if tried is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
-from harness.journal.finding_kinds import same
+from harness.journal.finding_kinds import is_same_finding
 from harness.journal.record import CaseRecord, FindingRecord, RunRecord
 
 #: A case is slower only if chance gives such durations less often than this.
@@ -126,7 +126,7 @@ class Comparison:
         }
 
 
-def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
+def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
     """Compare `new` with the runs of `baseline`, the oldest first. Raises ValueError without a baseline."""
     if not baseline:
         raise ValueError("a comparison needs a baseline")
@@ -159,7 +159,7 @@ def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
     return Comparison(
         baseline=tuple(run.name for run in baseline),
         new=new.name,
-        facts=_facts(baseline, new),
+        facts=_changed_facts(baseline, new),
         notes=tuple(f"{run.name}: {note}" for run in (*baseline, new) for note in run.notes),
         missing=tuple(gone),
         added=tuple(added),
@@ -181,7 +181,10 @@ def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
 def _times(finding: FindingRecord, runs: Sequence[RunRecord]) -> int:
     """How many of the runs have the finding."""
     return sum(
-        any(same(finding.kind, finding.message, finding.cases, (o.kind, o.message, o.cases)) for o in run.findings)
+        any(
+            is_same_finding(finding.kind, finding.message, finding.cases, (o.kind, o.message, o.cases))
+            for o in run.findings
+        )
         for run in runs
     )
 
@@ -276,7 +279,7 @@ def _slower(old: Sequence[float], new: Sequence[float]) -> str:
     )
 
 
-def _facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact, ...]:
+def _changed_facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact, ...]:
     """The facts that the new run has otherwise than the last run of the baseline, or that differ within it."""
     found = []
     for name in dict.fromkeys(name for run in (new, *baseline) for name in run.facts):

@@ -18,18 +18,18 @@ _MOST_ROWS = 100
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&@])")
 
 
-def text(comparison: Comparison) -> str:
+def comparison_text(comparison: Comparison) -> str:
     """One line for each case, the most urgent first; at the end the counts."""
     return "\n".join(_lines(comparison)) + "\n"
 
 
-def as_json(comparison: Comparison) -> str:
+def comparison_json(comparison: Comparison) -> str:
     """All lists as JSON, with one list for each key."""
     values: dict[str, Any] = {"schema": SCHEMA, **asdict(comparison)}
     return json.dumps(values, indent=2, ensure_ascii=True) + "\n"
 
 
-def markdown(comparison: Comparison) -> str:
+def comparison_markdown(comparison: Comparison) -> str:
     """Tables for a job summary of a forge. All texts of the runs are escaped."""
     parts = [f"## {_title(comparison)}", _escaped(_headline(comparison))]
     if comparison.facts:

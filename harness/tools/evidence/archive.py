@@ -62,14 +62,14 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ArchiveContents:
     """What was read: the members by name, or `problems` for which nothing else may be believed."""
 
     members: dict[str, Content]
     problems: tuple[str, ...] = ()
 
 
-def write(file: IO[bytes], members: Iterable[tuple[str, int, Iterable[bytes]]]) -> None:
+def write_archive(file: IO[bytes], members: Iterable[tuple[str, int, Iterable[bytes]]]) -> None:
     """Write an archive of these members (name, size, chunks), which must come in the order of their names."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, size, chunks in members:
@@ -80,7 +80,7 @@ def write(file: IO[bytes], members: Iterable[tuple[str, int, Iterable[bytes]]]) 
                     member.write(chunk)
 
 
-def chunks(file: IO[bytes]) -> Iterator[bytes]:
+def file_chunks(file: IO[bytes]) -> Iterator[bytes]:
     """The rest of a file in pieces."""
     while chunk := file.read(_CHUNK):
         yield chunk
@@ -106,22 +106,26 @@ def name_fault(name: str) -> str:
     return ""
 
 
-def read(file: IO[bytes], path: Path, wanted: Callable[[str], bool], most_bytes: int = MOST_BYTES) -> Read:
+def read_archive(
+    file: IO[bytes], path: Path, wanted: Callable[[str], bool], most_bytes: int = MOST_BYTES
+) -> ArchiveContents:
     """Read an archive to its end, without writing any member to disk. `wanted`: names whose data is needed.
 
     Raises ArchiveError if it cannot be read as an archive.
     """
     size = os.fstat(file.fileno()).st_size
     if size > most_bytes:
-        return Read({}, (f"the archive has {size} bytes, more than {most_bytes}: use --max-size if that is right",))
+        return ArchiveContents(
+            {}, (f"the archive has {size} bytes, more than {most_bytes}: use --max-size if that is right",)
+        )
     too_many = _too_many(file, size, path)
     if too_many:
-        return Read({}, (too_many,))
+        return ArchiveContents({}, (too_many,))
     try:
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
             problems = tuple(_structure(infos, size))
-            return Read({}, problems) if problems else _members(file, archive, infos, wanted)
+            return ArchiveContents({}, problems) if problems else _members(file, archive, infos, wanted)
     except (*_ZIP_ERRORS, OSError) as error:
         raise ArchiveError(f"{str(path)!r} cannot be read as an evidence archive") from error
 
@@ -188,7 +192,7 @@ def _collisions(names: Iterable[str]) -> Iterator[str]:
 
 def _members(
     file: IO[bytes], archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], wanted: Callable[[str], bool]
-) -> Read:
+) -> ArchiveContents:
     """Read each member once: for its hash, for its data, and to write the archive again."""
     found: dict[str, Content] = {}
     damaged: list[str] = []
@@ -197,7 +201,7 @@ def _members(
         digest, kept, size = sha256(), list[bytes](), 0
         try:
             with archive.open(info) as member:
-                for chunk in chunks(member):
+                for chunk in file_chunks(member):
                     digest.update(chunk)
                     size += len(chunk)
                     if wanted(info.filename):
@@ -211,13 +215,13 @@ def _members(
 
     ordered = sorted(infos, key=lambda info: info.filename)
     with tempfile.TemporaryFile() as copy:
-        write(copy, ((info.filename, info.file_size, again(info)) for info in ordered))
+        write_archive(copy, ((info.filename, info.file_size, again(info)) for info in ordered))
         if damaged:
-            return Read({}, tuple(damaged))
+            return ArchiveContents({}, tuple(damaged))
         where = _first_difference(file, copy)
     if where is None:
-        return Read(found)
-    return Read(
+        return ArchiveContents(found)
+    return ArchiveContents(
         {},
         (
             f"byte {where} of the archive belongs to none of its files and is not what harness package writes there: "

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeGuard
 
-from harness.backends import simcuda
 from harness.backends.table import BACKENDS, backend_of, labels
 from harness.core.caseid import case_seed
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
@@ -32,7 +31,7 @@ from harness.journal.events import (
     Start,
 )
 from harness.tools.evidence import junit_check
-from harness.tools.evidence.record import Record, device_rows, is_gpu, is_software, mapping
+from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, is_software, mapping_or_empty
 
 #: Seconds by which the clock of a machine may be set back or forward while a run goes on.
 CLOCK = 5.0
@@ -55,7 +54,7 @@ class Problem:
     unfinished: bool = False
 
 
-def of_run(record: Record) -> Iterator[Problem]:
+def run_problems(record: EvidenceRecord) -> Iterator[Problem]:
     """Every reason why a run directory with these files is no evidence."""
     for check in _UNFINISHED:
         yield from (Problem(text, unfinished=True) for text in check(record))
@@ -63,7 +62,7 @@ def of_run(record: Record) -> Iterator[Problem]:
         yield from (Problem(text) for text in check(record))
 
 
-def _not_ended(record: Record) -> Iterator[str]:
+def _not_ended(record: EvidenceRecord) -> Iterator[str]:
     ledger = record.ledger
     if ledger.end is None:
         yield "the run did not finish: its journal has no line of kind 'end'; resume it with --resume"
@@ -75,7 +74,7 @@ def _not_ended(record: Record) -> Iterator[str]:
         yield f"the run ended with exit status {status}: the harness or pytest failed, so it may lack results"
 
 
-def _without_verdict(record: Record) -> Iterator[str]:
+def _without_verdict(record: EvidenceRecord) -> Iterator[str]:
     def cases(outcome: Outcome) -> list[str]:
         return [verdict.case for verdict in record.ledger.verdicts if verdict.outcome is outcome]
 
@@ -86,7 +85,7 @@ def _without_verdict(record: Record) -> Iterator[str]:
         yield f"the harness lost {format_count(len(lost), 'case')}, {which} no verdict: {list_first(lost)}"
 
 
-def _shards(record: Record) -> Iterator[str]:
+def _shards(record: EvidenceRecord) -> Iterator[str]:
     if record.run.shard:
         yield (
             f"the run is only shard {record.run.shard}: merge all shards with harness report merge, and pack the "
@@ -112,7 +111,7 @@ def _shards(record: Record) -> Iterator[str]:
             yield f"shard {each.shard} did not finish"
 
 
-def _torn(record: Record) -> Iterator[str]:
+def _torn(record: EvidenceRecord) -> Iterator[str]:
     contents = record.contents
     for damaged in contents.damaged[:_SHOWN]:
         yield f"journal line {damaged.number} cannot be read as an event: {single_line(damaged.reason)}"
@@ -130,26 +129,26 @@ def _torn(record: Record) -> Iterator[str]:
         yield f"the journal has an empty line after line {record.data.count(bytes([10]), 0, number) + 1}"
 
 
-def _parts(record: Record) -> Iterator[str]:
+def _parts(record: EvidenceRecord) -> Iterator[str]:
     runs = record.runs
     if record.contents.events[0].event != "run":
         yield f"the journal begins with a line of kind {record.contents.events[0].event!r}, expected 'run'"
     found = [run.part for run in runs]
     if found != [*range(1, len(runs) + 1)]:
         yield f"the journal has the parts {', '.join(map(str, found))} of the run, expected 1 to {len(runs)}"
-    first = {**identity.facts(runs[0]), "devices": ", ".join(runs[0].devices)}
+    first = {**identity.identity_facts(runs[0]), "devices": ", ".join(runs[0].devices)}
     for run in runs[1:]:
-        now = {**identity.facts(run), "devices": ", ".join(run.devices)}
+        now = {**identity.identity_facts(run), "devices": ", ".join(run.devices)}
         for each in identity.differences(first, now):
             yield f"part {run.part} of the run is not like part 1: {each.text}"
 
 
-def _forced(record: Record) -> Iterator[str]:
+def _forced(record: EvidenceRecord) -> Iterator[str]:
     for change in record.ledger.forced:
         yield f"the run was resumed by force though something had changed: {single_line(change)}"
 
 
-def _after_the_end(record: Record) -> Iterator[str]:
+def _after_the_end(record: EvidenceRecord) -> Iterator[str]:
     """``harness bisect`` adds its results behind the end. A resumed run adds its lists of cases and another part."""
     numbered = record.numbered()
     ends = [position for position, (_, event) in enumerate(numbered) if isinstance(event, End)]
@@ -166,7 +165,7 @@ def _after_the_end(record: Record) -> Iterator[str]:
             yield f"journal line {numbered[position][0]} ends the run, and the run goes on after it"
 
 
-def _times(record: Record) -> Iterator[str]:
+def _times(record: EvidenceRecord) -> Iterator[str]:
     begun, last = record.runs[0].t, record.ledger.end
     until = None if last is None else last.t
     if until is not None and until < record.run.t - CLOCK:
@@ -186,7 +185,7 @@ def _times(record: Record) -> Iterator[str]:
             yield f"journal line {number}: {event.case} ended {start.t - event.t:.0f} s before it started"
 
 
-def _attempts(record: Record) -> Iterator[str]:
+def _attempts(record: EvidenceRecord) -> Iterator[str]:
     """Each attempt starts once and ends once, in an executor that lives.
 
     A case that no node could run any more ends without a start. An attempt on a second device needs no end.
@@ -223,7 +222,7 @@ def _never_came(event: Finish) -> bool:
     return event.final and event.executor is None and event.outcome in (Outcome.NOT_RUN, Outcome.LOST)
 
 
-def _second_devices(record: Record, executors: Set[str]) -> Iterator[str]:
+def _second_devices(record: EvidenceRecord, executors: Set[str]) -> Iterator[str]:
     """What is said of a second device was seen there. `executors`: those that started."""
     seen: set[tuple[str, str, str]] = set()
     for number, event in record.numbered():
@@ -236,7 +235,7 @@ def _second_devices(record: Record, executors: Set[str]) -> Iterator[str]:
             yield f"journal line {number}: {event.case} is {event.outcome} on {where}, but never started there"
 
 
-def _executors(record: Record) -> Iterator[str]:
+def _executors(record: EvidenceRecord) -> Iterator[str]:
     """An executor counts its attempts itself, and its end is recorded.
 
     It is not if its worker, its session or its node died, which is a finding, or if the run was interrupted and
@@ -272,7 +271,7 @@ def _ends_all_on(event: Event) -> TypeGuard[Finding]:
     return isinstance(event, Finding) and event.kind in ("node_lost", "session") and event.host != ""
 
 
-def _nodes(record: Record) -> Iterator[str]:
+def _nodes(record: EvidenceRecord) -> Iterator[str]:
     """A node that was lost makes the run red."""
     told = {event.host for event in record.contents.events if isinstance(event, Finding) and event.kind == "node_lost"}
     for number, event in record.numbered():
@@ -280,7 +279,7 @@ def _nodes(record: Record) -> Iterator[str]:
             yield f"journal line {number}: node {event.host} was lost, but the journal has no finding about that"
 
 
-def _contradictions(record: Record) -> Iterator[str]:
+def _contradictions(record: EvidenceRecord) -> Iterator[str]:
     """What one line says of itself."""
     # The traceback of a process that broke in a repetition, of a case that had passed.
     broke = {event.case for event in record.contents.events if isinstance(event, Confirmation) and event.failure}
@@ -293,14 +292,14 @@ def _contradictions(record: Record) -> Iterator[str]:
         if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.exit_status:
             ended = format_exit_code(event.exit_status)
             yield f"journal line {number}: {event.case} passed, but its process ended with {ended}"
-        if isinstance(event, MustPass) and event.hash != journal.digest(event.ids):
+        if isinstance(event, MustPass) and event.hash != journal.digest_of_ids(event.ids):
             yield (
                 f"journal line {number}: the {format_count(len(event.ids), 'case')} of must-pass list {event.name} "
                 f"do not have the hash {event.hash[:19]} of the list"
             )
 
 
-def _collected(record: Record) -> Iterator[str]:
+def _collected(record: EvidenceRecord) -> Iterator[str]:
     for finding in record.ledger.findings:
         if finding.kind in _UNTRUE:
             yield f"the lists of cases contradict each other: {single_line(finding.message)}"
@@ -310,7 +309,7 @@ def _collected(record: Record) -> Iterator[str]:
             yield f"a part of the run had a damaged journal: {single_line(message)}"
 
 
-def _status(record: Record) -> Iterator[str]:
+def _status(record: EvidenceRecord) -> Iterator[str]:
     end = record.ledger.end
     if end is None or end.exit_status in (EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE):
         return
@@ -322,7 +321,7 @@ def _status(record: Record) -> Iterator[str]:
         )
 
 
-def _lists(record: Record) -> Iterator[str]:
+def _lists(record: EvidenceRecord) -> Iterator[str]:
     """Must-pass lists and waivers are those of the run's identity."""
     known = record.runs[0].identity
     lists = [event for event in record.contents.events if isinstance(event, MustPass)]
@@ -330,7 +329,7 @@ def _lists(record: Record) -> Iterator[str]:
     if identity.MUST_PASS in known and found != known[identity.MUST_PASS]:
         wanted = known[identity.MUST_PASS]
         yield f"the run was started with the must-pass lists {wanted!r}, but its journal has {found!r}"
-    hashed = identity.waivers_digest([_plain(each) for each in record.waivers])
+    hashed = identity.waivers_digest([_waiver_fields(each) for each in record.waivers])
     if identity.WAIVERS in known and hashed != known[identity.WAIVERS]:
         yield (
             f"the run was started with waivers of the hash {known[identity.WAIVERS][:19]}, but those in its journal "
@@ -353,11 +352,11 @@ def _is_a_rule(source: str, run: RunStarted) -> bool:
     return source.partition(":")[0].endswith(".py")
 
 
-def _plain(waiver: Event) -> dict[str, object]:
+def _waiver_fields(waiver: Event) -> dict[str, object]:
     return waiver.model_dump(mode="json", exclude={"event", "t"})
 
 
-def _devices(record: Record) -> Iterator[str]:
+def _devices(record: EvidenceRecord) -> Iterator[str]:
     run = record.run
     nodes = (event for event in record.contents.events if isinstance(event, Node) and event.state == "ready")
     later = (uuid for event in nodes for uuid in event.devices)  # a node may join after the run began
@@ -393,7 +392,12 @@ def _devices(record: Record) -> Iterator[str]:
         yield f"journal line {number}: something ran on device {uuid}, which is not a device of the run"
 
 
-def _software(record: Record) -> Iterator[str]:
+def _imported(record: EvidenceRecord) -> Iterator[str]:
+    if record.run.imported is not None:
+        yield f"its cases were run {record.run.imported.text}: only a run of the harness is evidence"
+
+
+def _software(record: EvidenceRecord) -> Iterator[str]:
     """Whoever claims a GPU has no trace of a simulated one."""
     run, known = record.run, record.environment
     if run.label != labels(run.devices):
@@ -416,7 +420,7 @@ def _software(record: Record) -> Iterator[str]:
         yield f"the run claims a GPU, but faults were injected into it: {injected}"
     if known.get("software_device") is not None:
         yield "the run claims a GPU, but environment.json describes the library of a software device"
-    names = {simcuda.NAME, *(each.label for each in BACKENDS.values() if each.software)}
+    names = {name for each in BACKENDS.values() if each.software for name in (each.label, each.device_name) if name}
     for uuid, row in rows.items():
         if uuid in run.devices and row["name"] in names:
             yield f"the run claims a GPU, but environment.json calls {uuid} {row['name']!r}"
@@ -424,7 +428,7 @@ def _software(record: Record) -> Iterator[str]:
         yield "the run claims a GPU, but environment.json has no driver"
 
 
-def _environments(record: Record) -> Iterator[str]:
+def _environments(record: EvidenceRecord) -> Iterator[str]:
     """The environment files belong to this journal."""
     for name in record.unreadable:
         yield f"{name} is not the environment file of a run: expected a JSON object"
@@ -453,8 +457,8 @@ def _environments(record: Record) -> Iterator[str]:
 
 def _pairs(run: RunStarted, known: object) -> Iterator[tuple[str, object, object]]:
     """What an environment file says, and what it must say by the journal; None if the journal does not know."""
-    facts = mapping(known)
-    versions, same = mapping(facts.get("versions")), run.identity
+    facts = mapping_or_empty(known)
+    versions, same = mapping_or_empty(facts.get("versions")), run.identity
     names = {row["name"] for uuid, row in device_rows(facts).items() if uuid in run.devices}
     yield "the seed", facts.get("seed"), run.seed
     yield "the isolation", facts.get("isolation"), run.isolation
@@ -468,13 +472,13 @@ def _pairs(run: RunStarted, known: object) -> Iterator[tuple[str, object, object
         yield "the model of the devices", ", ".join(sorted(names)), same.get("device")
 
 
-def _merged_environments(record: Record) -> Iterator[str]:
-    shards = mapping(record.environment.get("shards"))
+def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
+    shards = mapping_or_empty(record.environment.get("shards"))
     for each in record.shards:
         if each.shard not in shards:
             yield f"environment.json has no facts of shard {each.shard}"
             continue
-        facts = mapping(shards[each.shard])
+        facts = mapping_or_empty(shards[each.shard])
         run = record.run.model_copy(update={"host": each.host, "devices": each.devices})
         for what, said, expected in _pairs(run, facts):
             if what not in ("the command", "the root folder") and expected is not None and said != expected:
@@ -488,17 +492,18 @@ def _shown(value: object) -> str:
     return repr(single_line(value if isinstance(value, str) else str(value), 200))
 
 
-def _junit(record: Record) -> Iterator[str]:
-    yield from junit_check.problems(record)
+def _junit(record: EvidenceRecord) -> Iterator[str]:
+    yield from junit_check.junit_problems(record)
 
 
 def _attempt(event: Start | Finish) -> Attempt:
     return event.case, event.attempt, event.worker, event.executor
 
 
-_Check = Callable[[Record], Iterator[str]]
+_Check = Callable[[EvidenceRecord], Iterator[str]]
 _UNFINISHED: tuple[_Check, ...] = (_not_ended, _without_verdict, _shards)
 _WRONG: tuple[_Check, ...] = (
+    _imported,
     _torn,
     _parts,
     _forced,

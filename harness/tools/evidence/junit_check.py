@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 from harness import __version__
 from harness.core.text import single_line
 from harness.reporting import junit
-from harness.tools.evidence.record import Record, mapping
+from harness.tools.evidence.record import EvidenceRecord, mapping_or_empty
 
 #: How every report of ours begins. Others could hide a document type, and entities in it, in another encoding.
 _FIRST_BYTES = b"<?xml version='1.0' encoding='utf-8'?>\n"
@@ -18,7 +18,7 @@ _RESULTS = ("failure", "error", "skipped")
 Name = tuple[str, str]
 
 
-def problems(record: Record) -> Iterator[str]:
+def junit_problems(record: EvidenceRecord) -> Iterator[str]:
     """Each difference between the report and what follows from the journal."""
     if record.junit is None:
         if record.ledger.end is not None:
@@ -33,14 +33,14 @@ def problems(record: Record) -> Iterator[str]:
     except ElementTree.ParseError as error:
         yield f"junit.xml is not XML: {error}"
         return
-    whole = junit.serialise(record.ledger, record.environment)[0]
+    whole = junit.serialise_junit(record.ledger, record.environment)[0]
     expected = ElementTree.fromstring(whole)
     lines = [*_cases(found, expected), *_totals(found, expected)]
     yield from lines[:_MOST]
     if len(lines) > _MOST:
         yield f"junit.xml differs from the journal in {len(lines) - _MOST} more cases and totals"
     # Another version of the harness may word a report differently.
-    if lines or mapping(record.environment.get("versions")).get("harness") != __version__:
+    if lines or mapping_or_empty(record.environment.get("versions")).get("harness") != __version__:
         return
     # XML libraries differ in how they write the same document.
     if data != whole and _canonical(data) != _canonical(whole):

@@ -12,7 +12,7 @@ from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
 from harness.gating import mustpass
 from harness.journal import identity
 from harness.journal.events import MustPass
-from harness.tools.evidence.record import Record, device_rows, is_gpu, mapping, text
+from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, mapping_or_empty, optional_text
 
 FILE_NAME = "manifest.json"
 WAIVERS = "waivers.json"
@@ -150,21 +150,21 @@ class Manifest(Summary):
     """Links in the run directory, which are not in the archive, with what they point to."""
 
 
-def to_bytes(manifest: Manifest) -> bytes:
+def manifest_bytes(manifest: Manifest) -> bytes:
     """The file. The same manifest gives the same bytes."""
     values = manifest.model_dump(mode="json", by_alias=True)
     return (json.dumps(values, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode("ascii")
 
 
-def make(summary: Summary, files: dict[str, FileFacts], left_out: dict[str, str]) -> Manifest:
+def make_manifest(summary: Summary, files: dict[str, FileFacts], left_out: dict[str, str]) -> Manifest:
     parts = {name: getattr(summary, name) for name in Summary.model_fields}
     return Manifest(schema=SCHEMA, tool=__version__, files=files, left_out=left_out, **parts)
 
 
-def summary(record: Record, *, complete: bool) -> Summary:
+def summary_of(record: EvidenceRecord, *, complete: bool) -> Summary:
     """What follows from the journal and the environment files."""
     ledger, run, known = record.ledger, record.run, record.environment
-    versions, system, git = (mapping(known.get(name)) for name in ("versions", "os", "git"))
+    versions, system, git = (mapping_or_empty(known.get(name)) for name in ("versions", "os", "git"))
     rows = device_rows(known)
     dirty = git.get("dirty")
     return Summary(
@@ -183,25 +183,25 @@ def summary(record: Record, *, complete: bool) -> Summary:
             ended=None if ledger.end is None else ledger.end.t,
             seed=run.seed,
             isolation=run.isolation,
-            harness=text(versions.get("harness")),
-            commit=text(git.get("commit")),
+            harness=optional_text(versions.get("harness")),
+            commit=optional_text(git.get("commit")),
             dirty=dirty if isinstance(dirty, bool) else None,
             suite_files=run.identity.get(identity.SUITE_FILES, ""),
         ),
         machine=MachineFacts(
             host=run.host,
-            os=text(system.get("name")),
-            kernel=text(system.get("kernel")),
-            driver=text(known.get("driver")),
-            cuda_driver=text(known.get("cuda_driver")),
-            python=text(versions.get("python")),
-            torch=text(versions.get("torch")),
+            os=optional_text(system.get("name")),
+            kernel=optional_text(system.get("kernel")),
+            driver=optional_text(known.get("driver")),
+            cuda_driver=optional_text(known.get("cuda_driver")),
+            python=optional_text(versions.get("python")),
+            torch=optional_text(versions.get("torch")),
         ),
         devices=tuple(
             DeviceFacts(
                 uuid=uuid,
-                kind=text(rows.get(uuid, {}).get("kind")),
-                name=text(rows.get(uuid, {}).get("name")),
+                kind=optional_text(rows.get(uuid, {}).get("kind")),
+                name=optional_text(rows.get(uuid, {}).get("name")),
             )
             for uuid in run.devices
         ),
@@ -224,14 +224,14 @@ def summary(record: Record, *, complete: bool) -> Summary:
     )
 
 
-def _verdict(record: Record) -> str:
+def _verdict(record: EvidenceRecord) -> str:
     if record.ledger.end is None:
         return "unfinished"
     status = record.ledger.run_exit_status()
     return "green" if status == EXIT_OK else "red" if status == EXIT_RED or record.ledger.red else "nothing ran"
 
 
-def _used(record: Record) -> list[UsedWaiver]:
+def _used(record: EvidenceRecord) -> list[UsedWaiver]:
     found = []
     for verdict in record.ledger.verdicts:
         if verdict.outcome is Outcome.WAIVED:
@@ -241,18 +241,18 @@ def _used(record: Record) -> list[UsedWaiver]:
     return found
 
 
-def derived(record: Record) -> dict[str, bytes]:
+def derived_files(record: EvidenceRecord) -> dict[str, bytes]:
     """The files of the archive that are written from the journal: must-pass lists and waivers, by name."""
     lists = [event for event in record.contents.events if isinstance(event, MustPass)]
     files: dict[str, bytes] = {}
     for each in lists:
         # Lists of two folders may have the same file name.
         name = f"{LISTS}{each.name}" if f"{LISTS}{each.name}" not in files else f"{LISTS}{each.hash[7:19]}-{each.name}"
-        files[name] = mustpass.to_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
-    waivers = [plain(each) for each in record.waivers]
+        files[name] = mustpass.must_pass_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
+    waivers = [waiver_fields(each) for each in record.waivers]
     return {**files, WAIVERS: (json.dumps(waivers, indent=1, sort_keys=True) + "\n").encode("ascii")}
 
 
-def plain(waiver: BaseModel) -> dict[str, object]:
+def waiver_fields(waiver: BaseModel) -> dict[str, object]:
     """A waiver of the journal as it is in its file and in the hash of the run's waivers."""
     return waiver.model_dump(mode="json", exclude={"event", "t"})

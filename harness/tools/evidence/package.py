@@ -11,12 +11,13 @@ from pathlib import Path
 
 from harness.core.errors import HarnessError, WriteError
 from harness.journal import journal
+from harness.journal.events import RunStarted
 from harness.reporting.page import report as page
 from harness.supervisor import compiler_caches, kept_files
 from harness.tools.evidence import archive, checks, record
 from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.manifest import FileFacts, Manifest
-from harness.tools.evidence.record import Record
+from harness.tools.evidence.record import EvidenceRecord
 
 #: What is in a run directory for the time of the run only; and the page, which nobody could verify: `harness report
 #: html` makes it again from the journal.
@@ -86,39 +87,43 @@ class Package:
 
     run_dir: Path
     files: RunFiles
-    record: Record
+    record: EvidenceRecord
     problems: tuple[checks.Problem, ...]
 
     @classmethod
     def of(cls, run_dir: Path) -> Package:
         """Read a run directory. Raises PackageError, JournalError."""
-        journal.read_run(run_dir / journal.FILE_NAME)  # says what is wrong with a folder that is none of a run
+        contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+        for event in contents.events:
+            if isinstance(event, RunStarted) and event.imported is not None:
+                ran = event.imported.text
+                raise PackageError(f"cases of {str(run_dir)!r} were run {ran}: only a run of the harness is evidence")
         files = files_of(run_dir)
-        known = record.read(
+        known = record.read_record(
             {name: _read(path) for name, path in files.paths.items() if record.is_read(name)},
             run_dir / journal.FILE_NAME,
         )
-        return cls(run_dir, files, known, tuple(checks.of_run(known)))
+        return cls(run_dir, files, known, tuple(checks.run_problems(known)))
 
     def write(self, out: Path) -> Manifest:
         """Write the archive. Raises WriteError; PackageError if a file changes while it is read."""
         if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(self.run_dir)):
             raise PackageError(f"{str(out)!r} is in the run directory, so it would contain itself: name another place")
-        derived = manifests.derived(self.record)
+        derived = manifests.derived_files(self.record)
         for name in derived:
             if fault := archive.name_fault(name):
                 raise PackageError(f"must-pass list {name!r} cannot be packed: {fault}")
         facts = {name: FileFacts(size=len(data), sha256=sha256(data).hexdigest()) for name, data in derived.items()}
-        facts |= {f"{manifests.RUN}{name}": _facts(path) for name, path in self.files.paths.items()}
+        facts |= {f"{manifests.RUN}{name}": _file_facts(path) for name, path in self.files.paths.items()}
         links = {f"{manifests.RUN}{name}": target for name, target in self.files.links.items()}
-        summary = manifests.summary(self.record, complete=not any(each.unfinished for each in self.problems))
-        manifest = manifests.make(summary, dict(sorted(facts.items())), links)
-        data = {**derived, manifests.FILE_NAME: manifests.to_bytes(manifest)}
+        summary = manifests.summary_of(self.record, complete=not any(each.unfinished for each in self.problems))
+        manifest = manifests.make_manifest(summary, dict(sorted(facts.items())), links)
+        data = {**derived, manifests.FILE_NAME: manifests.manifest_bytes(manifest)}
         temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
         try:
             try:
                 with temporary.open("wb") as file:
-                    archive.write(file, self._members(manifest, data))
+                    archive.write_archive(file, self._members(manifest, data))
                     file.flush()
                     os.fsync(file.fileno())
                 temporary.replace(out)
@@ -141,18 +146,18 @@ def _unchanged(path: Path, facts: FileFacts) -> Iterator[bytes]:
     """The content of a file. Raises PackageError if it is not the one that was hashed."""
     digest = sha256()
     with path.open("rb") as file:
-        for chunk in archive.chunks(file):
+        for chunk in archive.file_chunks(file):
             digest.update(chunk)
             yield chunk
     if digest.hexdigest() != facts.sha256:
         raise PackageError(f"{str(path)!r} changed while it was packed: wait until nothing writes there")
 
 
-def _facts(path: Path) -> FileFacts:
+def _file_facts(path: Path) -> FileFacts:
     digest, size = sha256(), 0
     try:
         with path.open("rb") as file:
-            for chunk in archive.chunks(file):
+            for chunk in archive.file_chunks(file):
                 digest.update(chunk)
                 size += len(chunk)
     except OSError as error:

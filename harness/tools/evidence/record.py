@@ -21,7 +21,7 @@ _ENVIRONMENT = re.compile(r"environment(-[1-9][0-9]*)?\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EvidenceRecord:
     """A run, from the bytes of its files.
 
     `environments`: the facts in each environment file, by file name. `unreadable`: environment files that hold none.
@@ -75,17 +75,17 @@ class Record:
 
 
 def is_read(name: str) -> bool:
-    """Whether `read` wants the file with this path in the run directory."""
+    """Whether `read_record` wants the file with this path in the run directory."""
     return name in (journal.FILE_NAME, junit.FILE_NAME) or _ENVIRONMENT.fullmatch(name) is not None
 
 
-def read(files: Mapping[str, bytes], where: Path) -> Record:
+def read_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
     """The run in these files, by path in the run directory. `where` is only for error messages.
 
     Raises JournalError if the journal is not that of a run.
     """
     data = files[journal.FILE_NAME]
-    contents = journal.parse_run(where, data)
+    contents = journal.parse_run_journal(where, data)
     found: dict[str, Mapping[str, Any]] = {}
     unreadable = []
     for name in sorted(filter(_ENVIRONMENT.fullmatch, files)):
@@ -94,7 +94,9 @@ def read(files: Mapping[str, bytes], where: Path) -> Record:
             found[name] = facts
         else:
             unreadable.append(name)
-    return Record(data, contents, Ledger.from_journal(contents), found, tuple(unreadable), files.get(junit.FILE_NAME))
+    return EvidenceRecord(
+        data, contents, Ledger.from_journal(contents), found, tuple(unreadable), files.get(junit.FILE_NAME)
+    )
 
 
 def device_rows(known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -119,12 +121,12 @@ def is_gpu(kind: str) -> bool:
     return kind in BACKENDS and BACKENDS[kind].hardware
 
 
-def mapping(value: object) -> Mapping[str, Any]:
+def mapping_or_empty(value: object) -> Mapping[str, Any]:
     """The value if it is a JSON object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def text(value: object) -> str | None:
+def optional_text(value: object) -> str | None:
     """The value if it is a text, without characters that cannot be written."""
     return escape_invalid_xml(value) if isinstance(value, str) else None
 

@@ -22,12 +22,12 @@ class SignatureError(HarnessError):
     """An archive cannot be signed, or a signature cannot be examined."""
 
 
-def path_of(archive: Path) -> Path:
+def signature_path(archive: Path) -> Path:
     """Where the signature of an archive is."""
     return archive.with_name(f"{archive.name}.sig")
 
 
-def sign(archive: Path, key: Path) -> Path:
+def sign_archive(archive: Path, key: Path) -> Path:
     """Write the signature beside the archive. Raises SignatureError, WriteError."""
     try:
         with archive.open("rb") as data:
@@ -36,10 +36,10 @@ def sign(archive: Path, key: Path) -> Path:
         raise SignatureError(f"cannot read {str(archive)!r}") from error
     if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         raise SignatureError(f"cannot sign {str(archive)!r} with {str(key)!r}: {_words(done)}")
-    return write_atomically(path_of(archive), done.stdout)
+    return write_atomically(signature_path(archive), done.stdout)
 
 
-def problem(archive: IO[bytes], signature: Path, signers: Path, identity: str = "") -> tuple[str, str]:
+def signature_problem(archive: IO[bytes], signature: Path, signers: Path, identity: str = "") -> tuple[str, str]:
     """Who signed the archive, and why that is not accepted; empty if it is.
 
     The open file is read, so that it is the one that was verified, whatever has its name now.

@@ -22,7 +22,7 @@ from harness.tools.evidence import archive, checks, record
 from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.archive import ArchiveError, Content
 from harness.tools.evidence.manifest import Manifest, Summary
-from harness.tools.evidence.record import Record, is_gpu
+from harness.tools.evidence.record import EvidenceRecord, is_gpu
 
 #: How many waived cases are named.
 _SHOWN = 20
@@ -57,12 +57,12 @@ class Verification:
 
     problems: tuple[str, ...]
     manifest: Manifest | None = None
-    record: Record | None = None
+    record: EvidenceRecord | None = None
 
 
-def verify(file: IO[bytes], path: Path, demands: Demands, most_bytes: int = archive.MOST_BYTES) -> Verification:
+def verify_archive(file: IO[bytes], path: Path, demands: Demands, most_bytes: int = archive.MOST_BYTES) -> Verification:
     """Verify the archive in an open file. Raises ArchiveError if it cannot be read as an archive."""
-    read = archive.read(file, path, _is_wanted, most_bytes)
+    read = archive.read_archive(file, path, _is_wanted, most_bytes)
     if read.problems:
         return Verification(read.problems)
     manifest, fault = _manifest(read.members)
@@ -72,9 +72,9 @@ def verify(file: IO[bytes], path: Path, demands: Demands, most_bytes: int = arch
     known, fault = _record(read.members, path)
     if known is None:
         return Verification((*problems, fault), manifest)
-    found = [*checks.of_run(known)]
+    found = [*checks.run_problems(known)]
     problems += [each.text for each in found]
-    summary = manifests.summary(known, complete=not any(each.unfinished for each in found))
+    summary = manifests.summary_of(known, complete=not any(each.unfinished for each in found))
     problems += _claims(manifest, known)
     problems += _differences(manifest, summary)
     problems += _derived(known, read.members)
@@ -106,7 +106,7 @@ def _manifest(members: dict[str, Content]) -> tuple[Manifest | None, str]:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         return None, f"{manifests.FILE_NAME} is not valid: {where}: {first['msg']}"
-    if manifests.to_bytes(manifest) != data:
+    if manifests.manifest_bytes(manifest) != data:
         return None, f"{manifests.FILE_NAME} is not written as harness package writes it: it was edited"
     return manifest, ""
 
@@ -129,7 +129,7 @@ def _files(manifest: Manifest, members: dict[str, Content]) -> Iterator[str]:
             yield f"{name} was left out as a link, which is allowed only below {manifests.RUN}files/"
 
 
-def _record(members: dict[str, Content], path: Path) -> tuple[Record | None, str]:
+def _record(members: dict[str, Content], path: Path) -> tuple[EvidenceRecord | None, str]:
     files = {
         name.removeprefix(manifests.RUN): content.data
         for name, content in members.items()
@@ -138,12 +138,12 @@ def _record(members: dict[str, Content], path: Path) -> tuple[Record | None, str
     if journal.FILE_NAME not in files:
         return None, f"{manifests.RUN}{journal.FILE_NAME} is missing, so nothing can be verified"
     try:
-        return record.read(files, path / manifests.RUN / journal.FILE_NAME), ""
+        return record.read_record(files, path / manifests.RUN / journal.FILE_NAME), ""
     except JournalError as error:
         return None, str(error)
 
 
-def _claims(manifest: Manifest, known: Record) -> Iterator[str]:
+def _claims(manifest: Manifest, known: EvidenceRecord) -> Iterator[str]:
     """The claim alone, in words of its own: it is what a reader believes first."""
     claim = manifest.claim
     if (claim.gpu or is_gpu(claim.device)) and not is_gpu(known.kind):
@@ -187,9 +187,9 @@ def _shown(value: object) -> str:
     return "missing" if value is None else repr(single_line(str(value), 120))
 
 
-def _derived(known: Record, members: dict[str, Content]) -> Iterator[str]:
+def _derived(known: EvidenceRecord, members: dict[str, Content]) -> Iterator[str]:
     """Files that follow from the journal."""
-    expected = manifests.derived(known)
+    expected = manifests.derived_files(known)
     for name, data in expected.items():
         content = members.get(name)
         if content is None:
@@ -204,10 +204,10 @@ def _derived(known: Record, members: dict[str, Content]) -> Iterator[str]:
             yield f"{name} is no file of an evidence archive of this run"
 
 
-def _demands(known: Record, demands: Demands) -> Iterator[str]:
+def _demands(known: EvidenceRecord, demands: Demands) -> Iterator[str]:
     ledger = known.ledger
     if demands.green and (status := ledger.run_exit_status()) != EXIT_OK:
-        yield f"the run is not green, as --require-green demands: {red(known)} (exit status {status})"
+        yield f"the run is not green, as --require-green demands: {red_reason(known)} (exit status {status})"
     if demands.gpu and not is_gpu(known.kind):
         yield f"the run is not on a GPU, as --require-gpu demands: it was on {list_first(known.run.devices)}"
     results = {each.hash: each for each in ledger.lists}
@@ -230,7 +230,7 @@ def _demands(known: Record, demands: Demands) -> Iterator[str]:
             )
 
 
-def red(known: Record) -> str:
+def red_reason(known: EvidenceRecord) -> str:
     """What makes the run red, in a few words; what was counted if nothing does."""
     ledger = known.ledger
     counts = Counter(verdict.outcome for verdict in ledger.red)
@@ -239,7 +239,7 @@ def red(known: Record) -> str:
     return ", ".join(words) or "no case ran"
 
 
-def extract(file: IO[bytes], folder: Path) -> None:
+def extract_archive(file: IO[bytes], folder: Path) -> None:
     """Write the run directory in a verified archive to a new folder. Raises ArchiveError."""
     try:
         folder.mkdir(parents=True)
@@ -250,7 +250,7 @@ def extract(file: IO[bytes], folder: Path) -> None:
                 path = folder / name.removeprefix(manifests.RUN)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with packed.open(name) as member, path.open("xb") as out:
-                    for chunk in archive.chunks(member):
+                    for chunk in archive.file_chunks(member):
                         out.write(chunk)
     except FileExistsError:
         raise ArchiveError(f"--extract={str(folder)!r} exists already: name a new folder") from None
@@ -258,11 +258,11 @@ def extract(file: IO[bytes], folder: Path) -> None:
         raise ArchiveError(f"cannot extract into {str(folder)!r}") from error
 
 
-def lines(known: Record, manifest: Manifest) -> list[str]:
+def verification_lines(known: EvidenceRecord, manifest: Manifest) -> list[str]:
     """The result of a verified archive, for people."""
     results, machine = manifest.results, manifest.machine
     totals = ", ".join(f"{number} {outcome}" for outcome, number in known.ledger.counts.items()) or "no cases"
-    state = {"green": "the run is green", "red": f"the run is red, {red(known)}"}.get(
+    state = {"green": "the run is green", "red": f"the run is red, {red_reason(known)}"}.get(
         results.verdict, "nothing ran in the run"
     )
     names = Counter(device.name or device.uuid for device in manifest.devices)

@@ -36,15 +36,15 @@ class Kit:
     wheels: tuple[str, ...]
 
 
-def make(root: Path, out: Path, *, python: str, platforms: Sequence[str] = ()) -> Kit:
+def make_kit(root: Path, out: Path, *, python: str, platforms: Sequence[str] = ()) -> Kit:
     """Make a kit of the checkout `root`, for this version of Python. `platforms`: see `kit.wheels.collect`.
 
     Raises WheelError, WriteError.
     """
-    wheels.needed(root)  # raises for another project, before anything is built
+    wheels.needed_requirements(root)  # raises for another project, before anything is built
     with tempfile.TemporaryDirectory(prefix="harness-kit-") as temp:
         folder = Path(temp)
-        wheels.collect(root, folder, python=python, platforms=platforms)
+        wheels.collect_wheels(root, folder, python=python, platforms=platforms)
         files = {
             **{f"wheels/{path.name}": path for path in sorted(folder.iterdir())},
             **{name: Path(__file__).with_name(name) for name in _PROGRAMS},

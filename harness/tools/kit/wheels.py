@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from packaging.requirements import Requirement
 from harness.core.errors import HarnessError
 
 PROJECT = "gpu-conformance-harness"
+#: That of the oldest glibc 2 that wheels for Python 3.11 and later are made for.
+_OLDEST_MINOR = 17
 #: What the machine must have installed.
 GIVEN = "torch"
 
@@ -24,16 +27,20 @@ class WheelError(HarnessError):
     """pip could not get or build a wheel."""
 
 
-def collect(root: Path, folder: Path, *, python: str, platforms: Sequence[str]) -> None:
+def collect_wheels(root: Path, folder: Path, *, python: str, platforms: Sequence[str]) -> None:
     """Put all wheels into `folder`. `root`: the checkout of this project.
 
     `python` is a version such as ``3.12``; `platforms` are tags of wheels, such as ``manylinux_2_28_x86_64``, or empty
     for this machine's. Raises WheelError.
     """
-    wanted = [*needed(root), "pip"]
+    wanted = [*needed_requirements(root), "pip"]
     limits = folder / "constraints.txt"
     limits.write_text("\n".join([*constraints(root), ""]), encoding="utf-8")
-    target = ["--only-binary=:all:", f"--python-version={python}", *(f"--platform={each}" for each in platforms)]
+    target = [
+        "--only-binary=:all:",
+        f"--python-version={python}",
+        *(f"--platform={each}" for each in accepted(platforms)),
+    ]
     try:
         _pip("download", *target, "--constraint", str(limits), "--dest", str(folder), *wanted)
     finally:
@@ -47,7 +54,20 @@ def collect(root: Path, folder: Path, *, python: str, platforms: Sequence[str]) 
         _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
 
 
-def needed(root: Path) -> list[str]:
+def accepted(platforms: Sequence[str]) -> list[str]:
+    """The platforms with the older ones whose wheels they take too: pip takes wheels of exactly those that it is given.
+
+    A machine of ``manylinux_2_28_x86_64`` takes wheels of ``manylinux_2_17_x86_64``, which is ``manylinux2014_x86_64``.
+    """
+    found = list(platforms)
+    for each in platforms:
+        if match := re.fullmatch(r"manylinux_2_(\d+)_(\w+)", each):
+            newest, machine = int(match[1]), match[2]
+            found += [f"manylinux_2_{minor}_{machine}" for minor in range(newest - 1, _OLDEST_MINOR - 1, -1)]
+    return list(dict.fromkeys(found))
+
+
+def needed_requirements(root: Path) -> list[str]:
     """The requirements of the project in `root`, without torch and extras. Raises WheelError if it is no checkout."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -24,7 +24,7 @@ _MOST_VALUES = 20
 def facts_of(run: RunStarted, known: Mapping[str, Any] | None) -> Facts:
     """What a run was. `known`: the facts of its environment.json, None if it has none."""
     found: dict[tuple[Factor, str], tuple[str, ...]] = {} if known is None else {_READ: ("read",)}
-    for name, value in {**record.facts(known or {}), **identity.facts(run)}.items():
+    for name, value in {**record.environment_facts(known or {}), **identity.identity_facts(run)}.items():
         if name in _ELSEWHERE:
             continue
         factor = Factor.OPTION if name.startswith("--") else Factor.COMMIT if name == _COMMIT else Factor.SETTING

@@ -182,7 +182,7 @@ class _Maker:
         cells = self._cells_of(rows)
         failures = self._failures(rows)
         cases = tuple(
-            model.Case(
+            model.MatrixCase(
                 case=escape_invalid_xml(case),
                 suite=escape_invalid_xml(suite_of(case)),
                 cells=row,
@@ -310,7 +310,7 @@ class _Maker:
             red=classing.total.red,
             flaky=classing.total.flaky,
             ran=classing.total.all,
-            text=escape_invalid_xml(wording.text(classing)),
+            text=escape_invalid_xml(wording.classing_text(classing)),
             next=escape_invalid_xml(_advice(classing)),
             messages=tuple(
                 model.Message(text=escape_invalid_xml(text), runs=runs) for text, runs in said.messages.items()
@@ -318,7 +318,7 @@ class _Maker:
             reproduce=escape_invalid_xml(said.reproduce),
         )
 
-    def _groups(self, cases: Sequence[model.Case], cells: Sequence[model.Cell]) -> Iterable[model.Group]:
+    def _groups(self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell]) -> Iterable[model.Group]:
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, case in enumerate(cases):
             if (failure := case.failure) is not None:
@@ -331,7 +331,9 @@ class _Maker:
         """The runs in which a case was red or flaky."""
         return tuple(run for run, number in enumerate(self._told[place]) if 0 <= self._kinds[number] < 2)
 
-    def _group(self, cases: Sequence[model.Case], cells: Sequence[model.Cell], places: Sequence[int]) -> model.Group:
+    def _group(
+        self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell], places: Sequence[int]
+    ) -> model.Group:
         failures = [each for place in places if (each := cases[place].failure) is not None]
         first = failures[0]
         bad = [any(_is_bad(outcome) for outcome in cell.outcomes) for cell in cells]
@@ -356,9 +358,9 @@ class _Maker:
 
     # ---- runs, their findings, and machines ----
 
-    def _run(self, place: int, findings: tuple[int, ...]) -> model.Run:
+    def _run(self, place: int, findings: tuple[int, ...]) -> model.MatrixRun:
         summary = self._runs[place].summary
-        return model.Run(
+        return model.MatrixRun(
             name=summary.name,
             run_id=escape_invalid_xml(summary.run_id),
             begun=summary.begun,
@@ -525,7 +527,7 @@ def _causes(causes: Explanation) -> tuple[model.Cause, ...]:
 
 
 def _advice(classing: Classing) -> str:
-    return wording.advice(
+    return wording.advice_text(
         classing.kind, classing.causes, classing.also, classing.sure, maybe_flake=classing.maybe_flake
     )
 

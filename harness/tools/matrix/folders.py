@@ -22,7 +22,7 @@ class NoRunError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRuns:
     """Run directories, each once, in the order of their paths, so that a matrix does not depend on that of arguments.
 
     `notes`: what was left out, in sentences.
@@ -32,7 +32,7 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def find(given: Sequence[Path]) -> Found:
+def find_runs(given: Sequence[Path]) -> FoundRuns:
     """The run directories among `given`, and those in folders up to `LEVELS` levels below.
 
     Symbolic links below what is given are not followed: a folder from elsewhere may lead anywhere. Raises NoRunError.
@@ -48,7 +48,7 @@ def find(given: Sequence[Path]) -> Found:
             real = os.path.realpath(path)
             twice += real in runs
             runs.setdefault(real, path)
-    return Found(tuple(path for _, path in sorted(runs.items())), tuple(_notes(links, twice)))
+    return FoundRuns(tuple(path for _, path in sorted(runs.items())), tuple(_notes(links, twice)))
 
 
 def _has_journal(folder: Path) -> bool:

@@ -20,7 +20,7 @@ GITLAB_JOBS = "ci/gitlab-jobs.yml"
 SLURM_SCRIPT = "ci/slurm/nightly.sbatch"
 
 
-def github(jobs: Sequence[Job]) -> str:
+def github_jobs(jobs: Sequence[Job]) -> str:
     """One line of JSON that ``strategy.matrix`` reads."""
     if len(jobs) > GITHUB_MOST:
         raise PlanError(f"{len(jobs)} jobs, and GitHub runs {GITHUB_MOST} of one matrix: choose some with --machine")
@@ -44,7 +44,7 @@ def github(jobs: Sequence[Job]) -> str:
     return json.dumps({"include": include}, separators=(",", ":")) + "\n"
 
 
-def gitlab(jobs: Sequence[Job]) -> str:
+def gitlab_pipeline(jobs: Sequence[Job]) -> str:
     """A child pipeline as JSON, which is YAML too. Its jobs extend those of ``ci/gitlab-jobs.yml``."""
     pipeline: dict[str, Any] = {"include": [{"local": GITLAB_JOBS}]}
     for job in jobs:
@@ -57,17 +57,17 @@ def gitlab(jobs: Sequence[Job]) -> str:
     return json.dumps(pipeline, indent=2) + "\n"
 
 
-def slurm(jobs: Sequence[Job]) -> str:
+def slurm_commands(jobs: Sequence[Job]) -> str:
     """One command for each job, quoted for a shell."""
     return "".join(f"{shlex.join(_sbatch(job))}\n" for job in jobs)
 
 
-def names(jobs: Sequence[Job]) -> str:
+def job_names(jobs: Sequence[Job]) -> str:
     """For scripts: for each job its run and the folder of its part, ``RUN/PART``."""
     return "".join(f"{job.run}/{job.part}\n" for job in jobs)
 
 
-def table(jobs: Sequence[Job]) -> str:
+def job_table(jobs: Sequence[Job]) -> str:
     """For people: a line for each run, with the number of its parts, which are a job each."""
     head = ("run", "when", "machine", "driver", "torch", "python", "profile", "parts", "runs by")
     parts: dict[str, list[Job]] = {}
@@ -95,7 +95,7 @@ def table(jobs: Sequence[Job]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in (*lines, total))
 
 
-def written(jobs: Sequence[Job], form: PlanFormat, by: System | None) -> tuple[str, str]:
+def formatted_plan(jobs: Sequence[Job], form: PlanFormat, by: System | None) -> tuple[str, str]:
     """The plan in a format, and a note about the jobs that `by` does not reach. The note is empty if there are none.
 
     Raises PlanError if no job is left.
@@ -133,9 +133,9 @@ def _sbatch(job: Job) -> list[str]:
 
 
 _WRITERS: dict[PlanFormat, Callable[[Sequence[Job]], str]] = {
-    PlanFormat.TABLE: table,
-    PlanFormat.SLURM: slurm,
-    PlanFormat.GITHUB: github,
-    PlanFormat.GITLAB: gitlab,
-    PlanFormat.NAMES: names,
+    PlanFormat.TABLE: job_table,
+    PlanFormat.SLURM: slurm_commands,
+    PlanFormat.GITHUB: github_jobs,
+    PlanFormat.GITLAB: gitlab_pipeline,
+    PlanFormat.NAMES: job_names,
 }

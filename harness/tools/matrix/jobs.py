@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from harness.core.errors import HarnessError
-from harness.gating.configfile import ConfigError, advice
+from harness.gating.configfile import ConfigError, name_advice
 from harness.tools.matrix.planfile import DRIVER, Exclude, LoadedPlan, Product, Slurm
 from harness.tools.matrix.words import When
 
@@ -99,7 +99,7 @@ def select(jobs: Collection[Job], whens: Collection[When], machines: Collection[
     known = list(dict.fromkeys(job.machine for job in jobs))
     for name in machines:
         if name not in known:
-            raise PlanError(f"no job is on machine {name!r}; {advice(name, known)}")
+            raise PlanError(f"no job is on machine {name!r}; {name_advice(name, known)}")
     chosen = [job for job in jobs if job.when in whens and (not machines or job.machine in machines)]
     if not chosen:
         on = f" on {', '.join(machines)}" if machines else ""

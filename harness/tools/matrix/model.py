@@ -39,7 +39,7 @@ class _Model(BaseModel):
     )
 
 
-class Run(_Model):
+class MatrixRun(_Model):
     """A run directory."""
 
     name: str
@@ -134,7 +134,7 @@ class Failure(_Model):
     """The command that runs it again, of one of the runs. Empty if none is recorded."""
 
 
-class Case(_Model):
+class MatrixCase(_Model):
     """A row."""
 
     case: str
@@ -220,10 +220,10 @@ class Matrix(_Model):
 
     schema_version: int = Field(default=SCHEMA, alias="schema", ge=1)
     """Version of this schema."""
-    runs: tuple[Run, ...]
+    runs: tuple[MatrixRun, ...]
     machines: tuple[Machine, ...]
     cells: tuple[Cell, ...]
-    cases: tuple[Case, ...]
+    cases: tuple[MatrixCase, ...]
     groups: tuple[Group, ...]
     holes: tuple[Hole, ...]
     findings: tuple[Finding, ...]
@@ -238,12 +238,12 @@ class Matrix(_Model):
         return sum(case.failure is not None for case in self.cases)
 
 
-def as_json(matrix: Matrix) -> bytes:
+def matrix_json(matrix: Matrix) -> bytes:
     """The contents of ``matrix.json``: the same bytes for the same matrix. A lone surrogate becomes an escape."""
     return json.dumps(matrix.model_dump(by_alias=True), separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
-def schema_text() -> str:
+def matrix_schema_text() -> str:
     """The contents of the shipped schema file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     value: dict[str, Any] = {**head, **Matrix.model_json_schema(mode="serialization")}
@@ -251,4 +251,4 @@ def schema_text() -> str:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA_FILE.write_text(matrix_schema_text(), encoding="utf-8")

@@ -27,10 +27,10 @@ MOST_RUNS = 1000
 MOST_FINDINGS = 200
 
 
-def render(matrix: Matrix) -> bytes:
+def render_matrix(matrix: Matrix) -> bytes:
     """The page in UTF-8, the same for the same matrix."""
     styles = [shell.asset(_SHARED, "page.css"), shell.asset(_PACKAGE, "matrix.css")]
-    scripts = [shell.asset(_SHARED, "text.js"), shell.asset(_PACKAGE, "matrix.js")]
+    scripts = [shell.asset(_SHARED, "shared.js"), shell.asset(_PACKAGE, "matrix.js")]
     classes = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
     page = (
         _environment()
@@ -39,9 +39,9 @@ def render(matrix: Matrix) -> bytes:
             matrix=matrix,
             tone="red" if any(run.red for run in matrix.runs) else "green",
             word=_word(matrix),
-            sentence=text.headline(matrix),
+            sentence=text.headline_text(matrix),
             classes=[(kind, title, classes[kind]) for kind, title in wording.TITLES.items() if classes[kind]],
-            facts=_facts(matrix),
+            facts=_headline_facts(matrix),
             doubts=_doubts(matrix),
             policy=Markup(shell.policy(styles, scripts)),
             styles=[Markup(style) for style in styles],
@@ -60,10 +60,10 @@ def render(matrix: Matrix) -> bytes:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = shell.environment(_PACKAGE)
+    environment = shell.jinja_environment(_PACKAGE)
     filters: dict[str, Any] = {
         "counted": format_count,
-        "line": inert.line,
+        "line": inert.inert_line,
         "name": name_of,
         "group_title": text.title_of,
         "group_apart": text.apart_of,
@@ -86,7 +86,7 @@ def _word(matrix: Matrix) -> str:
     return "Red runs" if any(run.red for run in matrix.runs) else "Green"
 
 
-def _facts(matrix: Matrix) -> list[tuple[str, str]]:
+def _headline_facts(matrix: Matrix) -> list[tuple[str, str]]:
     """The facts below the headline."""
     machines = matrix.machines
     size = len(machines) * len(matrix.cases)
@@ -122,7 +122,13 @@ def _data(matrix: Matrix) -> dict[str, Any]:
             failure = len(failures)
             failures.append(_failure(case.failure, group_of[place]))
         rows.append(
-            [files.of(file + separator), rest, suites.of(inert.line(case.suite, 200)), patterns.of(case.cells), failure]
+            [
+                files.of(file + separator),
+                rest,
+                suites.of(inert.inert_line(case.suite, 200)),
+                patterns.of(case.cells),
+                failure,
+            ]
         )
     return {
         "hidden": inert.HIDDEN_IN_SCRIPT,
@@ -131,10 +137,10 @@ def _data(matrix: Matrix) -> dict[str, Any]:
         "flaky": number_of[Outcome.FLAKY],
         "none": [number_of[Outcome(kind.value)] for kind in HoleKind if kind.value in set(Outcome)],
         "machines": [
-            [inert.line(text_, 200) for text_ in (each.host, each.device, each.driver, each.torch)] + [each.runs]
+            [inert.inert_line(text_, 200) for text_ in (each.host, each.device, each.driver, each.torch)] + [each.runs]
             for each in matrix.machines
         ],
-        "holes": [[hole.kind.value, inert.line(hole.reason)] for hole in matrix.holes],
+        "holes": [[hole.kind.value, inert.inert_line(hole.reason)] for hole in matrix.holes],
         "cells": [
             [
                 [[number_of[outcome], times] for outcome, times in cell.outcomes.items()],
@@ -148,7 +154,7 @@ def _data(matrix: Matrix) -> dict[str, Any]:
         "cases": rows,
         "failures": failures,
         "kinds": {kind.value: title for kind, title in wording.TITLES.items()},
-        "groups": [inert.line(_group_name(group), 120) for group in matrix.groups],
+        "groups": [inert.inert_line(_group_name(group), 120) for group in matrix.groups],
     }
 
 
@@ -164,11 +170,11 @@ def _failure(failure: Failure, group: int) -> list[Any]:
         failure.kind.value,
         failure.sure.value,
         group,
-        inert.line(failure.text),
-        inert.line("; ".join(also)),
-        inert.line(failure.next),
-        [[inert.line(message.text), message.runs] for message in failure.messages],
-        inert.plain(failure.reproduce),
+        inert.inert_line(failure.text),
+        inert.inert_line("; ".join(also)),
+        inert.inert_line(failure.next),
+        [[inert.inert_line(message.text), message.runs] for message in failure.messages],
+        inert.inert_text(failure.reproduce),
     ]
 
 

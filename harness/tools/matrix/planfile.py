@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from harness.backends.table import BACKENDS
 from harness.gating import configfile, requirements
-from harness.gating.configfile import ConfigError, Loaded, Where, advice
+from harness.gating.configfile import ConfigError, Loaded, Where, name_advice
 from harness.gating.hardware import Hardware, load_hardware
 from harness.gating.implication import implication
 from harness.gating.profiles import Profile, load_profile
@@ -147,13 +147,13 @@ def load_plan(path: Path, configs: Path, base: Path) -> LoadedPlan:
 
     Raises ConfigError with a line for each problem.
     """
-    loaded = configfile.load(path, PlanFile)
+    loaded = configfile.load_config(path, PlanFile)
     problems: list[str] = []
     hardware: dict[str, Hardware] = {}
     for name, machine in loaded.value.machines.items():
         where = ("machines", name)
         try:
-            configfile.find(machine.hardware, configs / "hardware", "hardware", base)
+            configfile.find_config(machine.hardware, configs / "hardware", "hardware", base)
         except ConfigError as error:
             problems.append(loaded.problem(f"no hardware file declares this machine: {error}", *where, "hardware"))
             continue
@@ -220,7 +220,10 @@ def _of_product(
 ) -> Iterator[tuple[Where, str]]:
     for place, name in enumerate(product.machines):
         if name not in machines:
-            yield ("machines", place), f"there is no machine {name!r} in 'machines'; {advice(name, list(machines))}"
+            yield (
+                ("machines", place),
+                f"there is no machine {name!r} in 'machines'; {name_advice(name, list(machines))}",
+            )
     for place, profile_name in enumerate(product.profiles):
         profile = profiles.read(profile_name)
         if isinstance(profile, ConfigError):
@@ -240,14 +243,14 @@ def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
         return f"the profile is for {profile.device}, hardware {name!r} is {device}"
     if profile.hardware not in (None, name):
         return f"the profile is for hardware {profile.hardware!r}, the machine has {name!r}"
-    known = requirements.parse({**hardware.device, **hardware.offers})
-    for condition in requirements.parse(profile.requires):
+    known = requirements.parse_requirements({**hardware.device, **hardware.offers})
+    for condition in requirements.parse_requirements(profile.requires):
         if not implication([condition], known).can_hold:
             return f"the profile requires {condition}, which hardware {name!r} never meets"
     return ""
 
 
-def schema_text() -> str:
+def plan_schema_text() -> str:
     """The contents of the shipped schema file, for editors and other programs."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     value: dict[str, Any] = {**head, **PlanFile.model_json_schema()}
@@ -255,4 +258,4 @@ def schema_text() -> str:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA_FILE.write_text(plan_schema_text(), encoding="utf-8")

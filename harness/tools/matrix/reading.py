@@ -20,7 +20,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
 from harness.core.text import escape_invalid_xml, single_line
 from harness.journal import environment, events, identity, journal, journal_lines
-from harness.journal.decision import Decision, decide, not_run, reopened
+from harness.journal.decision import Decision, decide_outcome, not_run_message, reopened_attempts
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Collected, Event, Finish, MergedShard, Reopened, RunStarted, Start
 from harness.journal.journal import Damaged, JournalError, Unknown
@@ -131,34 +131,34 @@ class Unreadable:
     reason: str
 
 
-def read_all(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[RunSummary | Unreadable]:
+def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[RunSummary | Unreadable]:
     """Every run, in order. Several processes read, by default one a core. Raises ReaderDiedError."""
     wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
     if wanted < 2:
-        yield from map(read, run_dirs)
+        yield from map(read_summary, run_dirs)
         return
     # Not forked: what the caller has open and which threads it has is not known here.
     context = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(wanted, mp_context=context, initializer=gc.disable) as pool:
-            yield from pool.map(read, run_dirs)
+            yield from pool.map(read_summary, run_dirs)
     except BrokenProcessPool:
         message = "a process that reads runs was killed, perhaps for lack of memory: try again with fewer runs"
         raise ReaderDiedError(message) from None
 
 
-def read(run_dir: Path) -> RunSummary | Unreadable:
+def read_summary(run_dir: Path) -> RunSummary | Unreadable:
     """Read one run directory."""
     path, name = run_dir / journal.FILE_NAME, escape_invalid_xml(str(run_dir))
     if not is_plain(path):
         return Unreadable(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
     reader = _Reader()
     try:
-        for line, found in journal_lines.stream(path):
+        for line, found in journal_lines.stream_journal(path):
             reader.add(line, found)
         if reader.run is None:
             raise JournalError("no run started there")
-        known = environment.read(run_dir) if is_plain(run_dir / environment.FILE_NAME) else None
+        known = environment.read_environment(run_dir) if is_plain(run_dir / environment.FILE_NAME) else None
     except EnvironmentFileError as error:
         known = None
         reader.notes.append(str(error))
@@ -242,7 +242,7 @@ class _Reader:
                 self._elsewhere |= dict.fromkeys(event.selected)
             case Reopened():
                 attempts = self._attempts.get(event.case, [])
-                self._attempts[event.case] = reopened(attempts, lambda each: replace(each, final=False))
+                self._attempts[event.case] = reopened_attempts(attempts, lambda each: replace(each, final=False))
 
     def _is_double(self, line: bytes) -> bool:
         """Whether the line came before. It is counted if so, and remembered as long as there are not too many."""
@@ -275,7 +275,7 @@ class _Reader:
 
     def summary(self, name: str, known: Mapping[str, Any] | None) -> RunSummary:
         run = self.run
-        assert run is not None  # `read` has seen to it
+        assert run is not None  # `read_summary` has seen to it
         says, said, troubles = self._verdicts()
         unknown = sum(self._unknown.values())
         known_of = self._tally.summary(Oddities(self._damages, unknown, self._doubled, tuple(self._damaged)))
@@ -292,7 +292,7 @@ class _Reader:
             driver=single_line(str((known or {}).get("driver") or run.identity.get("driver") or NONE), 100),
             torch=single_line(str(torch or run.identity.get("torch") or NONE), 100),
             devices=_devices(tuple(uuids), known or {}, run),
-            facts={name: text for name, text in identity.facts(run).items() if name not in _MACHINE},
+            facts={name: text for name, text in identity.identity_facts(run).items() if name not in _MACHINE},
             ids=ids,
             says=says,
             said=said,
@@ -319,7 +319,7 @@ class _Reader:
             # Equal attempts are one object, and all of them are alive, so that their ids tell them apart.
             key = (case in self._started, tuple(map(id, attempts)))
             if (found := decided.get(key)) is None:
-                decision = decide(attempts, int(key[0]))
+                decision = decide_outcome(attempts, int(key[0]))
                 said, trouble = self._said(decision)
                 ran = decision.outcome.ran and decision.decided is not None and decision.decided.outcome.ran
                 found = decided[key] = (places.setdefault(said, len(places)), trouble, decision.outcome, ran)
@@ -336,7 +336,7 @@ class _Reader:
         elif by is not None:
             message = by.message
         elif outcome is Outcome.NOT_RUN:
-            message = not_run(self._tally.stopped)
+            message = not_run_message(self._tally.stopped)
         else:
             message = "it started and never finished"
         devices = () if by is None else by.devices
@@ -347,6 +347,8 @@ class _Reader:
         return Said(outcome, devices if outcome.ran else (), "" if outcome is Outcome.PASSED else message), None
 
     def _doubts(self, known: Mapping[str, Any] | None) -> Iterator[str]:
+        if self.run is not None and self.run.imported is not None:
+            yield f"its cases were run {single_line(self.run.imported.text, MOST_OF_MESSAGE)}"
         if self._tally.end is None:
             yield "it did not finish"
         if self._damages:
@@ -356,7 +358,7 @@ class _Reader:
             kinds = ", ".join(map(repr, self._unknown))
             yield f"lines of its journal of an unknown kind: {sum(self._unknown.values())} ({kinds})"
         if self._doubled:
-            yield f"lines of its journal that came twice and count once: {self._doubled}"
+            yield f"duplicate lines in its journal, counted once: {self._doubled}"
         if known is None:
             yield f"it has no readable {environment.FILE_NAME}, so names of devices may be missing"
 

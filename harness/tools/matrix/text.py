@@ -18,12 +18,12 @@ MOST_NAMES = 3
 MOST_FINDINGS = 50
 
 
-def text(matrix: Matrix) -> str:
+def matrix_text(matrix: Matrix) -> str:
     """A few lines: what is red and why, what is not known, what is doubtful."""
-    return "".join(f"{_indent(line)}{inert.line(line)}\n" for line in _lines(matrix))
+    return "".join(f"{_indent(line)}{inert.inert_line(line)}\n" for line in _lines(matrix))
 
 
-def headline(matrix: Matrix) -> str:
+def headline_text(matrix: Matrix) -> str:
     """For example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
     where = f"{format_count(len(matrix.runs), 'run')} on {format_count(len(matrix.machines), 'machine')}"
     total, bad = format_count(len(matrix.cases), "case"), matrix.failures
@@ -40,7 +40,7 @@ def findings_text(matrix: Matrix) -> str:
     return f"{format_count(len(matrix.findings), 'finding')} {word} {format_count(runs, 'run')} red"
 
 
-def classes(matrix: Matrix) -> str:
+def classes_text(matrix: Matrix) -> str:
     """The number of cases of each class: ``3 everywhere, 9 one driver``; empty without any."""
     kinds = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
     return ", ".join(f"{kinds[kind]} {title}" for kind, title in wording.TITLES.items() if kinds[kind])
@@ -48,13 +48,13 @@ def classes(matrix: Matrix) -> str:
 
 def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
     """The causes of the JSON in words."""
-    return wording.explanation(tuple(Cause(each.factor, each.value) for each in causes), together=together)
+    return wording.explanation_text(tuple(Cause(each.factor, each.value) for each in causes), together=together)
 
 
 def title_of(group: Group) -> str:
     """What a group is about, and since when if that is known: ``option --inject=x, since RUN (DATE)``."""
     causes = tuple(Cause(each.factor, each.value) for each in group.causes)
-    title = wording.title(group.kind, causes, together=group.together)
+    title = wording.title_text(group.kind, causes, together=group.together)
     since = [each[0] for each in group.also if len(each) == 1 and each[0].factor is Factor.SINCE] if causes else []
     return ", ".join([title, *(f"since {each.value}" for each in since)])
 
@@ -62,12 +62,12 @@ def title_of(group: Group) -> str:
 def apart_of(group: Group) -> str:
     """What a group cannot be told apart from; empty if it can."""
     also = [tuple(Cause(each.factor, each.value) for each in causes) for causes in group.also]
-    return wording.apart(also, maybe_flake=group.maybe_flake)
+    return wording.apart_text(also, maybe_flake=group.maybe_flake)
 
 
 def _lines(matrix: Matrix) -> Iterator[str]:
-    listed = classes(matrix)
-    yield headline(matrix) + (f" ({listed})" if listed else "")
+    listed = classes_text(matrix)
+    yield headline_text(matrix) + (f" ({listed})" if listed else "")
     for group in matrix.groups[:MOST_LINES]:
         yield from _group(matrix, group)
     yield from _more(len(matrix.groups), "class", "classes")
@@ -92,7 +92,7 @@ def _lines(matrix: Matrix) -> Iterator[str]:
 
 def _group(matrix: Matrix, group: Group) -> Iterator[str]:
     yield f"{wording.TITLES[group.kind].upper()} ({group.sure}): {title_of(group)} - {group.text}"
-    names = [inert.line(matrix.cases[place].case, 200) for place in group.cases[:MOST_NAMES]]
+    names = [inert.inert_line(matrix.cases[place].case, 200) for place in group.cases[:MOST_NAMES]]
     yield f"  {', '.join(names)}{', …' if len(group.cases) > MOST_NAMES else ''}"
     apart = apart_of(group)
     if apart:
@@ -103,7 +103,7 @@ def _group(matrix: Matrix, group: Group) -> Iterator[str]:
 def _finding(matrix: Matrix, finding: Finding) -> Iterator[str]:
     where = f"in {format_count(len(finding.runs), 'run')} on {format_count(len(finding.machines), 'machine')}"
     yield f"FINDING {finding.kind}: {where} - {finding.message}"
-    names = [inert.line(matrix.runs[place].name, 200) for place in finding.runs[:MOST_NAMES]]
+    names = [inert.inert_line(matrix.runs[place].name, 200) for place in finding.runs[:MOST_NAMES]]
     yield f"  {', '.join(names)}{', …' if len(finding.runs) > MOST_NAMES else ''}"
     if finding.concerned:
         yield f"  {format_count(finding.concerned, 'case')}: {list_first(finding.cases[:MOST_NAMES])}"

@@ -44,24 +44,24 @@ _NOUNS = {
 }
 
 
-def cause(each: Cause) -> str:
+def cause_text(each: Cause) -> str:
     """For example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
     return each.value if each.value.startswith("without ") else f"{_NOUNS[each.factor]} {each.value}"
 
 
-def explanation(causes: Explanation, *, together: bool = True) -> str:
+def explanation_text(causes: Explanation, *, together: bool = True) -> str:
     """For example ``driver 580.95 together with torch 2.13.0``."""
     if together:
-        return " together with ".join(map(cause, causes))
-    return " or ".join(map(cause, causes))
+        return " together with ".join(map(cause_text, causes))
+    return " or ".join(map(cause_text, causes))
 
 
-def title(kind: Kind, causes: Explanation, *, together: bool) -> str:
+def title_text(kind: Kind, causes: Explanation, *, together: bool) -> str:
     """What a group of failures is about: ``driver 580.95``, ``wherever it ran``."""
-    return explanation(causes, together=together) if causes else _HEADINGS[kind]
+    return explanation_text(causes, together=together) if causes else _HEADINGS[kind]
 
 
-def text(classing: Classing) -> str:
+def classing_text(classing: Classing) -> str:
     """The class of one case in a sentence."""
     total, inside, causes = classing.total, classing.inside, classing.causes
     others = total.all - inside.all
@@ -74,8 +74,8 @@ def text(classing: Classing) -> str:
         if not causes:
             runs = format_count(total.all, "run")
             return f"Red in {total.red} of {runs}: neither one cause nor two together explain it."
-        return f"Red in all runs with {explanation(causes, together=False)}, and in none of the others."
-    what = explanation(causes)
+        return f"Red in all runs with {explanation_text(causes, together=False)}, and in none of the others."
+    what = explanation_text(causes)
     what = what if causes[0].factor in TIMES or what.startswith("without ") else f"with {what}"
     how = f"Red in {_all(inside.all)} {what}" if classing.always else _sometimes(inside, what)
     rest = f", and in none of the {format_count(others, 'other run')}" if others > 1 else ", and not in the other run"
@@ -96,18 +96,18 @@ def _sometimes(inside: Tally, what: str) -> str:
     return f"{_bad(inside)} of {format_count(inside.all, 'run')} {what}"
 
 
-def apart(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
+def apart_text(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
     """What fits equally well, in a phrase: ``host n3; driver 580.95; a flake``. Empty if nothing does."""
-    return "; ".join([explanation(each) for each in also] + (["a flake"] if maybe_flake else []))
+    return "; ".join([explanation_text(each) for each in also] + (["a flake"] if maybe_flake else []))
 
 
-def advice(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool) -> str:
+def advice_text(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool) -> str:
     """What to do next: the run that tells explanations apart, or the step that follows from the class."""
     if kind is Kind.EVERYWHERE:
         untried = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
         return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]
     if maybe_flake:
-        where = f" on {cause(causes[0])}" if causes else ""
+        where = f" on {cause_text(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
     singles = [*(causes if len(causes) == 1 else ()), *(each[0] for each in also if len(each) == 1)]
     changed = [each for each in singles if each.factor in CONDITIONS]
@@ -150,7 +150,7 @@ def _otherwise(each: Cause) -> str:
         return "at another commit"
     if each.value.startswith("without "):
         return f"with {each.value.removeprefix('without ')}"
-    return f"without {each.value}" if each.factor is Factor.OPTION else f"with another {cause(each)}"
+    return f"without {each.value}" if each.factor is Factor.OPTION else f"with another {cause_text(each)}"
 
 
 def _separate(narrow: Cause, wide: Cause) -> str:
@@ -158,7 +158,7 @@ def _separate(narrow: Cause, wide: Cause) -> str:
         return "on another instance of the same GPU"
     word = "of" if wide.factor is Factor.HOST else "with"
     prefix = "with" if narrow.factor in (Factor.DRIVER, Factor.TORCH) else "on"
-    return f"{prefix} another {_NOUNS[narrow.factor]} {word} {cause(wide)}"
+    return f"{prefix} another {_NOUNS[narrow.factor]} {word} {cause_text(wide)}"
 
 
 def _nouns(causes: Sequence[Cause]) -> str:

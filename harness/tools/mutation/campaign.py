@@ -21,7 +21,7 @@ CLEAN = "clean"
 _NOTHING_CHECKED = (*NO_CATCH, Outcome.GATED, Outcome.SKIPPED)
 
 
-class Run(Protocol):
+class MutationRun(Protocol):
     """Runs cases. See `Runner`."""
 
     def __call__(self, name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger: ...
@@ -46,9 +46,9 @@ class Runner:
         return started.run(name, "-p", "harness.tools.mutation.plugin", *each.options, variables={VARIABLE: words})
 
 
-def conduct(
+def run_mutations(
     breaks: Sequence[Break],
-    run: Run,
+    run: MutationRun,
     unusable: Mapping[str, str],
     *,
     jobs: int,
@@ -80,7 +80,7 @@ def conduct(
     )
 
 
-def _clean(breaks: Sequence[Break], device: str, run: Run, tell: Callable[[str], object]) -> Tally:
+def _clean(breaks: Sequence[Break], device: str, run: MutationRun, tell: Callable[[str], object]) -> Tally:
     cases = sorted({suite for each in breaks if each.device == device for suite in each.suites})
     if lost := [case for case in cases if not Path(case.partition("::")[0]).exists()]:
         raise BreakError(f"the suite {lost[0]!r} does not exist: run this where it is, or name others with --suites")
@@ -89,7 +89,7 @@ def _clean(breaks: Sequence[Break], device: str, run: Run, tell: Callable[[str],
     return tally
 
 
-def _row(each: Break, clean: Tally, run: Run, tell: Callable[[str], object]) -> Row:
+def _row(each: Break, clean: Tally, run: MutationRun, tell: Callable[[str], object]) -> Row:
     ledger = run(each.name, each.device, each.suites, each)
     tally = runs.tally(ledger, each.fault)
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)

@@ -21,9 +21,9 @@ from harness.core.errors import HarnessError
 from harness.core.text import single_line
 from harness.sim.native import provider
 from harness.sim.native.provider import ProvidedDevice
-from harness.tools.diagnosis.order import inherited
+from harness.tools.diagnosis.order import inherited_environment
 from harness.tools.mutation.breaks import Break, is_mistake
-from harness.tools.mutation.source import read
+from harness.tools.mutation.source import read_source
 
 #: Seconds that one demonstration may take.
 LIMIT = 60
@@ -33,7 +33,7 @@ class DemonstrationError(HarnessError):
     """The process that shows breaks has failed."""
 
 
-def judge(before: str, again: str, after: str) -> str:
+def judge_outcomes(before: str, again: str, after: str) -> str:
     """What is wrong with a demonstration, by its value twice before the break and once after; or an empty text."""
     if before != again:
         return f"its demonstration differs without the break: {single_line(before)} and {single_line(again)}"
@@ -61,7 +61,7 @@ def show(each: Break) -> str:
         each.apply()
     except Exception as error:  # noqa: BLE001 - whatever it is, the break cannot be used
         return f"it cannot be made with this torch: {error!r}"
-    return judge(before, again, observe(each.shows))
+    return judge_outcomes(before, again, observe(each.shows))
 
 
 def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mapping[str, str]:
@@ -78,7 +78,7 @@ def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mappi
         device,
         provided.library or "",
     ]
-    environment = {**inherited(os.environ), **provided.variables}
+    environment = {**inherited_environment(os.environ), **provided.variables}
     done = subprocess.run(
         [*command, *names], env=environment, capture_output=True, text=True, errors="replace", check=False
     )
@@ -93,7 +93,7 @@ def main(catalogue: str, device: str, library: str, names: Sequence[str]) -> Non
     """Fork a process for each break, one after the other."""
     import torch  # noqa: F401 - once, before the forks
 
-    found = read(Path(catalogue) if catalogue else None)
+    found = read_source(Path(catalogue) if catalogue else None)
     for name in names:
         reader, writer = os.pipe()
         child = os.fork()

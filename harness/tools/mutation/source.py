@@ -11,7 +11,7 @@ from harness.tools.mutation.breaks import Break, BreakError, Theme, by_name
 from harness.tools.mutation.catalogue import catalogue
 
 
-def read(path: Path | None) -> Mapping[str, Break]:
+def read_source(path: Path | None) -> Mapping[str, Break]:
     """The breaks of the harness's catalogue, or of a Python file with a `Theme` named ``broken``. Raises BreakError."""
     if path is None:
         return catalogue()
@@ -41,7 +41,7 @@ def _line(error: Exception, path: Path) -> str:
 def chosen(words: str) -> Break:
     """The break that a text ``FILE:NAME`` names; without FILE, one of the harness's own. Raises BreakError."""
     file, _, name = words.rpartition(":")
-    found = read(Path(file) if file else None)
+    found = read_source(Path(file) if file else None)
     if name not in found:
         raise BreakError(f"there is no break named {name!r}: see 'harness mutate list'")
     return found[name]

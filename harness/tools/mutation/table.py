@@ -69,7 +69,7 @@ class Table:
         return not (self.wrong or self.missed or self.unusable)
 
 
-def as_text(table: Table) -> str:
+def mutation_text(table: Table) -> str:
     """The table as text, with what follows from it below."""
     cells = [("break", "device", "caught by", "")]
     cells += [(row.name, row.device, _count(row), _named(row)) for row in table.rows]
@@ -96,7 +96,7 @@ def as_text(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_json(table: Table) -> str:
+def mutation_json(table: Table) -> str:
     """The whole table as JSON."""
     values = {
         "breaks": [

@@ -22,7 +22,7 @@ def write(run_dir: Path, *lines: build.Line, environment: object = ENVIRONMENT, 
     (run_dir / journal.FILE_NAME).write_bytes(text + tail)
     if environment is not None:
         (run_dir / "environment.json").write_text(json.dumps(environment))
-    return report.write(run_dir)
+    return report.write_html_report(run_dir)
 
 
 def page_of(*lines: build.Line, environment: Any = ENVIRONMENT) -> model.Page:

@@ -79,7 +79,7 @@ class Read(HTMLParser):
 
 def rendered(*lines: build.Line, environment: Any = runs.ENVIRONMENT) -> str:
     contents = JournalContents(Path("journal"), tuple(build.events(*lines)))
-    return document.render(model.page_of(contents, environment)).decode("utf-8")
+    return document.render_report(model.page_of(contents, environment)).decode("utf-8")
 
 
 PLAIN = Read(rendered(*runs.every_outcome()))
@@ -126,7 +126,7 @@ def test_any_text_is_inert(text: str) -> None:
 def check_inert(text: str) -> None:
     page = rendered(*hostile_run(text), environment={text: text, "devices": [{"uuid": text, "name": text}]})
     hidden = re.compile(inert._HIDDEN.pattern)
-    for name in ("uplot.min.js", "text.js", "page.js", "uplot.min.css", "page.css"):
+    for name in ("uplot.min.js", "shared.js", "page.js", "uplot.min.css", "page.css"):
         page = page.replace(shell.asset("harness.reporting.page", name), "")
     assert not hidden.search(page)
     read = Read(page)
@@ -139,7 +139,7 @@ def check_inert(text: str) -> None:
                 tag
             )
     assert len(read.scripts) == len(PLAIN.scripts)
-    assert read.data["cases"][0][1] == inert.plain(hostile_run(text)[6]["case"]).partition("::")[2]
+    assert read.data["cases"][0][1] == inert.inert_text(hostile_run(text)[6]["case"]).partition("::")[2]
     commands = {read.data["reproduce"][name] for name in ("0", "f0", "b0")}
     assert commands == {hostile_run(text)[7]["reproduce"]}, "a command is copied as it is"
 
@@ -161,10 +161,10 @@ def test_the_policy_allows_exactly_what_is_there() -> None:
 def test_the_same_run_directory_gives_the_same_bytes(tmp_path: Path) -> None:
     path = runs.write(tmp_path, *runs.every_outcome())
     first = path.read_bytes()
-    assert report.write(tmp_path).read_bytes() == first
+    assert report.write_html_report(tmp_path).read_bytes() == first
     other = tmp_path / "elsewhere" / "page.html"
     other.parent.mkdir()
-    text = report.write(tmp_path, out=other).read_text()
+    text = report.write_html_report(tmp_path, out=other).read_text()
     assert 'href="journal.ndjson"' in first.decode()
     assert 'href="journal.ndjson"' not in text
     assert 'href="files/' not in text
@@ -172,11 +172,11 @@ def test_the_same_run_directory_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_without_a_journal_or_a_place_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal"):
-        report.write(tmp_path)
+        report.write_html_report(tmp_path)
     runs.write(tmp_path, *runs.green())
     (tmp_path / "taken").mkdir()
     with pytest.raises(WriteError, match="cannot write"):
-        report.write(tmp_path, out=tmp_path / "taken")
+        report.write_html_report(tmp_path, out=tmp_path / "taken")
 
 
 def test_red_cases_beyond_the_first_are_in_the_page_without_scripts() -> None:

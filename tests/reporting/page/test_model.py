@@ -119,7 +119,7 @@ def test_torn_and_doubled_lines_are_told(tmp_path: Any) -> None:
     path = runs.write(tmp_path, *lines[:-1], lines[2], lines[3], {"event": "news", "t": 1.0}, lines[-1], tail=b'{"eve')
     text = path.read_text()
     assert "of the journal cannot be read and was ignored" in text
-    assert "2 lines of the journal came twice and count once." in text
+    assert "2 duplicate lines in the journal, counted once." in text
     assert "has the unknown kind &#34;news&#34;" in text
     assert "damaged_journal" in text
 
@@ -226,7 +226,7 @@ def test_durations() -> None:
     [(0.0, "0 s"), (0.0012, "1.2 ms"), (0.5, "500 ms"), (0.9999, "1.0 s"), (59.96, "1 min 0 s"), (3661, "1 h 1 min")],
 )
 def test_durations_for_people(seconds: float, text: str) -> None:
-    assert model.duration(seconds) == text
+    assert model.duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -241,11 +241,11 @@ def test_durations_for_people(seconds: float, text: str) -> None:
     ],
 )
 def test_terminal_escapes_are_left_out(text: str, plain: str) -> None:
-    assert inert.plain(text) == plain
+    assert inert.inert_text(text) == plain
 
 
 def test_what_does_not_show_becomes_a_badge() -> None:
-    assert inert.shown("a\u202eb<\x00\ud800") == (
+    assert inert.inert_markup("a\u202eb<\x00\ud800") == (
         'a<span class="hidden-char">U+202E</span>b&lt;<span class="hidden-char">U+0000</span>'
         '<span class="hidden-char">U+D800</span>'
     )

@@ -32,13 +32,18 @@ def run(command: Sequence[str | Path]) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def build(name: str, tools: Toolchain, sources: Sequence[str], parts: Sequence[str]) -> Path:
+def build(
+    name: str, tools: Toolchain, sources: Sequence[str], parts: Sequence[str], libraries: Sequence[str] = ()
+) -> Path:
     """Returns the program of that name. It comes from the cache if sources, compiler and options are the same.
 
-    `sources` and `parts`: as those of a `BuildRecipe`. Raises BuildError, with the first errors of the compiler.
+    `sources` and `parts`: as those of a `BuildRecipe`. `libraries`: what the program needs beside it. Raises
+    BuildError, with the first errors of the compiler.
     """
     strict = replace(tools, flags=(*tools.flags, "-Werror"))
-    recipe = BuildRecipe(f"the tests {name}", f"tests/{name}", ROOT, tuple(sources), tuple(parts), (name,), strict)
+    recipe = BuildRecipe(
+        f"the tests {name}", f"tests/{name}", ROOT, tuple(sources), tuple(parts), (name, *libraries), strict
+    )
     return native.build_libraries(recipe, lambda _: None) / name
 
 

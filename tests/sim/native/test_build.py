@@ -17,6 +17,8 @@ from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import BuildError, Toolchain
 from tests.sim.native.toy import Toy, call
 
+pytestmark = pytest.mark.acceptance
+
 _ONE, _TWO = "parts/toy/csrc/one.cpp", "parts/toy/csrc/two.cpp"
 
 
@@ -166,6 +168,16 @@ def test_after_a_builder_was_killed_the_next_one_waits_for_its_compiler_only(toy
         library = Path(second.stdout.read().splitlines()[-1]) / "libtoy.so"
     assert second.returncode == 0
     assert (call(library, "one"), call(library, "two")) == (1, 2)
+
+
+def test_an_interrupted_build_ends_its_compilers(toy: Toy, pipes: Path) -> None:
+    with toy.start(HELD=str(pipes)) as first:
+        assert pipes.read_text() == "begun\n"
+        first.send_signal(signal.SIGINT)
+    assert first.returncode != 0
+    assert not list(toy.cache.rglob("libtoy.so"))
+    assert call(toy.build(), "one") == 1
+    assert "waiting" not in "".join(toy.said)
 
 
 def test_a_compile_error_is_shown(toy: Toy) -> None:

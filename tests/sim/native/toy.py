@@ -98,6 +98,8 @@ class Toy:
         """Another process that builds, with one compiler at a time, and prints its messages and the folder."""
         script = (
             "from pathlib import PosixPath\n"
+            "import signal\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in case that the tests ignore it
             "from harness.sim.native.build import BuildRecipe, build_libraries\n"
             "from harness.sim.native.toolchain import Toolchain\n"
             f"print(build_libraries({self.recipe()!r}, lambda line: print(line, flush=True)))"
@@ -106,6 +108,7 @@ class Toy:
             [sys.executable, "-c", script],
             env={**self.environ, "MAX_JOBS": "1", **environ},
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
         )
 

@@ -73,8 +73,8 @@ def test_an_executor_is_shown_its_devices_as_with_cuda() -> None:
 def test_a_case_for_cuda_runs_on_a_simulated_gpu(
     condition: dict[str, Any], simulated: bool, gpu: bool, software: bool, cpu: bool
 ) -> None:
-    wanted = requirements.parse(condition)
-    met = [requirements.evaluate(wanted, capabilities(device)) is None for device in (DEVICES[0], GPU, SOFT, CPU)]
+    wanted = requirements.parse_requirements(condition)
+    met = [requirements.first_unmet(wanted, capabilities(device)) is None for device in (DEVICES[0], GPU, SOFT, CPU)]
     assert met == [simulated, gpu, software, cpu]
 
 
@@ -89,11 +89,11 @@ def test_a_case_for_cuda_runs_on_a_simulated_gpu(
     ],
 )
 def test_what_a_whole_run_claims_names_the_device_itself(condition: dict[str, Any], refused: bool) -> None:
-    found = requirements.disguised(requirements.parse(condition), capabilities(DEVICES[0]))
+    found = requirements.disguised_device(requirements.parse_requirements(condition), capabilities(DEVICES[0]))
     assert (found is not None) is refused
     if found is not None:
         assert found.text == f"device: wanted {condition['device']}, found simcuda"
-    assert requirements.disguised(requirements.parse(condition), capabilities(GPU)) is None
+    assert requirements.disguised_device(requirements.parse_requirements(condition), capabilities(GPU)) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from harness.devices import software
 from harness.sim.simcuda import toolchain
-from harness.sim.simcuda.build import ROOT
+from harness.sim.simcuda.build import ROOT, runtime_files
 from tests.sim.native import programs
 
 pytestmark = pytest.mark.acceptance
@@ -21,12 +21,14 @@ _BUILT_FOR = software.torch_cuda_version()
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_cupti() -> None:
-    tools = toolchain.find_simcuda_toolchains().runtime
+    found = toolchain.find_simcuda_toolchains()
+    tools = found.runtime
     program = programs.build(
         "simcuda_cupti_tests",
         replace(tools, flags=(*tools.flags, "-O1", "-g")),
         _SOURCES,
         ["simcuda", "simcuda/csrc/cupti/tests"],
+        runtime_files(found.major),
     )
     for file in programs.files(TESTS):
         programs.check(program, file)

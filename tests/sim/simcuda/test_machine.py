@@ -9,10 +9,11 @@ import pytest
 
 from harness.backends import simcuda
 from harness.controller import machine as chosen
-from harness.controller.machine import DeviceError
+from harness.devices import inventory as gpus
 from harness.devices import software
 from harness.devices.declared import MachineError
 from harness.devices.detected import Detected
+from harness.devices.device import DeviceError
 from harness.sim.simcuda import machine
 from harness.sim.softdevice.build import CSRC
 
@@ -122,7 +123,7 @@ def test_a_run_on_simulated_gpus_asks_no_real_one(monkeypatch: pytest.MonkeyPatc
     def discover(_: object) -> None:
         raise AssertionError("NVML was asked")
 
-    monkeypatch.setattr(chosen, "discover", discover)
+    monkeypatch.setattr(gpus, "discover_devices", discover)
     found = chosen.inventory("simcuda", {"SIMCUDA_DEVICE_COUNT": "8"})
     assert len(found.usable) == 8
     assert (found.driver, found.cuda_driver, found.nvml_error) == ("580.00", "13.0", None)

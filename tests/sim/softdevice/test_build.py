@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.sim.native import cmake
 from harness.sim.native.toolchain import BuildError
 from harness.sim.softdevice import build
 from tests.sim.softdevice import inside
@@ -61,3 +63,17 @@ def test_the_library_names_no_folder_of_its_build() -> None:
     assert torch.origin is not None
     for folder in (str(build.ROOT), str(Path(torch.origin).parent), "/tree-"):
         assert folder.encode() not in contents
+
+
+def test_plain_cmake_gives_an_editor_every_source(tmp_path: Path) -> None:
+    program = cmake.find_program("cmake", "this test", os.environ)
+    ninja = cmake.find_program("ninja", "this test", os.environ)
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(
+        [program, "-S", str(build.ROOT), "-B", str(tmp_path), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"],
+        env=environ,
+        capture_output=True,
+        check=True,
+    )
+    listed = {os.path.realpath(each["file"]) for each in json.loads((tmp_path / "compile_commands.json").read_text())}
+    assert {str(file.resolve()) for file in build.CSRC.rglob("*.cpp")} <= listed

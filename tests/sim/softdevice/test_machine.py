@@ -6,9 +6,9 @@ import pytest
 
 from harness.backends import soft
 from harness.controller import machine as chosen
-from harness.controller.machine import DeviceError
+from harness.devices import inventory as gpus
 from harness.devices.declared import MachineError
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, Device, DeviceError, Inventory
 from harness.sim.softdevice.machine import software_devices
 
 
@@ -95,7 +95,7 @@ def test_a_required_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(environ)
         return found
 
-    monkeypatch.setattr(chosen, "discover", discover)
+    monkeypatch.setattr(gpus, "discover_devices", discover)
     assert chosen.inventory("cuda", {}) is found
     assert chosen.inventory("auto", {"A": "b"}) is found
     assert chosen.inventory("cpu", {"CUDA_VISIBLE_DEVICES": "0"}) is found

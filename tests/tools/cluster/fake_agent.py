@@ -40,7 +40,7 @@ def open_session(
     name: str, cases: Sequence[str], *, session: int = 1, torch: str = "2", workers: int = 1, device: str = "d"
 ) -> None:
     """Say what a session says at its start: it has these cases, and takes two for each worker."""
-    from harness.journal.journal import digest
+    from harness.journal.journal import digest_of_ids
 
     run = {
         "event": "run",
@@ -58,7 +58,7 @@ def open_session(
         "identity": {"torch": torch},
     }
     collected = {"event": "collected", "t": time.time(), "worker": "gw0", "count": len(cases)}
-    collected |= {"hash": digest(cases), "ids": [*cases]}
+    collected |= {"hash": digest_of_ids(cases), "ids": [*cases]}
     say("lines", lines=[json.dumps(run), json.dumps(collected)])
     say(
         "ready",
@@ -66,7 +66,7 @@ def open_session(
         folder="/",
         workers=workers,
         count=len(cases),
-        hash=digest(cases),
+        hash=digest_of_ids(cases),
         seconds=[0.1] * len(cases),
         gated={},
         devices={device: "kind"},

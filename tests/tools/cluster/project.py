@@ -122,7 +122,7 @@ class Running:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger.from_journal(journal.read_run(self.run_dir / journal.FILE_NAME))
+        return Ledger.from_journal(journal.read_run_journal(self.run_dir / journal.FILE_NAME))
 
     @property
     def verdicts(self) -> dict[str, str]:

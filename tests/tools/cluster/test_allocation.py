@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.tools.cluster.allocation import Request, Resource, SlurmNode, objection, resources
-from harness.tools.cluster.engine import record
+from harness.tools.cluster.allocation import Request, Resource, SlurmNode, parse_resources, request_objection
+from harness.tools.cluster.engine import scontrol_fields
 
 H0 = SlurmNode("h0", ("all", "big"), (Resource("gpu", "h200", 8),), ("hopper", "nvlink"))
 H1 = SlurmNode("h1", ("all",), (Resource("gpu", "h200", 8),), ("hopper",))
@@ -29,7 +29,7 @@ NODES = (H0, H1, A0)
     ],
 )
 def test_what_may_be_had(nodes: int, options: list[str]) -> None:
-    assert objection(Request.of(nodes, options), NODES, "all") == ""
+    assert request_objection(Request.of(nodes, options), NODES, "all") == ""
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_may_be_had(nodes: int, options: list[str]) -> None:
     ],
 )
 def test_what_cannot(nodes: int, options: list[str], text: str) -> None:
-    assert objection(Request.of(nodes, options), NODES, "all") == text
+    assert request_objection(Request.of(nodes, options), NODES, "all") == text
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_what_cannot(nodes: int, options: list[str], text: str) -> None:
     ],
 )
 def test_resources(text: str, found: tuple[Resource, ...] | None) -> None:
-    assert resources(text) == found
+    assert parse_resources(text) == found
 
 
 def test_a_node_of_scontrol() -> None:
     line = "NodeName=h0 Arch=x86_64 AvailableFeatures=hopper,nvlink Gres=gpu:h200:8 Partitions=all,big  State=IDLE"
-    assert SlurmNode.of(record(line)) == H0
+    assert SlurmNode.of(scontrol_fields(line)) == H0

@@ -13,7 +13,7 @@ from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.head import Head
-from harness.tools.cluster.wanted import Wanted
+from harness.tools.cluster.wanted import ClusterRequest
 
 FAKE = Path(__file__).with_name("fake_agent.py")
 
@@ -24,13 +24,13 @@ class Ended:
     def __init__(self, run_dir: Path, *lies: str, last_word: float = 600.0) -> None:
         run_dir.mkdir()
         hosts = [Host(f"n{at}", (sys.executable, str(FAKE), f"n{at}", lie)) for at, lie in enumerate(lies)]
-        wanted = Wanted((), ("harness",), "/", run_dir, "r", last_word=last_word, second_looks=0)
+        wanted = ClusterRequest((), ("harness",), "/", run_dir, "r", last_word=last_word, second_looks=0)
         self.said: list[str] = []
         self.head = Head(wanted, hosts, self.said.append)
         self.head.run()
         path = run_dir / journal.FILE_NAME
         self.lines = [json.loads(line) for line in path.read_text().splitlines()]
-        self.ledger = Ledger.from_journal(journal.read_run(path))
+        self.ledger = Ledger.from_journal(journal.read_run_journal(path))
 
     def whose(self) -> dict[str, tuple[str, str]]:
         """The node and the outcome of each case."""

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from harness.cli.main import app
 from harness.tools.cluster import indexed, manifest
-from harness.tools.cluster.manifest import ManifestError, Wanted
+from harness.tools.cluster.manifest import ManifestError, ManifestRequest
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "job.golden.yaml"
@@ -31,14 +31,16 @@ def test_golden() -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("image", "claim", ("suites",)),
-        Wanted("image", "claim", ("suites", "-k", "yes"), gpus=0, seed=7, deadline=60),
-        Wanted("image", "claim", ("a: b", "- c", "null", "1", "ü", 'say "no"', "#"), node_selector=(("a/b", "true"),)),
+        ManifestRequest("image", "claim", ("suites",)),
+        ManifestRequest("image", "claim", ("suites", "-k", "yes"), gpus=0, seed=7, deadline=60),
+        ManifestRequest(
+            "image", "claim", ("a: b", "- c", "null", "1", "ü", 'say "no"', "#"), node_selector=(("a/b", "true"),)
+        ),
     ],
 )
-def test_the_text_is_the_job_and_the_job_is_valid(wanted: Wanted) -> None:
-    made = manifest.job(wanted)
-    assert yaml.safe_load(manifest.text(wanted)) == made
+def test_the_text_is_the_job_and_the_job_is_valid(wanted: ManifestRequest) -> None:
+    made = manifest.kubernetes_job(wanted)
+    assert yaml.safe_load(manifest.manifest_text(wanted)) == made
     jsonschema.Draft202012Validator(json.loads((HERE / "job.schema.json").read_text())).validate(made)
 
 
@@ -49,9 +51,9 @@ def test_the_golden_file_is_valid() -> None:
 
 def test_a_bad_name() -> None:
     with pytest.raises(ManifestError, match="--name='No'"):
-        manifest.job(Wanted("image", "claim", (), name="No"))
+        manifest.kubernetes_job(ManifestRequest("image", "claim", (), name="No"))
     with pytest.raises(ManifestError, match="expected NAME=VALUE"):
-        manifest.pairs(["a"])
+        manifest.label_pairs(["a"])
 
 
 def test_a_pod_runs_its_shard(tmp_path: Path) -> None:

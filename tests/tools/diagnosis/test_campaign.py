@@ -15,14 +15,14 @@ from harness.sim.native.faults import Injection
 from harness.tools.diagnosis.campaign import (
     RECORD,
     TABLE,
-    Campaign,
     CampaignError,
+    OrdersCampaign,
     Row,
     Tally,
-    as_json,
-    as_text,
-    conduct,
+    orders_json,
+    orders_text,
     row,
+    run_orders,
     tally,
 )
 from tests.reporting import build
@@ -76,8 +76,8 @@ UNSEEN = Row("device_lost", "the device fails", {}, 0)
 
 
 def test_the_table() -> None:
-    campaign = Campaign(4, {D: "leaked"}, (CAUGHT, MISSED, UNSEEN))
-    assert as_text(campaign) == (
+    campaign = OrdersCampaign(4, {D: "leaked"}, (CAUGHT, MISSED, UNSEEN))
+    assert orders_text(campaign) == (
         "fault            caught by\n"
         "slow                     4  test_a.py::a (timeout), test_a.py::b (failed), test_a.py::c (failed), …\n"
         "event_early:0.5     MISSED  an event is early (occurred 4 times)\n"
@@ -87,7 +87,7 @@ def test_the_table() -> None:
         f"    leaked {D}\n"
         "1 of 3 faults caught; missed: event_early:0.5, device_lost\n"
     )
-    values = json.loads(as_json(campaign))
+    values = json.loads(orders_json(campaign))
     assert values["device"] == "soft"
     assert values["missed"] == ["event_early:0.5", "device_lost"]
     assert values["faults"][0] == {
@@ -102,13 +102,13 @@ def test_the_table() -> None:
 @pytest.mark.parametrize(
     ("campaign", "green"),
     [
-        (Campaign(4, {}, (CAUGHT,)), True),
-        (Campaign(4, {D: "failed"}, (CAUGHT,)), False),
-        (Campaign(4, {}, (CAUGHT, MISSED)), False),
-        (Campaign(4, {}, (CAUGHT,), not_run=("slow",)), False),
+        (OrdersCampaign(4, {}, (CAUGHT,)), True),
+        (OrdersCampaign(4, {D: "failed"}, (CAUGHT,)), False),
+        (OrdersCampaign(4, {}, (CAUGHT, MISSED)), False),
+        (OrdersCampaign(4, {}, (CAUGHT,), not_run=("slow",)), False),
     ],
 )
-def test_green_is_all_caught_and_nothing_red_without(campaign: Campaign, green: bool) -> None:
+def test_green_is_all_caught_and_nothing_red_without(campaign: OrdersCampaign, green: bool) -> None:
     assert campaign.green is green
 
 
@@ -123,7 +123,7 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
         return slow if name == "slow" else clean
 
     injections = [Injection("slow", 0.5), Injection("event_early")]
-    found = conduct(injections, run, tmp_path, device="soft", first=True, tell=told.append)
+    found = run_orders(injections, run, tmp_path, device="soft", first=True, tell=told.append)
     assert found.missed == ("event_early",)
     assert found.rows[0].caught_by == {A: "timeout"}
     assert ran == [
@@ -132,8 +132,8 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
         ("event_early", "--inject=event_early", "--maxfail=1"),
     ]
     assert told == ["clean: 4 passed, 0 red", "slow:0.5: caught by 1", "event_early: MISSED"]
-    assert (tmp_path / TABLE).read_text(encoding="utf-8") == as_text(found)
-    assert (tmp_path / RECORD).read_text(encoding="utf-8") == as_json(found)
+    assert (tmp_path / TABLE).read_text(encoding="utf-8") == orders_text(found)
+    assert (tmp_path / RECORD).read_text(encoding="utf-8") == orders_json(found)
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -151,16 +151,16 @@ def test_a_doubtful_case_runs_again_alone_and_counts_if_it_is_red_again(tmp_path
         ran.append((name, *options, *cases))
         return runs[name]
 
-    found = conduct([Injection("slow")], run, tmp_path, device="soft", first=first, tell=lambda _: None)
+    found = run_orders([Injection("slow")], run, tmp_path, device="soft", first=first, tell=lambda _: None)
     assert found.rows[0].caught_by == {A: "failed", C: "failed"}
     assert found.rows[0].not_counted == (B,)
     assert ran[2:] == [("slow-alone", "--inject=slow", "--isolation=case", B, C)]
-    last = as_text(found).splitlines()[-1]
+    last = orders_text(found).splitlines()[-1]
     assert last == f"not counted for slow: 1 case in which it did not occur, green alone: {B}"
 
 
 def test_the_table_names_a_few_of_the_cases_that_do_not_count() -> None:
-    text = as_text(Campaign(9, {}, (Row("slow", "takes long", {A: "timeout"}, 9, (B, C, D, A)),)))
+    text = orders_text(OrdersCampaign(9, {}, (Row("slow", "takes long", {A: "timeout"}, 9, (B, C, D, A)),)))
     expected = f"not counted for slow: 4 cases in which it did not occur, green alone: {B}, {C}, {D}, …"
     assert text.splitlines()[-1] == expected
 
@@ -178,7 +178,7 @@ def test_a_run_that_ended_at_a_case_that_does_not_count_is_done_again_whole(tmp_
         ran.append((name, *options, *cases))
         return runs[name]
 
-    found = conduct([Injection("slow")], run, tmp_path, device="soft", first=True, tell=lambda _: None)
+    found = run_orders([Injection("slow")], run, tmp_path, device="soft", first=True, tell=lambda _: None)
     assert found.rows[0].caught_by == {B: "failed"}
     assert [each[0] for each in ran] == list(runs)
     assert ran[-1] == ("slow-whole", "--inject=slow")
@@ -192,7 +192,7 @@ def test_a_campaign_that_is_stopped_keeps_the_record_of_what_it_has_run(tmp_path
 
     injections = [Injection("slow"), Injection("event_early")]
     with pytest.raises(KeyboardInterrupt):
-        conduct(injections, run, tmp_path, device="soft", first=False, tell=lambda _: None)
+        run_orders(injections, run, tmp_path, device="soft", first=False, tell=lambda _: None)
     record = json.loads((tmp_path / RECORD).read_bytes())
     assert [row["fault"] for row in record["faults"]] == ["slow"]
     assert record["not_run"] == ["event_early"]
@@ -205,4 +205,4 @@ def test_cases_of_which_none_passes_catch_nothing(tmp_path: Path) -> None:
         return ledger(*ended(A, Outcome.FAILED))
 
     with pytest.raises(CampaignError, match="no case passes without a fault"):
-        conduct([Injection("slow")], run, tmp_path, device="soft", first=False, tell=lambda _: None)
+        run_orders([Injection("slow")], run, tmp_path, device="soft", first=False, tell=lambda _: None)

@@ -9,7 +9,7 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.journal.journal import JournalContents
-from harness.tools.diagnosis.order import BisectError, Company, company_of, inherited
+from harness.tools.diagnosis.order import BisectError, Company, company_of, inherited_environment
 from tests.reporting import build
 
 A, B, C = "s/test_a.py::a", "s/test_a.py::b[x y]", "s/test_a.py::c"
@@ -50,7 +50,7 @@ def test_the_devices_are_those_it_had() -> None:
 
 def test_a_nested_run_gets_its_options_from_its_command_line_only() -> None:
     environ = {"HARNESS_INJECT": "slow", "PYTEST_ADDOPTS": "-x", "HARNESS_CACHE_DIR": "/cache", "PATH": "/bin"}
-    assert inherited(environ) == {"HARNESS_CACHE_DIR": "/cache", "PATH": "/bin"}
+    assert inherited_environment(environ) == {"HARNESS_CACHE_DIR": "/cache", "PATH": "/bin"}
 
 
 def test_software_devices_and_their_faults_are_those_it_had() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
-from harness.journal.finding_kinds import same, without_numbers
+from harness.journal.finding_kinds import is_same_finding, without_numbers
 from harness.journal.record import CaseRecord, FindingRecord, RunRecord
 from harness.tools.diff import text as comparison_text
-from harness.tools.diff.comparison import Comparison, Fact, compare, is_slower
+from harness.tools.diff.comparison import Comparison, Fact, compare_runs, is_slower
 
 A = "suites/a/test_a.py::a"
 P, F, G, S, K, N, L = (
@@ -38,7 +38,7 @@ def runs(*outcomes: Outcome | None) -> list[RunRecord]:
 def change(*outcomes: Outcome | None) -> tuple[str, str] | None:
     """The list in which the case is, and its text; None if it is in none. The last outcome is that of the new run."""
     *baseline, new = runs(*outcomes)
-    found = compare(baseline, new)
+    found = compare_runs(baseline, new)
     entries = [(name, each.text) for name, changes in found.lists.items() for each in changes]
     assert len(entries) + found.same == 1
     return entries[0] if entries else None
@@ -84,7 +84,7 @@ def change(*outcomes: Outcome | None) -> tuple[str, str] | None:
 def test_in_which_list_a_case_is(outcomes: tuple[Outcome | None, ...], expected: tuple[str, str] | str | None) -> None:
     if expected == "gone":  # it was missing before
         *baseline, new = runs(*outcomes)
-        assert not any(compare(baseline, new).lists.values())
+        assert not any(compare_runs(baseline, new).lists.values())
         return
     assert change(*outcomes) == expected
 
@@ -114,20 +114,20 @@ def test_a_slower_case_is_told_with_its_medians() -> None:
         RunRecord("old", {A: CaseRecord(P, "", (1.0,) * 7)}),
         RunRecord("new", {A: CaseRecord(P, "", (3.0,) * 7)}),
     )
-    (found,) = compare([old], new).slower
+    (found,) = compare_runs([old], new).slower
     assert found.text == "3.0 times as long: a median of 3 s over 7 repetitions, 1 s over 7 before"
 
 
 def test_facts_that_differ() -> None:
     old = [RunRecord("a", {}, {"driver": "570", "torch": "2.12", "os": "x"}), RunRecord("b", {}, {"driver": "570"})]
     new = RunRecord("c", {}, {"driver": "575", "torch": "2.12", "os": "x", "cuda": "13"})
-    assert compare(old, new).facts == (Fact("driver", ("570",), "575"), Fact("cuda", (), "13"))
-    assert compare(old, RunRecord("c", {})).facts == ()
+    assert compare_runs(old, new).facts == (Fact("driver", ("570",), "575"), Fact("cuda", (), "13"))
+    assert compare_runs(old, RunRecord("c", {})).facts == ()
 
 
 def test_a_baseline_is_needed() -> None:
     with pytest.raises(ValueError, match="needs a baseline"):
-        compare([], RunRecord("new", {}))
+        compare_runs([], RunRecord("new", {}))
 
 
 LEAK = FindingRecord("batch_leak", "gw0-3: 786,432 bytes", (A,))
@@ -153,7 +153,7 @@ def red(name: str, *findings: FindingRecord, status: int = 1) -> RunRecord:
 def test_in_which_list_a_finding_is(
     baseline: list[tuple[FindingRecord, ...]], new: tuple[FindingRecord, ...], headings: dict[str, int]
 ) -> None:
-    found = compare([red(str(n), *each) for n, each in enumerate(baseline)], red("new", *new))
+    found = compare_runs([red(str(n), *each) for n, each in enumerate(baseline)], red("new", *new))
     assert {heading: len(each) for heading, each in found.findings.items() if each} == headings
     assert found.is_worse(strict=False) is ("new findings" in headings)
 
@@ -170,7 +170,7 @@ def test_in_which_list_a_finding_is(
     ],
 )
 def test_when_two_findings_are_the_same(one: FindingRecord, other: FindingRecord, expected: bool) -> None:
-    assert same(one.kind, one.message, one.cases, (other.kind, other.message, other.cases)) is expected
+    assert is_same_finding(one.kind, one.message, one.cases, (other.kind, other.message, other.cases)) is expected
 
 
 def test_numbers_are_left_out_of_a_text() -> None:
@@ -191,26 +191,26 @@ def test_numbers_are_left_out_of_a_text() -> None:
     ],
 )
 def test_a_run_that_is_red_for_no_case_and_no_finding_is_told(old: RunRecord, new: RunRecord, said: bool) -> None:
-    found = compare([old], new)
+    found = compare_runs([old], new)
     assert bool(found.unexplained) is said
     assert found.is_worse(strict=False) is (said or bool(found.regressions or found.new_findings or new.fail_on_flaky))
-    assert ("REGRESSION the new run ended with exit status" in comparison_text.text(found)) is said
+    assert ("REGRESSION the new run ended with exit status" in comparison_text.comparison_text(found)) is said
 
 
 def test_findings_are_written_in_every_form() -> None:
     many = tuple(f"suites/a/test_a.py::b{number}" for number in range(292))
     leak = FindingRecord("batch_leak", "leaks <b>", many, "pytest x")
-    found = compare([red("old", SESSION, status=0)], red("new", leak))
-    lines = comparison_text.text(found).splitlines()
+    found = compare_runs([red("old", SESSION, status=0)], red("new", leak))
+    lines = comparison_text.comparison_text(found).splitlines()
     what = "leaks <b> [292 cases: suites/a/test_a.py::b0, suites/a/test_a.py::b1, suites/a/test_a.py::b2, …]"
     assert lines[1:3] == [f"NEW FINDING batch_leak: {what} - not in the baseline", "    pytest x"]
     assert lines[3] == "FINDING GONE session: process 17 ended at 0x7f00 - not in the new run"
     assert "1 new findings, 1 findings gone; 1 case as before" in lines[-1]
-    written = comparison_text.markdown(found)
+    written = comparison_text.comparison_markdown(found)
     assert written.startswith("## 0 regressions, 1 new finding\n")
     assert "### New findings (1)" in written
     assert "<b>" not in written.replace(r"\<b\>", "")
-    assert json.loads(comparison_text.as_json(found))["new_findings"][0]["cases"] == list(many)
+    assert json.loads(comparison_text.comparison_json(found))["new_findings"][0]["cases"] == list(many)
 
 
 OUTCOMES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(list(Outcome)), max_size=6)
@@ -221,7 +221,7 @@ def test_each_case_is_counted_once(baseline: list[dict[str, Outcome]], new: dict
     def record(name: str, outcomes: dict[str, Outcome]) -> RunRecord:
         return RunRecord(name, {case: CaseRecord(outcome) for case, outcome in outcomes.items()})
 
-    found = compare([record(str(n), each) for n, each in enumerate(baseline)], record("new", new))
+    found = compare_runs([record(str(n), each) for n, each in enumerate(baseline)], record("new", new))
     listed = [each.case for changes in found.lists.values() for each in changes]
     assert len(listed) == len({*listed})
     assert len(listed) + found.same == len({*new, *baseline[-1]})
@@ -234,11 +234,11 @@ HOSTILE = "suites/a/test_a.py::t[<script>|`x`\n\x1b[31m*b*]"
 def hostile() -> Comparison:
     old = RunRecord("old|dir", {HOSTILE: CaseRecord(P)}, {"driver": "<b>"})
     new = RunRecord("new", {HOSTILE: CaseRecord(F, "a | b <img>", (), "pytest x")}, {"driver": "2"}, ("it | ended",))
-    return compare([old], new)
+    return compare_runs([old], new)
 
 
 def test_the_text_has_the_most_urgent_first() -> None:
-    lines = comparison_text.text(hostile()).splitlines()
+    lines = comparison_text.comparison_text(hostile()).splitlines()
     assert lines[0] == "new compared with old|dir"
     assert lines[1] == "NOTE new: it | ended"
     assert lines[2] == "driver: <b> -> 2"
@@ -248,7 +248,7 @@ def test_the_text_has_the_most_urgent_first() -> None:
 
 
 def test_markdown_has_nothing_that_a_text_of_a_run_could_format() -> None:
-    written = comparison_text.markdown(hostile())
+    written = comparison_text.comparison_markdown(hostile())
     rows = [line for line in written.splitlines() if line.startswith("| suites")]
     assert rows == [
         r"| suites/a/test\_a\.py::t\[\<script\>\|\`x\` \\x1b\[31m\*b\*\] | was passed, now failed: a \| b \<img\> |"
@@ -259,14 +259,14 @@ def test_markdown_has_nothing_that_a_text_of_a_run_could_format() -> None:
 def test_markdown_of_many_cases_is_cut() -> None:
     old = RunRecord("old", {f"c{n}": CaseRecord(P) for n in range(250)})
     new = RunRecord("new", {f"c{n}": CaseRecord(F) for n in range(250)})
-    written = comparison_text.markdown(compare([old], new))
+    written = comparison_text.comparison_markdown(compare_runs([old], new))
     assert written.count("| c") == 101  # with the heading
     assert "… and 150 more cases" in written
     assert "### Regressions (250)" in written
 
 
 def test_json_has_all_lists() -> None:
-    found = json.loads(comparison_text.as_json(hostile()))
+    found = json.loads(comparison_text.comparison_json(hostile()))
     assert found["schema"] == 1
     assert found["regressions"] == [
         {

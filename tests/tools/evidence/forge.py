@@ -95,7 +95,7 @@ def journal_bytes(events: Sequence[Line]) -> bytes:
 
 def report(events: Sequence[Line], known: Mapping[str, Any] | None = None) -> bytes:
     known = environment() if known is None else known
-    return junit.serialise(Ledger.from_events(build.events(*events)), known)[0]
+    return junit.serialise_junit(Ledger.from_events(build.events(*events)), known)[0]
 
 
 def run_files(events: Sequence[Line] | None = None, **more: bytes) -> Members:
@@ -107,14 +107,14 @@ def run_files(events: Sequence[Line] | None = None, **more: bytes) -> Members:
 
 def sealed(files: Members) -> Members:
     """All members of an archive of these files, as an honest packager makes them, whatever is in the files."""
-    known = record.read(
+    known = record.read_record(
         {name.removeprefix("run/"): data for name, data in files.items() if record.is_read(name.removeprefix("run/"))},
         Path("journal.ndjson"),
     )
-    members = {**manifests.derived(known), **files}
-    complete = not any(each.unfinished for each in checks.of_run(known))
-    manifest = manifests.make(manifests.summary(known, complete=complete), facts(members), {})
-    return {**members, "manifest.json": manifests.to_bytes(manifest)}
+    members = {**manifests.derived_files(known), **files}
+    complete = not any(each.unfinished for each in checks.run_problems(known))
+    manifest = manifests.make_manifest(manifests.summary_of(known, complete=complete), facts(members), {})
+    return {**members, "manifest.json": manifests.manifest_bytes(manifest)}
 
 
 def facts(members: Members) -> dict[str, FileFacts]:
@@ -127,7 +127,7 @@ def facts(members: Members) -> dict[str, FileFacts]:
 
 def zipped(members: Members) -> bytes:
     buffer = io.BytesIO()
-    archive.write(buffer, ((name, len(data), [data]) for name, data in sorted(members.items())))
+    archive.write_archive(buffer, ((name, len(data), [data]) for name, data in sorted(members.items())))
     return buffer.getvalue()
 
 

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-from harness.journal.journal import digest
+from harness.journal.journal import digest_of_ids
 from tests.reporting import build
 from tests.reporting.build import Line
 from tests.tools.evidence.forge import (
@@ -65,7 +65,7 @@ def both(*changes: Callable[[Any], object]) -> Callable[[Any], None]:
 
 def listed_anew(events: list[Line]) -> None:
     """The identity of the run names the list of A and B."""
-    events[0]["identity"]["must-pass lists"] = f"core.txt {digest([A, B])[:19]}"
+    events[0]["identity"]["must-pass lists"] = f"core.txt {digest_of_ids([A, B])[:19]}"
 
 
 def journal(change: Callable[[list[Line]], object], *, junit: bool = True) -> Tamper:
@@ -239,8 +239,8 @@ TAMPERINGS: list[tuple[str, Tamper, str]] = [
     ("a GPU without a driver", lambda f: f.environment(driver=None), "the run claims a GPU, but environment.json has no driver"),
     # Lists
     ("a list with another hash", journal(edit("must_pass", ids=[B])), "the 1 case of must-pass list core.txt do not have the hash"),
-    ("another list", journal(edit("must_pass", ids=[A, B], hash=digest([A, B]))), "the run was started with the must-pass lists 'core.txt sha256:"),
-    ("a list that was not met, claimed", both(journal(both(edit("must_pass", ids=[A, B], hash=digest([A, B])), listed_anew)), manifest(claim__must_pass=["core.txt"])), f"must-pass list core.txt is claimed, but 1 case did not pass: {B}"),
+    ("another list", journal(edit("must_pass", ids=[A, B], hash=digest_of_ids([A, B]))), "the run was started with the must-pass lists 'core.txt sha256:"),
+    ("a list that was not met, claimed", both(journal(both(edit("must_pass", ids=[A, B], hash=digest_of_ids([A, B])), listed_anew)), manifest(claim__must_pass=["core.txt"])), f"must-pass list core.txt is claimed, but 1 case did not pass: {B}"),
     # Environment and report
     ("another driver", lambda f: f.environment(driver="575.0"), "environment.json says that the driver is '575.0', but the journal says '570.1'"),
     ("another torch", lambda f: f.environment(versions={"torch": "9"}), "environment.json says that the version of torch is '9', but the journal says '2.13.0'"),

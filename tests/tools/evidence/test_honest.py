@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.tools.evidence.checks import of_run
-from harness.tools.evidence.record import read
+from harness.tools.evidence.checks import run_problems
+from harness.tools.evidence.record import read_record
 from tests.reporting import build
 from tests.reporting.build import Line
 from tests.tools.evidence.forge import GPUS, JOURNAL, JUNIT, A, B, journal_bytes, lines, report, run_files, seeds
@@ -91,16 +91,16 @@ def test_it_is_not_refused(change: Change) -> None:
     events: list[dict[str, Any]] = lines()
     change(events)
     files = {**run_files(events), JOURNAL: journal_bytes(events), JUNIT: report(events)}
-    known = read({name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson"))
-    assert [problem.text for problem in of_run(known)] == []
+    known = read_record({name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson"))
+    assert [problem.text for problem in run_problems(known)] == []
 
 
 def test_a_case_that_was_lost_between_two_attempts_is_only_unfinished() -> None:
     events: list[dict[str, Any]] = lines()
     lost_for_good(events)
     files = {**run_files(events), JOURNAL: journal_bytes(events), JUNIT: report(events)}
-    known = read({name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson"))
-    found = [problem for problem in of_run(known) if "must-pass" not in problem.text]
+    known = read_record({name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson"))
+    found = [problem for problem in run_problems(known) if "must-pass" not in problem.text]
     assert [(problem.text, problem.unfinished) for problem in found] == [
         (f"the harness lost 1 case, which has no verdict: {A}", True)
     ]

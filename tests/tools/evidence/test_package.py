@@ -17,7 +17,7 @@ from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.archive import ArchiveError
 from harness.tools.evidence.manifest import Manifest
 from harness.tools.evidence.package import Package, PackageError, files_of
-from harness.tools.evidence.verify import Demands, Verification, extract, lines, verify
+from harness.tools.evidence.verify import Demands, Verification, extract_archive, verification_lines, verify_archive
 from tests.tools.evidence import forge
 from tests.tools.evidence.forge import Forger, run_files
 from tests.tools.evidence.tamperings import drop
@@ -39,7 +39,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def verified(path: Path) -> Verification:
     with path.open("rb") as file:
-        return verify(file, path, Demands())
+        return verify_archive(file, path, Demands())
 
 
 def test_what_is_in_an_archive(run_dir: Path, tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ def test_a_file_that_changes_meanwhile_is_refused_and_nothing_is_left(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = Package.of(run_dir)
-    make = manifests.make
+    make = manifests.make_manifest
 
     def make_and_change(*given: object) -> Manifest:
         (run_dir / "files/gw0-1/out.txt").write_bytes(b"now\n")
         return make(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(manifests, "make", make_and_change)
+    monkeypatch.setattr(manifests, "make_manifest", make_and_change)
     with pytest.raises(PackageError, match=r"out\.txt' changed while it was packed"):
         package.write(tmp_path / "evidence.zip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
@@ -166,12 +166,12 @@ def test_a_verified_archive_is_extracted_into_a_new_folder(run_dir: Path, tmp_pa
     out, folder = tmp_path / "evidence.zip", tmp_path / "a" / "new"
     Package.of(run_dir).write(out)
     with out.open("rb") as file:
-        extract(file, folder)
+        extract_archive(file, folder)
         for name in ("journal.ndjson", "files/gw0-1/out.txt"):
             assert (folder / name).read_bytes() == (run_dir / name).read_bytes()
         assert not (folder / "manifest.json").exists()
         with pytest.raises(ArchiveError, match="exists already: name a new folder"):
-            extract(file, folder)
+            extract_archive(file, folder)
 
 
 def test_the_words_of_a_verification(run_dir: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_words_of_a_verification(run_dir: Path, tmp_path: Path) -> None:
     found = verified(tmp_path / "evidence.zip")
     assert found.record is not None
     assert found.manifest is not None
-    text = "\n".join(lines(found.record, found.manifest))
+    text = "\n".join(verification_lines(found.record, found.manifest))
     assert "verified: the run is red, 1 failed (exit status 1)" in text
     assert "devices: 2 x NVIDIA H100 (cuda); driver 570.1, torch 2.13.0" in text
     assert "must-pass list core.txt (1 case, sha256:" in text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.tools.evidence import signature
-from harness.tools.evidence.signature import SignatureError, path_of, sign
+from harness.tools.evidence.signature import SignatureError, sign_archive, signature_path
 
 needs_openssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 
@@ -30,7 +30,7 @@ def allow(folder: Path, **keys: Path) -> Path:
 def problem(archive: Path, signers: Path, identity: str = "") -> tuple[str, str]:
     with archive.open("rb") as file:
         file.read()  # as one that was verified
-        return signature.problem(file, path_of(archive), signers, identity)
+        return signature.signature_problem(file, signature_path(archive), signers, identity)
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def archive(tmp_path: Path) -> Path:
 @needs_openssh
 def test_a_signature_names_its_signer(archive: Path, tmp_path: Path) -> None:
     ada = key(tmp_path, "ada")
-    assert sign(archive, ada) == path_of(archive) == tmp_path / "evidence.zip.sig"
+    assert sign_archive(archive, ada) == signature_path(archive) == tmp_path / "evidence.zip.sig"
     signers = allow(tmp_path, ada=ada)
     assert problem(archive, signers) == ("ada@example.org", "")
     assert problem(archive, signers, "ada@example.org") == ("ada@example.org", "")
-    sign(archive, ada)  # an older signature is replaced, and nobody is asked
+    sign_archive(archive, ada)  # an older signature is replaced, and nobody is asked
 
 
 @needs_openssh
 def test_signatures_that_are_not_accepted(archive: Path, tmp_path: Path) -> None:
     ada, bob = key(tmp_path, "ada"), key(tmp_path, "bob")
-    sign(archive, ada)
+    sign_archive(archive, ada)
     both = allow(tmp_path, ada=ada, bob=bob)
     assert "is not that of 'bob@example.org' for this archive" in problem(archive, both, "bob@example.org")[1]
     archive.write_bytes(b"another archive")
@@ -61,7 +61,7 @@ def test_signatures_that_are_not_accepted(archive: Path, tmp_path: Path) -> None
     archive.write_bytes(b"the archive")
     only_bob = allow(tmp_path, bob=bob)
     assert "was made with a key that is not in" in problem(archive, only_bob)[1]
-    path_of(archive).write_text("hello")
+    signature_path(archive).write_text("hello")
     assert "was made with a key that is not in" in problem(archive, both)[1]
 
 
@@ -71,7 +71,7 @@ def test_a_signature_for_another_purpose_is_not_accepted(
 ) -> None:
     ada = key(tmp_path, "ada")
     monkeypatch.setattr(signature, "NAMESPACE", "file")
-    sign(archive, ada)
+    sign_archive(archive, ada)
     monkeypatch.undo()
     assert "for this archive" in problem(archive, allow(tmp_path, ada=ada))[1]
 
@@ -81,18 +81,18 @@ def test_a_key_that_is_none(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("hello")
     (tmp_path / "key").chmod(0o600)
     with pytest.raises(SignatureError, match=r"cannot sign .* with .*key"):
-        sign(archive, tmp_path / "key")
-    assert not path_of(archive).exists()
+        sign_archive(archive, tmp_path / "key")
+    assert not signature_path(archive).exists()
 
 
 def test_missing_files_are_named(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(SignatureError, match="there is no file of allowed signers at"):
         problem(archive, tmp_path / "allowed")
     (tmp_path / "allowed").touch()
-    assert problem(archive, tmp_path / "allowed") == ("", f"there is no signature at {str(path_of(archive))!r}")
+    assert problem(archive, tmp_path / "allowed") == ("", f"there is no signature at {str(signature_path(archive))!r}")
 
 
 def test_without_openssh_it_says_so(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SignatureError, match="ssh-keygen is not installed: install OpenSSH, or leave out"):
-        sign(archive, tmp_path / "key")
+        sign_archive(archive, tmp_path / "key")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from harness.core.errors import HarnessError
 from harness.gating.mustpass import MustPass
-from harness.journal.journal import digest
+from harness.journal.journal import digest_of_ids
 from harness.tools.evidence.archive import ArchiveError
-from harness.tools.evidence.verify import Demands, Verification, verify
+from harness.tools.evidence.verify import Demands, Verification, verify_archive
 from tests.tools.evidence.forge import (
     ENVIRONMENT,
     JOURNAL,
@@ -36,7 +36,7 @@ def verified(data: bytes, folder: Path, demands: Demands | None = None, most: in
     path = folder / "evidence.zip"
     path.write_bytes(data)
     with path.open("rb") as file:
-        return verify(file, path, demands or Demands(), most)
+        return verify_archive(file, path, demands or Demands(), most)
 
 
 def test_the_honest_archive_is_verified(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_something_before_the_archive_is_refused(tmp_path: Path) -> None:
     assert problem.startswith("byte 0 of the archive belongs to none of its files")
 
 
-LISTED = MustPass("core.txt", "", (A,), digest([A]))
-LONGER = MustPass("core.txt", "", (A, B), digest([A, B]))
-OTHER = MustPass("full.txt", "", (D,), digest([D]))
+LISTED = MustPass("core.txt", "", (A,), digest_of_ids([A]))
+LONGER = MustPass("core.txt", "", (A, B), digest_of_ids([A, B]))
+OTHER = MustPass("full.txt", "", (D,), digest_of_ids([D]))
 
 
 @pytest.mark.parametrize(

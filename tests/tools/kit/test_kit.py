@@ -135,6 +135,16 @@ def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None
     assert "expected a version such as 3.12" in " ".join(done.output.split())
 
 
+def test_wheels_for_older_platforms_are_taken_too() -> None:
+    assert wheels.accepted(["manylinux_2_19_aarch64"]) == [
+        "manylinux_2_19_aarch64",
+        "manylinux_2_18_aarch64",
+        "manylinux_2_17_aarch64",
+    ]
+    assert wheels.accepted([]) == []
+    assert wheels.accepted(["manylinux2014_x86_64", "any"]) == ["manylinux2014_x86_64", "any"]
+
+
 def test_wheels_that_do_not_exist_are_said(tmp_path: Path) -> None:
     with pytest.raises(wheels.WheelError, match=r"^pip download failed: ERROR: "):
-        wheels.collect(ROOT, tmp_path, python="3.12", platforms=["solaris_11_sparc"])
+        wheels.collect_wheels(ROOT, tmp_path, python="3.12", platforms=["solaris_11_sparc"])

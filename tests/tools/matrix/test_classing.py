@@ -332,7 +332,7 @@ def test_an_intermittent_failure_is_said_to_be_one() -> None:
     found = classify(tally(often))
     assert found is not None
     assert not found.always
-    assert wording.text(found) == ("Red in 12 of 24 runs with driver 580, and in none of the 96 other runs.")
+    assert wording.classing_text(found) == ("Red in 12 of 24 runs with driver 580, and in none of the 96 other runs.")
 
 
 def test_unknown_values_explain_nothing() -> None:
@@ -436,8 +436,8 @@ def test_any_observations_have_exactly_one_class(seen: dict[Place, Tally], tries
         (cause,) = found.causes
         assert not [place for place, each in seen.items() if each.bad and not cause.holds(place)]
     texts = [
-        wording.text(found),
-        wording.advice(found.kind, found.causes, found.also, found.sure, maybe_flake=found.maybe_flake),
+        wording.classing_text(found),
+        wording.advice_text(found.kind, found.causes, found.also, found.sure, maybe_flake=found.maybe_flake),
     ]
     assert all(text.endswith(".") for text in texts)
 

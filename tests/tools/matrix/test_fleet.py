@@ -22,7 +22,7 @@ from harness.tools.matrix.classing import Kind, Sure
 from harness.tools.matrix.fleet import Fleet, NothingReadError, exit_status
 from harness.tools.matrix.folders import NoRunError
 from harness.tools.matrix.model import HoleKind, Matrix
-from harness.tools.matrix.reading import RunSummary, read, read_all
+from harness.tools.matrix.reading import RunSummary, read_summaries, read_summary
 from tests.reporting import build
 from tests.tools.matrix import runs
 from tests.tools.matrix.runs import CASES, Machine
@@ -31,9 +31,9 @@ ONE, TWO, THREE = CASES
 
 
 def matrix(*given_: Path) -> Matrix:
-    found = folders.find(given_)
+    found = folders.find_runs(given_)
     fleet = Fleet(found.notes)
-    for each in read_all(found.runs, processes=1):
+    for each in read_summaries(found.runs, processes=1):
         fleet.add(each)
     return fleet.matrix()
 
@@ -111,7 +111,7 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
         *build.broke_and(cases[7], Outcome.TIMEOUT, Outcome.NOT_RUN),
         build.end(exit_status=1),
     ]  # fmt: skip
-    found = read(runs.write(tmp_path / "r", written))
+    found = read_summary(runs.write(tmp_path / "r", written))
     assert isinstance(found, RunSummary)
     ledger = Ledger.from_events(build.events(*written))
     said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
@@ -157,7 +157,7 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        found = read(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
+        found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
     assert isinstance(found, RunSummary)
     said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
     ledger = Ledger.from_events(build.events(build.run(), build.collected(*CASES), *some))
@@ -262,7 +262,7 @@ def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
         "lines of its journal that cannot be read: 1 "
         "(line 15: Invalid JSON: EOF while parsing an object at line 1 column 24)",
         "lines of its journal of an unknown kind: 1 ('quark')",
-        "lines of its journal that came twice and count once: 2",
+        "duplicate lines in its journal, counted once: 2",
     )
     assert (run.red, exit_status(made), made.groups) == (True, EXIT_RED, ())
 
@@ -325,7 +325,7 @@ def test_run_directories_are_found_up_to_four_levels_below(tmp_path: Path) -> No
     for where in ("a", "b/one", "b/two", "c/d/e/f/too_deep"):
         runs.run(tmp_path / "all" / where, Machine())
     runs.run(tmp_path / "all" / "a" / "inside_a_run", Machine())
-    found = folders.find([tmp_path / "all", tmp_path / "all" / "a"])
+    found = folders.find_runs([tmp_path / "all", tmp_path / "all" / "a"])
     assert [str(path.relative_to(tmp_path / "all")) for path in found.runs] == ["a", "b/one", "b/two"]
     assert found.notes == ("run directories that were given twice and count once: 1",)
 
@@ -335,7 +335,7 @@ def test_what_the_slurm_night_leaves_is_found(tmp_path: Path, given_: str) -> No
     night = tmp_path / "matrix-results" / "20261126-010203"
     for where in ("h200-580-torch2.13-py3.12-nightly/whole", "cpu-torch2.13-py3.12-nightly/1of2"):
         runs.run(night / where, Machine())
-    found = folders.find([tmp_path / given_])
+    found = folders.find_runs([tmp_path / given_])
     assert [path.name for path in found.runs] == ["1of2", "whole"]
 
 
@@ -361,22 +361,22 @@ def test_a_path_without_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, reason in (("none", "there is no folder"), ("file", "is not a folder"), ("empty", "there is no run in")):
         with pytest.raises(NoRunError, match=reason):
-            folders.find([tmp_path / name])
+            folders.find_runs([tmp_path / name])
 
 
 # ---- the JSON ----
 
 
 def test_the_shipped_schema_is_that_of_the_models() -> None:
-    assert model.SCHEMA_FILE.read_text() == model.schema_text()
+    assert model.SCHEMA_FILE.read_text() == model.matrix_schema_text()
 
 
 def test_the_json_fits_the_schema_and_is_the_same_for_the_same_runs(tmp_path: Path) -> None:
     made = runs.fleet(tmp_path, 6, n4=ONE, n5=ONE, n6=ONE, n2=TWO)
     runs.run(tmp_path / "n7", Machine("n7"), {ONE: Outcome.GATED, TWO: Outcome.FLAKY, THREE: Outcome.LOST})
-    first = model.as_json(matrix(made))
-    jsonschema.Draft202012Validator(json.loads(model.schema_text())).validate(json.loads(first))
-    assert first == model.as_json(matrix(*sorted(tmp_path.iterdir(), reverse=True)))
+    first = model.matrix_json(matrix(made))
+    jsonschema.Draft202012Validator(json.loads(model.matrix_schema_text())).validate(json.loads(first))
+    assert first == model.matrix_json(matrix(*sorted(tmp_path.iterdir(), reverse=True)))
     assert Matrix.model_validate_json(first, strict=False) == matrix(made)
 
 
@@ -534,7 +534,7 @@ def test_a_finding_of_several_runs_is_listed_once(tmp_path: Path) -> None:
         (False, 0, ()),
     ]
     assert exit_status(made) == EXIT_RED
-    written = text.text(made)
+    written = text.matrix_text(made)
     assert written.startswith("3 runs on 3 machines: none of 3 cases is red; 2 findings make 2 runs red\n")
     assert "FINDING batch_leak: in 2 runs on 2 machines - gw0-1 grew by 17 bytes\n" in written
     assert f"  2 cases: {ONE}, {TWO}\n  reproduce: pytest x\n" in written
@@ -547,7 +547,7 @@ def test_findings_that_follow_from_the_whole_journal_are_listed(tmp_path: Path) 
     written.insert(-1, build.finish("suites/a/test_a.py::unknown"))
     path = runs.write(tmp_path / "r", written, Machine(), tail=b"{torn\n")
     found = matrix(path).findings
-    expected = Ledger.from_journal(journal.read_run(path / journal.FILE_NAME)).findings
+    expected = Ledger.from_journal(journal.read_run_journal(path / journal.FILE_NAME)).findings
     assert sorted((each.kind, each.message) for each in found) == sorted((e.kind, e.message) for e in expected)
     assert {each.kind for each in found} == {"damaged_journal", "not_collected", "must_pass", "too_few_cases"}
 
@@ -563,8 +563,8 @@ def test_a_run_that_is_red_for_no_case_and_no_finding_says_so(tmp_path: Path) ->
 
 def test_several_processes_read_the_same(tmp_path: Path) -> None:
     runs.fleet(tmp_path, 5, n2=ONE)
-    paths = folders.find([tmp_path]).runs
-    assert list(read_all(paths, processes=2)) == list(read_all(paths, processes=1))
+    paths = folders.find_runs([tmp_path]).runs
+    assert list(read_summaries(paths, processes=2)) == list(read_summaries(paths, processes=1))
 
 
 def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
@@ -576,10 +576,10 @@ def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
         for _ in range(120):
             file.write(line)
     script = (
-        "import sys, resource; from pathlib import Path; from harness.tools.matrix.reading import read\n"
+        "import sys, resource; from pathlib import Path; from harness.tools.matrix.reading import read_summary\n"
         "have = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (have + 60_000_000, have + 60_000_000))\n"
-        "print(len(read(Path(sys.argv[1])).ids))"
+        "print(len(read_summary(Path(sys.argv[1])).ids))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")

@@ -19,7 +19,7 @@ from harness.core.outcome import Outcome
 from harness.reporting.page import inert, shell
 from harness.tools.matrix import folders, page
 from harness.tools.matrix.fleet import Fleet
-from harness.tools.matrix.reading import read_all
+from harness.tools.matrix.reading import read_summaries
 from tests.reporting import build
 from tests.reporting.page.test_document import HOSTILE
 from tests.tools.matrix import runs
@@ -29,11 +29,11 @@ ONE, TWO, THREE = CASES
 
 
 def render(*given_: Path) -> str:
-    found = folders.find(given_)
+    found = folders.find_runs(given_)
     fleet = Fleet(found.notes)
-    for each in read_all(found.runs, processes=1):
+    for each in read_summaries(found.runs, processes=1):
         fleet.add(each)
-    return page.render(fleet.matrix()).decode("utf-8")
+    return page.render_matrix(fleet.matrix()).decode("utf-8")
 
 
 class Read(HTMLParser):
@@ -144,7 +144,7 @@ def test_any_text_is_inert(text: str) -> None:
 def check_inert(text: str) -> None:
     for package, name in (
         ("harness.reporting.page", "page.css"),
-        ("harness.reporting.page", "text.js"),
+        ("harness.reporting.page", "shared.js"),
         ("harness.tools.matrix", "matrix.css"),
         ("harness.tools.matrix", "matrix.js"),
     ):

@@ -89,7 +89,7 @@ def test_excluded_jobs_and_shards(tmp_path: Path) -> None:
         "cpu-torch2.13-py3.12-nightly-2of2",
     ]
     assert found[1].variables()["MATRIX_SHARD"] == "2/2"
-    assert formats.names(found[:1]) == "gpu-580-torch2.12-py3.12-nightly/1of2\n"
+    assert formats.job_names(found[:1]) == "gpu-580-torch2.12-py3.12-nightly/1of2\n"
 
 
 def test_the_device_is_that_of_the_hardware_file(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_driver_in_a_hardware_file_with_an_error_is_said_with_that_file(tmp_pa
 
 
 def test_github_reads_one_line_of_json(tmp_path: Path) -> None:
-    text = formats.github(read(tmp_path, HEAD + ONE))
+    text = formats.github_jobs(read(tmp_path, HEAD + ONE))
     assert text.count("\n") == 1
     first = json.loads(text)["include"][0]
     assert first == {
@@ -197,14 +197,14 @@ def test_github_reads_one_line_of_json(tmp_path: Path) -> None:
 def test_github_takes_256_jobs(tmp_path: Path) -> None:
     found = read(tmp_path, HEAD + ONE.replace("}\n", ", shards: 64}\n"))
     assert len(found) == 6 * 64
-    assert len(json.loads(formats.github(found[:256]))["include"]) == 256
+    assert len(json.loads(formats.github_jobs(found[:256]))["include"]) == 256
     with pytest.raises(PlanError, match="257 jobs, and GitHub runs 256 of one matrix"):
-        formats.github(found[:257])
+        formats.github_jobs(found[:257])
 
 
 def test_slurm_gets_commands_quoted_for_a_shell(tmp_path: Path) -> None:
     text = HEAD.replace('"driver{driver}"', '"(hopper|ada)&driver{driver}"')
-    first, *_, last = formats.slurm(read(tmp_path, text + ONE)).splitlines()
+    first, *_, last = formats.slurm_commands(read(tmp_path, text + ONE)).splitlines()
     words = shlex.split(first)
     assert words[0] == "env"
     assert "MATRIX_DRIVER=580" in words
@@ -226,7 +226,7 @@ def test_slurm_gets_commands_quoted_for_a_shell(tmp_path: Path) -> None:
 
 
 def test_gitlab_gets_a_child_pipeline(tmp_path: Path) -> None:
-    text, note = formats.written(read(tmp_path, HEAD + ONE), PlanFormat.GITLAB, None)
+    text, note = formats.formatted_plan(read(tmp_path, HEAD + ONE), PlanFormat.GITLAB, None)
     pipeline = yaml.safe_load(text)
     assert pipeline.pop("include") == [{"local": "ci/gitlab-jobs.yml"}]
     assert list(pipeline) == ["cpu-torch2.12-py3.12-nightly", "cpu-torch2.13-py3.12-nightly"]
@@ -241,9 +241,9 @@ def test_gitlab_gets_a_child_pipeline(tmp_path: Path) -> None:
 def test_a_plan_without_a_job_for_a_system_is_an_error(tmp_path: Path) -> None:
     found = read(tmp_path, HEAD + ONE)
     with pytest.raises(PlanError, match="no job is left: left out 4 jobs: machine gpu has no key 'gitlab'"):
-        formats.written([job for job in found if job.machine == "gpu"], PlanFormat.GITLAB, None)
+        formats.formatted_plan([job for job in found if job.machine == "gpu"], PlanFormat.GITLAB, None)
     with pytest.raises(PlanError, match="--format=github is for --by=github, not for --by=slurm"):
-        formats.written(found, PlanFormat.GITHUB, System.SLURM)
+        formats.formatted_plan(found, PlanFormat.GITHUB, System.SLURM)
 
 
 def test_jobs_are_chosen_by_time_and_machine(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_folder_is_put_on_a_page_and_plan_is_the_plan(
     monkeypatch.chdir(tmp_path)
     (tmp_path / folder).mkdir()
     assert f"there is no run in '{folder.removeprefix('./')}'" in str(command(folder).exception)
-    assert "configs/matrix.yaml: cannot be read" in str(command("plan").exception)
+    assert "there is no configuration file at 'configs/matrix.yaml'" in str(command("plan").exception)
 
 
 def test_a_plan_that_cannot_be_used_ends_with_exit_status_4(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_plan_that_cannot_be_used_ends_with_exit_status_4(tmp_path: Path) -> N
 
 def test_the_shipped_schema_is_that_of_the_models_and_takes_the_shipped_plan() -> None:
     text = planfile.SCHEMA_FILE.read_text(encoding="utf-8")
-    assert text == planfile.schema_text(), "run python -m harness.tools.matrix.planfile"
+    assert text == planfile.plan_schema_text(), "run python -m harness.tools.matrix.planfile"
     schema = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load((CONFIGS / "matrix.yaml").read_text()), schema)

@@ -12,8 +12,8 @@ import pytest
 
 from harness.tools.mutation.breaks import Break, BreakError, Theme, by_name
 from harness.tools.mutation.catalogue import catalogue
-from harness.tools.mutation.demonstration import judge, unusable
-from harness.tools.mutation.source import chosen, read
+from harness.tools.mutation.demonstration import judge_outcomes, unusable
+from harness.tools.mutation.source import chosen, read_source
 
 pytestmark = pytest.mark.acceptance
 
@@ -71,7 +71,7 @@ def test_the_catalogue_names_suites_that_exist_and_says_what_it_breaks() -> None
     ],
 )
 def test_a_demonstration_must_show_something(values: tuple[str, str, str], wrong: str) -> None:
-    assert judge(*values) == wrong
+    assert judge_outcomes(*values) == wrong
 
 
 BREAKS = """
@@ -141,7 +141,7 @@ def step():
 def test_demonstrations_run_in_processes_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "breaks.py"
     path.write_text(BREAKS)
-    found = unusable(list(read(path)), "cpu", path)
+    found = unusable(list(read_source(path)), "cpu", path)
     assert found.keys() == {"nothing_is_broken", "dies", "not_there"}
     assert "shows nothing" in found["nothing_is_broken"]
     assert found["dies"] == "its demonstration ended the process (3)"
@@ -192,6 +192,6 @@ def test_a_file_that_is_no_catalogue_is_refused(
     if text is not None:
         path.write_text(text)
     with pytest.raises(BreakError) as caught:
-        functools.partial(read, path)()
+        functools.partial(read_source, path)()
     assert expected in str(caught.value)
     assert str(path) in str(caught.value)

@@ -11,7 +11,7 @@ from harness.core.outcome import Outcome
 from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
 from harness.tools.mutation.breaks import Break
-from harness.tools.mutation.campaign import CLEAN, conduct
+from harness.tools.mutation.campaign import CLEAN, run_mutations
 from tests.reporting import build
 
 CASE = "suites/streams/test_pace.py::a"
@@ -49,7 +49,7 @@ def test_a_fault_that_occurred_and_reddened_nothing_is_missed(
         assert (name, device, tuple(cases)) == (each.name if each else f"{CLEAN}-soft", "soft", fault.suites)
         return with_it if each else ledger(Outcome.PASSED)
 
-    table = conduct([fault], run, {}, jobs=1, tell=lambda _: None)
+    table = run_mutations([fault], run, {}, jobs=1, tell=lambda _: None)
     assert table.missed == missed
     assert dict(table.unusable) == unusable
 
@@ -67,7 +67,9 @@ def test_an_error_of_the_break_itself_is_no_catch(
 ) -> None:
     broken = Break("off", "is off", ("suites/streams/test_pace.py",), apply=lambda: None, shows=lambda: 1)
     with_it = ledger(Outcome.FAILED, message=message)
-    table = conduct([broken], lambda *to: with_it if to[3] else ledger(Outcome.PASSED), {}, jobs=1, tell=lambda _: None)
+    table = run_mutations(
+        [broken], lambda *to: with_it if to[3] else ledger(Outcome.PASSED), {}, jobs=1, tell=lambda _: None
+    )
     (row,) = table.rows
     assert (dict(row.caught_by), dict(row.stumbled)) == (caught, stumbled)
     assert table.missed == (() if caught else ("off",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness.tools.mutation.table import Row, Table, as_json, as_text
+from harness.tools.mutation.table import Row, Table, mutation_json, mutation_text
 
 A, B, C = (f"suites/amp/test_a.py::{name}" for name in "abc")
 RAN = frozenset({A, B, C})
@@ -32,7 +32,7 @@ def test_green_is_all_tried_all_caught_and_nothing_red_without() -> None:
 
 
 def test_the_text() -> None:
-    assert as_text(Table((MANY, ALONE, MISSED, UNUSABLE), {B: "failed"})) == (
+    assert mutation_text(Table((MANY, ALONE, MISSED, UNUSABLE), {B: "failed"})) == (
         "break     device  caught by\n"
         "many      cpu             2  test_a.py::a (failed), test_a.py::b (crashed)\n"
         "alone     cpu             1  test_a.py::a (failed)\n"
@@ -50,11 +50,14 @@ def test_the_text() -> None:
 
 
 def test_the_text_is_silent_of_lone_cases_where_there_are_none() -> None:
-    assert as_text(Table((MANY,))).splitlines()[3:5] == ["1 of 1 break caught (100%)", "2 of 3 cases caught something"]
+    assert mutation_text(Table((MANY,))).splitlines()[3:5] == [
+        "1 of 1 break caught (100%)",
+        "2 of 3 cases caught something",
+    ]
 
 
 def test_the_json_has_every_case() -> None:
-    values = json.loads(as_json(Table((MANY, ALONE, MISSED, UNUSABLE))))
+    values = json.loads(mutation_json(Table((MANY, ALONE, MISSED, UNUSABLE))))
     assert values["breaks"][0] == {
         "name": "many",
         "breaks": "Much is wrong.",

@@ -1,7 +1,6 @@
 "use strict";
 (() => {
-  const byId = (id) => document.getElementById(id);
-  const { data, put, make, counted } = inert;
+  const { data, put, make, counted, byId, option, wellFormed } = shared;
   const PAGE = 50;
   const red = new Set(data.red);
   const passed = data.outcomes.indexOf("passed");
@@ -36,23 +35,12 @@
     state.page = Math.max(0, (parseInt(given.get("page"), 10) || 1) - 1);
   }
   function writeAddress() {
-    const parts = [];
-    const values = { ...state, outcome: [...state.outcome].join(","), page: state.page ? String(state.page + 1) : "" };
-    for (const key of KEYS) if (values[key]) parts.push(`${key}=${encodeURIComponent(wellFormed(values[key]))}`);
-    history.replaceState(null, "", parts.length ? `#${parts.join("&")}` : location.pathname + location.search);
+    shared.writeAddress(KEYS, { ...state, outcome: [...state.outcome].join(","), page: state.page ? String(state.page + 1) : "" });
   }
-  const wellFormed = (text) => text.replace(/\p{Cs}/gu, "�");
 
   // ---- filters ----
   const form = byId("filters"), search = byId("q"), suites = byId("suite"), devices = byId("device");
   const boxes = new Map();
-  function option(select, value, label) {
-    const node = make("option");
-    node.value = value;
-    put(node, label);
-    node.textContent = node.textContent;
-    select.append(node);
-  }
   function makeFilters() {
     const perSuite = new Map(), perDevice = new Map(), perOutcome = new Map();
     const add = (map, key) => map.set(key, (map.get(key) || 0) + 1);
@@ -258,11 +246,7 @@
     button.replaceChildren(done ? "Copied" : "Not copied");
     setTimeout(() => button.replaceChildren(...before), 1500);
   }
-  let typing;
-  search.addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(() => change({ q: search.value }), 120);
-  });
+  shared.watchSearch(search, (q) => change({ q }));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("change", (event) => {
     if (event.target === search) return;
@@ -305,19 +289,6 @@
       const section = byId(target.slice(1));
       section.scrollIntoView();
       section.focus({ preventScroll: true });
-    }
-  });
-  document.addEventListener("keydown", (event) => {
-    const where = event.target;
-    const writes = where.matches?.("input[type=search], textarea, select");
-    if (event.key === "/" && !writes && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      event.preventDefault();
-      search.focus();
-      search.select();
-    } else if (event.key === "Escape" && where === search && search.value) {
-      event.preventDefault();
-      search.value = "";
-      change({ q: "" });
     }
   });
   addEventListener("hashchange", follow);

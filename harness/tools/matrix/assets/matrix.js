@@ -1,7 +1,6 @@
 "use strict";
 (() => {
-  const { data, put, make, counted } = inert;
-  const byId = (id) => document.getElementById(id);
+  const { data, put, make, counted, byId, option } = shared;
   const STEP = 100, OPEN_AT_MOST = 40;
   const red = new Set(data.red), none = new Set(data.none);
   const machines = data.machines.map(([host, device, driver, torch, runs], index) => ({ index, host, device, driver, torch, runs }));
@@ -51,23 +50,13 @@
     if (!["red", "all"].includes(state.show)) state.show = "";
   }
   function writeAddress() {
-    const values = { ...state, class: [...state.class].join(","), open: [...state.open].join(",") };
-    const parts = KEYS.filter((key) => values[key]).map((key) => `${key}=${encodeURIComponent(wellFormed(values[key]))}`);
-    history.replaceState(null, "", parts.length ? `#${parts.join("&")}` : location.pathname + location.search);
+    shared.writeAddress(KEYS, { ...state, class: [...state.class].join(","), open: [...state.open].join(",") });
   }
-  const wellFormed = (text) => text.replace(/\p{Cs}/gu, "�");
 
   // ---- filters ----
   const form = byId("filters"), search = byId("q"), grid = byId("grid");
   const selects = { machine: byId("machine"), group: byId("group"), show: byId("show") };
   const boxes = new Map();
-  function option(select, value, label) {
-    const node = make("option");
-    node.value = value;
-    put(node, label);
-    node.textContent = node.textContent;
-    select.append(node);
-  }
   function makeFilters() {
     option(selects.machine, "", "any");
     for (const each of machines) option(selects.machine, String(each.index), `${each.host}: ${each.device}, ${each.driver}, torch ${each.torch}`);
@@ -296,11 +285,7 @@
     state.open = new Set(state.open);
     if (!state.open.delete(suite)) state.open.add(suite);
   }
-  let typing;
-  search.addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(() => filter({ q: search.value }), 120);
-  });
+  shared.watchSearch(search, (q) => filter({ q }));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("change", (event) => {
     if (event.target === search) return;
@@ -349,16 +334,7 @@
   });
   document.addEventListener("keydown", (event) => {
     const where = event.target;
-    const writes = where.matches?.("input[type=search], select");
-    if (event.key === "/" && !writes && !event.ctrlKey && !event.metaKey && !event.altKey) {
-      event.preventDefault();
-      search.focus();
-      search.select();
-    } else if (event.key === "Escape" && where === search && search.value) {
-      event.preventDefault();
-      search.value = "";
-      filter({ q: "" });
-    } else if (["ArrowDown", "ArrowUp"].includes(event.key) && where.matches?.(".row")) {
+    if (["ArrowDown", "ArrowUp"].includes(event.key) && where.matches?.(".row")) {
       const rows = [...grid.querySelectorAll(".row")];
       const next = rows[rows.indexOf(where) + (event.key === "ArrowDown" ? 1 : -1)];
       if (next) {

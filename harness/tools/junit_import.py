@@ -1,0 +1,231 @@
+"""Makes a run directory of the JUnit files of another tool, so that reports and comparisons show its results.
+
+The journal says that the results were imported, and from which files. The harness ran nothing: there is no isolation,
+no seed and no command that reproduces a case.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from harness.core.atomic import open_atomically
+from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
+from harness.journal import environment, journal
+from harness.journal.events import SCHEMA
+from harness.tools.junit_reading import JUnitCase, JUnitFile
+
+_IN_MEMORY = 8 << 20
+_MOST_LABEL = 200
+
+
+class ImportingError(HarnessError):
+    """Results cannot be imported as asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be imported. `tool`: the name of the tool or suite. `device`: the name of its device, or empty.
+
+    `argv`: the command line, program first.
+    """
+
+    files: Sequence[Path]
+    tool: str
+    device: str
+    argv: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was imported. `numbered`: how many cases had the id of an earlier one and got a number."""
+
+    counts: Mapping[Outcome, int]
+    numbered: int
+    findings: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in self.counts.items())
+        numbered = (
+            f"; {format_count(self.numbered, 'case')} had the id of another and got a number" if self.numbered else ""
+        )
+        findings = f"; {format_count(len(self.findings), 'finding')}" if self.findings else ""
+        return f"{format_count(sum(self.counts.values()), 'case')}: {counts}{numbered}{findings}"
+
+
+class Ids:
+    """Gives each case an id: ``TOOL/GROUP::NAME``. A second case of the same names gets `` #2``, and so on."""
+
+    def __init__(self, tool: str) -> None:
+        self._tool = tool
+        self._given: dict[str, int] = {}
+        self.numbered = 0
+
+    @property
+    def all(self) -> list[str]:
+        """Every id, in order."""
+        return list(self._given)
+
+    def of(self, case: JUnitCase) -> str:
+        """The id of the next case."""
+        name = f"{self._tool}/{case.group}::{case.name}" if case.group else f"{self._tool}::{case.name}"
+        found = name
+        if name in self._given:
+            self.numbered += 1
+        while found in self._given:
+            self._given[name] += 1
+            found = f"{name} #{self._given[name]}"
+        self._given[found] = 1
+        return found
+
+
+def write(wanted: Wanted, out: Path) -> Result:
+    """Write the journal and environment.json of a new run directory. Nothing is written if a file cannot be imported.
+
+    Raises JUnitError, ImportingError, WriteError.
+    """
+    tool = _checked(wanted.tool, "--name")
+    if "/" in tool or "::" in tool:
+        raise ImportingError(f"--name={tool!r} cannot begin the ids of cases: expected a name without '/' and '::'")
+    label = _checked(wanted.device, "--device") if wanted.device else ""
+    path = out / journal.FILE_NAME
+    if path.exists():
+        raise ImportingError(f"{str(out)!r} holds a run already: name another folder")
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
+        found = _Found(tool, label, spool)
+        for file in wanted.files:
+            found.add(JUnitFile(file))
+        with convert_to_write_error(f"the folder {str(out)!r}"):
+            out.mkdir(parents=True, exist_ok=True)
+        environment.write_environment(out, found.environment(wanted.argv))
+        with open_atomically(path) as written:
+            written.write(found.head(wanted.argv))
+            spool.seek(0)
+            while block := spool.read(1 << 20):
+                written.write(block)
+            written.write(found.tail())
+    counts = {outcome: found.counts[outcome] for outcome in Outcome if found.counts[outcome]}
+    return Result(counts, found.ids.numbered, tuple(found.findings))
+
+
+class _Found:
+    """The cases of all files. Their lines go to `spool`, since what stands before them is known only at the end."""
+
+    def __init__(self, tool: str, label: str, spool: IO[bytes]) -> None:
+        self.ids = Ids(tool)
+        self.counts: Counter[Outcome] = Counter()
+        self.findings: list[str] = []
+        self._tool = tool
+        self._spool = spool
+        # Another tool knows no UUID: the name of the device stands for it.
+        self._devices = [f"{label} ({tool})"] if label else []
+        self._label = label
+        self._files: list[dict[str, Any]] = []
+        self._hosts: dict[str, None] = {}
+        self._began: float | None = None
+        self._seconds = 0.0
+
+    def add(self, file: JUnitFile) -> None:
+        """Read a file."""
+        with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+            for case in file.cases():
+                self.counts[case.outcome] += 1
+                self._seconds += case.seconds
+                self._spool.write(_line("finish", self._time_of(file), self._finish(case)))
+        self._files.append({"path": escape_invalid_xml(str(file.path)), "sha256": file.sha256, "cases": file.count})
+        self._hosts |= file.hosts
+        if file.unattached:
+            failures = format_count(file.unattached, "failure")
+            self.findings.append(f"{escape_invalid_xml(str(file.path))} counts {failures} that no case of it has")
+        began = self._time_of(file)
+        self._began = began if self._began is None else min(began, self._began)
+
+    def _time_of(self, file: JUnitFile) -> float:
+        """When the file's suites began; without a time in it, when it was written."""
+        return max(0.0, file.written) if file.began is None else file.began
+
+    def _finish(self, case: JUnitCase) -> dict[str, Any]:
+        return {
+            "case": self.ids.of(case),
+            "attempt": 1,
+            "devices": self._devices,
+            "seed": 0,
+            "outcome": case.outcome.value,
+            "final": True,
+            "duration": round(case.seconds, 6),
+            "message": case.message,
+            "detail": case.detail,
+            "stdout": case.stdout,
+            "stderr": case.stderr,
+            "notes": case.notes,
+            "properties": case.properties,
+        }
+
+    @property
+    def _host(self) -> str:
+        return ", ".join(self._hosts) or "unknown host"
+
+    def head(self, argv: Sequence[str]) -> bytes:
+        """The lines before those of the cases."""
+        began = self._began or 0.0
+        run = {
+            "schema": SCHEMA,
+            "run_id": f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(3)}",
+            "argv": [escape_invalid_xml(word) for word in argv],
+            "seed": 0,
+            "isolation": "none",
+            "host": self._host,
+            "pid": 0,
+            "devices": self._devices,
+            "fail_on_flaky": False,
+            "rootdir": "",
+            "imported": {"tool": self._tool, "files": self._files},
+        }
+        ids = self.ids.all
+        collected = {"worker": "", "count": len(ids), "hash": journal.digest_of_ids(ids), "ids": ids}
+        return _line("run", began, run) + _line("collected", began, collected)
+
+    def tail(self) -> bytes:
+        """The lines after those of the cases."""
+        end = (self._began or 0.0) + min(self._seconds, 1e9)
+        status = EXIT_RED if self.findings else run_exit_status(list(self.counts))
+        lines = [_finding("imported_totals", end, message) for message in self.findings]
+        return b"".join(lines) + _line("end", end, {"exit_status": status, "duration": min(self._seconds, 1e9)})
+
+    def environment(self, argv: Sequence[str]) -> dict[str, Any]:
+        """The facts for environment.json. Of the machine only what the files say is known."""
+        return {
+            "schema": environment.SCHEMA,
+            "host": self._host,
+            "devices": [{"uuid": uuid, "name": self._label} for uuid in self._devices],
+            "versions": {},
+            "command": [escape_invalid_xml(word) for word in argv],
+            "imported": {"tool": self._tool, "files": self._files},
+        }
+
+
+def _finding(kind: str, t: float, message: str) -> bytes:
+    return _line("finding", t, {"kind": kind, "message": message})
+
+
+def _line(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
+    """A line of a journal: the kind comes first, as in every journal."""
+    return json.dumps({"event": kind, "t": t, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _checked(value: str, option: str) -> str:
+    text = single_line(value, _MOST_LABEL)
+    if text != value.strip() or not text:
+        raise ImportingError(f"{option}={list_first([value])!r}: expected a name on one line")
+    return text

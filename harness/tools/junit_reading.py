@@ -1,0 +1,292 @@
+"""Reads the JUnit file of another tool, case by case, with junitparser. The file may be hostile.
+
+A document type is refused before anything in the document is parsed, so that no entity is ever declared or expanded.
+One case is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+from xml.etree.ElementTree import Element, ParseError, XMLPullParser
+from xml.parsers import expat
+
+from junitparser import Attr, Error, Failure, Properties, Skipped, SystemErr, SystemOut, xunit2
+
+from harness.core.errors import HarnessError
+from harness.core.file_kind import FileKind
+from harness.core.outcome import Outcome
+from harness.core.text import escape_invalid_xml, single_line, truncate_middle
+
+#: Elements within each other. JUnit needs about six; suites may contain suites.
+MOST_DEPTH = 100
+#: Characters that are kept of each text of a case, and of a name.
+MOST_TEXT = 256 << 10
+MOST_NAME = 2_000
+#: The longest time of a case, in seconds, that the journal can hold.
+MOST_SECONDS = 1e9
+_CHUNK = 64 << 10
+_ROOTS = ("testsuites", "testsuite")
+_EXPECTED = "expected a JUnit file, with <testcase> elements in <testsuites> or <testsuite>"
+#: The attribute ``status`` (gtest, ctest) counts where a case has no element for its result. Other words are errors.
+_STATUSES = {
+    **dict.fromkeys(("", "run", "ok", "pass", "passed", "success", "successful", "completed"), Outcome.PASSED),
+    "disabled": Outcome.SKIPPED,
+    "notrun": Outcome.SKIPPED,
+    "skipped": Outcome.SKIPPED,
+    "fail": Outcome.FAILED,
+    "failed": Outcome.FAILED,
+}
+#: ctest writes <skipped> with status="notrun" also for a test that it could not start, for example without its
+#: executable. Only with these messages did the test skip itself.
+_CTEST_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION")
+#: The elements of results, the most severe one first.
+_RESULTS = ((Error, Outcome.ERROR), (Failure, Outcome.FAILED), (Skipped, Outcome.SKIPPED))
+
+
+class JUnitError(HarnessError):
+    """A file cannot be imported."""
+
+
+KIND = FileKind("JUnit file", "give the JUnit XML of a tool", JUnitError, 1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class JUnitCase:
+    """A case as its file has it. `group`: the class, or without one the suite; may be empty. Texts are cleaned."""
+
+    group: str
+    name: str
+    outcome: Outcome
+    seconds: float
+    message: str = ""
+    detail: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    notes: tuple[str, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+class _TestCase(xunit2.TestCase):  # type: ignore[misc]
+    status = Attr()
+
+
+class JUnitFile:
+    """A JUnit file. Read `cases` to the end; the other attributes are known after that.
+
+    `began`: the earliest time that a suite has, in seconds since 1970; None without any. `hosts`: the names of hosts,
+    in order. `written`: when the file was last changed. `unattached`: how many failures and errors the file counts, or
+    has outside its cases, that no case has.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sha256 = ""
+        self.began: float | None = None
+        self.written = 0.0
+        self.hosts: dict[str, None] = {}
+        self.count = 0
+        self._counted = [0, 0]
+        self._outside = 0
+        self._red = 0
+
+    @property
+    def unattached(self) -> int:
+        return max(0, max(self._counted) - self._red, self._outside)
+
+    def cases(self) -> Iterator[JUnitCase]:
+        """Every case. Raises JUnitError with one sentence about whatever makes the file unusable."""
+        try:
+            yield from self._cases()
+        except (ParseError, expat.ExpatError) as error:
+            raise self._error(f"is not complete, well-formed XML ({error})") from None
+        if not self.count:
+            raise self._error("has no test case")
+
+    def _feed(self, parser: XMLPullParser[Any] | _Prolog, chunk: bytes) -> None:
+        try:
+            parser.feed(chunk)
+        except (ValueError, LookupError) as error:  # how Python's parsers report an encoding that they do not have
+            raise self._error(f"cannot be decoded ({error})") from None
+
+    def _error(self, found: str) -> JUnitError:
+        return JUnitError(f"{escape_invalid_xml(repr(str(self.path)))} {escape_invalid_xml(found)}: {_EXPECTED}")
+
+    def _cases(self) -> Iterator[JUnitCase]:
+        parser: XMLPullParser[Any] = XMLPullParser(("start", "end"))
+        open_elements: list[Element] = []
+        suites: list[Any] = []
+        case: Element | None = None
+        for chunk in self._chunks():
+            self._feed(parser, chunk)
+            for kind, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
+                if kind == "start":
+                    open_elements.append(element)
+                    if len(open_elements) > MOST_DEPTH:
+                        raise self._error(f"has more than {MOST_DEPTH} elements within each other")
+                    if case is None and element.tag == "testcase":
+                        case = element
+                    elif case is None and element.tag in _ROOTS:
+                        suites.append(xunit2.TestSuite.fromelem(element))
+                        self._add_suite(suites[-1], element, len(suites))
+                    continue
+                open_elements.pop()
+                if element is case:
+                    case = None
+                    self.count += 1
+                    yield self._case(element, suites[-1].name or "")
+                elif case is None and element.tag in _ROOTS:
+                    suites.pop()
+                elif case is None and element.tag in ("failure", "error"):
+                    self._outside += 1
+                if case is None and open_elements:
+                    # Without this, the elements of all cases would stay in memory.
+                    open_elements[-1].remove(element)
+        parser.close()
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The file, piece by piece, and its hash. Each piece is refused before the caller parses it."""
+        prolog: _Prolog | None = _Prolog()
+        digest, size = hashlib.sha256(), 0
+        descriptor = KIND.open(self.path)
+        with open(descriptor, "rb") as file:
+            self.written = os.fstat(descriptor).st_mtime
+            while True:
+                with KIND.errors(self.path):
+                    chunk = file.read(_CHUNK)
+                if not chunk:
+                    break
+                digest.update(chunk)
+                size += len(chunk)
+                KIND.check_size(self.path, size)
+                if prolog is not None:
+                    self._feed(prolog, chunk)
+                    if prolog.has_doctype:
+                        raise self._error("declares a document type (DOCTYPE), which could define entities")
+                    if prolog.root is not None:
+                        if prolog.root not in _ROOTS:
+                            raise self._error(f"has the root element <{single_line(prolog.root, 100)}>")
+                        prolog = None
+                yield chunk
+        self.sha256 = digest.hexdigest()
+
+    def _add_suite(self, suite: Any, element: Element, depth: int) -> None:
+        if suite.hostname:
+            self.hosts[single_line(suite.hostname, 200)] = None
+        began = _moment(suite.timestamp or "")
+        if began is not None:
+            self.began = began if self.began is None else min(began, self.began)
+        if depth <= 2:  # the root, and the suites in it
+            # Not by junitparser: for a missing number it would count the cases, of which none is read yet.
+            self._counted[depth - 1] += sum(_number(element.get(name, "")) for name in ("failures", "errors"))
+
+    def _case(self, element: Element, suite: str) -> JUnitCase:
+        case = _TestCase.fromelem(element)
+        name = _plain(case.name or "")
+        if not name:
+            raise self._error(f"has a test case without a name (number {self.count})")
+        outcome, message, detail = self._result(case)
+        return JUnitCase(
+            group=_plain(case.classname or suite),
+            name=name,
+            outcome=outcome,
+            seconds=self._seconds(case, name, element.get("time")),
+            message=message,
+            detail=detail,
+            stdout=_text("\n".join(each.text or "" for each in case.iterchildren(SystemOut))),
+            stderr=_text("\n".join(each.text or "" for each in case.iterchildren(SystemErr))),
+            notes=tuple(
+                f"earlier attempt: {single_line(each.message or each.text or each.type or 'failed')}"
+                for each in case.interim_result
+            ),
+            properties=tuple(
+                (single_line(each.name or "", MOST_NAME), _text(each.value)[:MOST_NAME])
+                for properties in case.iterchildren(Properties)
+                for each in properties
+            ),
+        )
+
+    def _result(self, case: Any) -> tuple[Outcome, str, str]:
+        """The outcome, its message and its text."""
+        status = (case.status or "").strip().lower()
+        every = [(outcome, result) for kind, outcome in _RESULTS for result in case.iterchildren(kind)]
+        self._red += sum(outcome.is_red for outcome, _ in every)
+        for outcome, result in every:
+            message = single_line(result.message or result.text or result.type or "")
+            if outcome is Outcome.SKIPPED and status == "notrun" and not message.startswith(_CTEST_SKIP):
+                outcome = Outcome.ERROR
+            return outcome, message, "\n".join(_text(each.text) for _, each in every if each.text)
+        outcome = _STATUSES.get(status, Outcome.ERROR)
+        self._red += outcome.is_red
+        return outcome, "" if outcome is Outcome.PASSED else f"status {single_line(status, 100)!r}", ""
+
+    def _seconds(self, case: Any, name: str, written: str | None) -> float:
+        try:
+            seconds = float(case.time or 0.0)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= MOST_SECONDS:
+            found = f"has time={single_line(written or '', 40)!r} in the test case {single_line(name, 100)!r}"
+            raise JUnitError(f"{str(self.path)!r} {found}: expected seconds from 0 to {MOST_SECONDS:.0f}")
+        return seconds
+
+
+class _Prolog:
+    """What a document has before its first element. Nothing of it is kept, and no entity is expanded."""
+
+    def __init__(self) -> None:
+        self.has_doctype = False
+        self.root: str | None = None
+        self._parser = expat.ParserCreate(namespace_separator=" ")
+        self._parser.StartDoctypeDeclHandler = self._doctype
+        self._parser.StartElementHandler = self._element
+
+    def feed(self, data: bytes) -> None:
+        """Read on, up to a document type or the first element. Raises ExpatError."""
+        try:
+            self._parser.Parse(data)
+        except _EnoughError:
+            return
+
+    def _doctype(self, *_: object) -> None:
+        self.has_doctype = True
+        raise _EnoughError
+
+    def _element(self, name: str, _: object) -> None:
+        self.root = name
+        raise _EnoughError
+
+
+class _EnoughError(Exception):
+    """Ends a parse."""
+
+
+def _plain(name: str) -> str:
+    """A name on one line. Of a very long one, the beginning and a digest of the rest."""
+    text = " ".join(escape_invalid_xml(name).split())
+    if len(text) <= MOST_NAME:
+        return text
+    return f"{text[:MOST_NAME]}…{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _text(text: str | None) -> str:
+    return escape_invalid_xml(truncate_middle(text or "", MOST_TEXT))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _moment(text: str) -> float | None:
+    """A time of a suite in seconds since 1970. Without an offset it is taken for UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return max(0.0, (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return None

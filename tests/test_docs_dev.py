@@ -1,0 +1,102 @@
+"""Paths that the pages of docs name, and the tables of docs/dev/overview.md: they are those of the tree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import FLOORS
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs" / "dev").glob("*.md"))
+OVERVIEW = (ROOT / "docs" / "dev" / "overview.md").read_text(encoding="utf-8")
+#: The most lines of a page.
+LONGEST = {"overview.md": 200}
+LONG = 150
+_FOLDERS = (r"\.ci", "benchmarks", "changes", "ci", "configs", "docs", "harness", "suites", "tests")
+#: Folders of a run directory.
+OF_A_RUN = ("compiler-caches/", "files/")
+#: In code: a path of the tree, without options or placeholders.
+_PATH = re.compile(rf"^(?:{'|'.join(_FOLDERS)})/[^\s<*]*$")
+#: In code: a file or a folder relative to the package, such as `supervisor/worker.py`.
+_IN_PACKAGE = re.compile(r"^[a-z_]+(?:/[\w.]+)*(?:\.(?:py|cpp|h)|/)$")
+
+
+def _code(page: Path) -> list[str]:
+    """The first word of each piece of code of a page, without blocks: `module.py: Class` names `module.py`."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [code.split()[0].rstrip(":") for code in re.findall(r"`([^`\n]+)`", text) if code.strip()]
+
+
+def _named(page: Path) -> list[tuple[str, list[Path]]]:
+    """Each path that a page names, with the places where it may be: from the root, or below a folder named before."""
+    found: list[tuple[str, list[Path]]] = []
+    folders: list[Path] = []
+    for word in _code(page):
+        if _PATH.match(word):
+            path = ROOT / word
+            found.append((word, [path]))
+            folders.append(path.parent)
+        elif _IN_PACKAGE.match(word):
+            found.append((word, [ROOT / "harness" / word, *(folder / word for folder in folders)]))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_path_exists(page: Path) -> None:
+    missing = [
+        word
+        for word, places in _named(page)
+        if not word.startswith(OF_A_RUN) and not any(place.exists() for place in places)
+    ]
+    assert not missing, f"{page.name}: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_each_path_of_a_page_for_users_exists(page: Path) -> None:
+    """In commands too. Paths of examples are in suites/ and configs/."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"(?<![\w/.-])(?:harness|tests|benchmarks|ci|\.ci|changes)/[\w./-]*\w", text)
+    assert not [path for path in found if not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_name_is_in_the_module_that_the_page_names(page: Path) -> None:
+    """As in: `decide` in `harness/journal/verdicts.py`, and `supervisor/hooks.py: WorkerHooks`."""
+    text = page.read_text(encoding="utf-8")
+    named = [(path, name) for name, path in re.findall(r"`(\w+)` in `(harness/[\w/]+\.py)`", text)]
+    named += [(f"harness/{path}", name) for path, name in re.findall(r"`([\w/]+\.py): ([\w.]+)`", text)]
+    for path, name in named:
+        code = (ROOT / path).read_text(encoding="utf-8")
+        for part in name.split("."):
+            assert re.search(rf"^\s*(?:class |def )?{part}\b", code, re.MULTILINE), f"{page.name}: {name} in {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_page_is_short(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= LONGEST.get(page.name, LONG)
+
+
+def test_the_overview_leads_to_each_page() -> None:
+    others = {page.name for page in PAGES} - {"overview.md"}
+    assert set(re.findall(r"^\| \[([\w-]+\.md)\]\(\1\) ", OVERVIEW, re.MULTILINE)) == others
+
+
+def _shown(name: str) -> str:
+    return f"`{name}/`" if (ROOT / "harness" / name).is_dir() else f"`{name}.py`"
+
+
+def test_the_floors_of_the_overview_are_those_of_the_code() -> None:
+    rows = [f"| {floor} | {', '.join(map(_shown, names))} |" for floor, names in enumerate(FLOORS, start=1)]
+    assert "\n".join(reversed(rows)) in OVERVIEW
+
+
+@pytest.mark.parametrize("floor", range(1, len(FLOORS) + 1))
+def test_the_overview_says_what_each_package_may_import(floor: int) -> None:
+    may = {1: "nothing", 2: "floor 1"}.get(floor, f"floors 1 to {floor - 1}")
+    for name in FLOORS[floor - 1]:
+        assert name == "__init__" or re.search(
+            rf"^\| {re.escape(_shown(name))} \| [^|]+ \| {may} \|$", OVERVIEW, re.MULTILINE
+        )
