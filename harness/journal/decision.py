@@ -48,7 +48,7 @@ class Decision(Generic[E]):
 def decide_outcome(finishes: Sequence[E], started: int) -> Decision[E]:
     """Return the verdict from the ended attempts, in order, and the number of started ones.
 
-    See harness.core.outcome.settle.
+    See harness.core.outcome.final_verdict.
     """
     outcome = final_verdict(
         [

@@ -165,7 +165,7 @@ def test_the_outer_mask_is_respected(nvml_folder: Path, mask: str, devices: list
 
 
 def test_a_given_environment_replaces_that_of_the_process(nvml_folder: Path) -> None:
-    script = _ASK.replace("discover()", "discover({'CUDA_VISIBLE_DEVICES': '1'})")
+    script = _ASK.replace("discover_devices()", "discover_devices({'CUDA_VISIBLE_DEVICES': '1'})")
     environ = {**fake_nvml.environment(nvml_folder, gpus=2), "CUDA_VISIBLE_DEVICES": "0"}
     assert [device["uuid"] for device in json.loads(run_python(script, environ))["devices"]] == [gpu(1)]
 
