@@ -243,7 +243,7 @@ OPTIONS = {
             _one_of(STARTS),
             "auto",
             "how executors start: fork (from a process that has collected the cases), cold (each imports and collects "
-            "by itself), auto (default: fork; with -p harness.plugin cold if that process must not be forked)",
+            "on its own), auto (default: fork; with -p harness.plugin cold if that process must not be forked)",
             "HOW",
         ),
         Option(
@@ -314,7 +314,7 @@ OPTIONS = {
             "--resume",
             _path,
             None,
-            "go on with the interrupted run in this run directory: its verdicts are kept, the rest runs; refused if "
+            "continue the interrupted run in this run directory: keep its verdicts and run the rest; refused if "
             "driver, torch, suites or options have changed",
             "DIR",
         ),
@@ -322,7 +322,7 @@ OPTIONS = {
             "--force-resume",
             _flag,
             False,
-            "with --resume: go on although driver, torch, suites or options have changed; the record says so",
+            "with --resume: continue although driver, torch, suites or options have changed; the journal records it",
         ),
         Option("--from", _path, None, "run only cases of the run in this run directory; see --only", "DIR"),
         Option(
@@ -408,16 +408,16 @@ OPTIONS = {
             _progress,
             "auto",
             "live: a table below the output, with the case, device and time of each worker, the last red case, the "
-            "totals and the remaining time; plain, or SECONDS: one line after 30, or so many, seconds without output; "
-            "off; auto (default): live if standard output is a terminal, otherwise plain, and off if cases run in the "
-            "process that prints",
+            "totals and the remaining time; plain: one line after 30 seconds without output; SECONDS: the same after "
+            "that many seconds; off; auto (default): live if standard output is a terminal, otherwise plain, and off "
+            "if cases run in the process that prints",
             "HOW",
         ),
         Option(
             "--junit-flavour",
             _one_of(JUNIT_FLAVOURS),
             "default",
-            "who reads junit.xml: default (most readers), jenkins, gitlab",
+            "the reader of junit.xml: default (most readers), jenkins, gitlab",
             "NAME",
         ),
         Option(
