@@ -51,12 +51,12 @@ class RootFolder:
     def difference(self, found: RootFolder) -> str:
         """Return the differences from the root that another process `found`, with both values; empty if none."""
         differences = [
-            f"the {what} is {theirs or 'none'} in this process, but {ours or 'none'} in the process that began the run"
-            for what, ours, theirs in (
+            f"the {what} is {other or 'none'} in this process, but {own or 'none'} in the process that began the run"
+            for what, own, other in (
                 ("root folder", self.folder, found.folder),
                 ("ini file", self.inifile, found.inifile),
             )
-            if ours != theirs
+            if own != other
         ]
         hint = "pytest may have taken the value of a plugin's option for a path: write --option=VALUE as one word"
         return "; ".join([*differences, hint]) if differences else ""
