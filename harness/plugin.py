@@ -121,7 +121,7 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
         neighbours.disable_unused_snapshot_checks(config)
         stop_signals.leave_to_controller()
     stop_signals.release()  # a signal that came before, and is not ignored, is handled now
-    if config.invocation_params.args == context.told_args and (wrong := context.root.difference(RootFolder.of(config))):
+    if config.invocation_params.args == context.root_args and (wrong := context.root.difference(RootFolder.of(config))):
         config.pluginmanager.register(hooks.MisplacedHooks(wrong), "harness-misplaced")
         return
     worker = Worker(

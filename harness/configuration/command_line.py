@@ -150,7 +150,7 @@ def format_foreign_flags(flags: Iterable[str]) -> str:
 def arguments_with_root(config: pytest.Config) -> tuple[str, ...]:
     """Return the arguments of a session with additions that make other processes find the same root and ini file."""
     typed = [str(word) for word in config.invocation_params.args]
-    return RootFolder.of(config).tell(arguments.unambiguous_arguments(typed, foreign_short_flags(config)))
+    return RootFolder.of(config).add_to(arguments.unambiguous_arguments(typed, foreign_short_flags(config)))
 
 
 @contextmanager

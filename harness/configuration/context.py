@@ -27,7 +27,7 @@ def lists_to_tuples(data: dict[str, Any]) -> dict[str, Any]:
 class RunContext:
     """One run, as its controller set it up. Times are in seconds; folders are absolute paths.
 
-    - `args`: the arguments with which pytest was started in `invocation_dir`. `told_args`: the same arguments plus root
+    - `args`: the arguments with which pytest was started in `invocation_dir`. `root_args`: the same arguments plus root
       folder and ini file, for every later process of the run. `overrides`: extra arguments for a zygote.
     - `rootdir`: the folder that case ids are relative to. `inifile`: None if there is none. `root_given`: the user
       named one of the two. `confcutdir` and `ini_values`: the user's ``--confcutdir`` and ``-o``.
@@ -58,7 +58,7 @@ class RunContext:
     ini_values: tuple[str, ...]
     invocation_dir: str
     args: tuple[str, ...]
-    told_args: tuple[str, ...]
+    root_args: tuple[str, ...]
     overrides: tuple[str, ...]
     sys_path: tuple[str, ...]
     preload: tuple[str, ...]
@@ -167,7 +167,7 @@ class RunContext:
 
         For a file outside the run's root folder, `path` is relative to the argument by which it was collected.
         """
-        root, confcutdir = self.root.told_from(file, path), self.confcutdir
+        root, confcutdir = self.root.root_of_id(file, path), self.confcutdir
         options = []
         if root != self.root or self.root_given or not root.found_from(file, Path(self.invocation_dir)):
             options += [] if root.inifile is None else ["-c", shlex.quote(self._from_here(root.inifile))]

@@ -38,7 +38,7 @@ class RootFolder:
         """Return the root that pytest found."""
         return cls(str(config.rootpath), None if config.inipath is None else str(config.inipath))
 
-    def tell(self, arguments: Sequence[str]) -> tuple[str, ...]:
+    def add_to(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """Return the `arguments` with additions that make pytest use this root folder and this ini file.
 
         pytest has no argument for "no ini file". It finds none if no value of an option stands in a word of its own.
@@ -61,7 +61,7 @@ class RootFolder:
         hint = "pytest may have taken the value of a plugin's option for a path: write --option=VALUE as one word"
         return "; ".join([*differences, hint]) if differences else ""
 
-    def told_from(self, file: Path, path: str) -> RootFolder:
+    def root_of_id(self, file: Path, path: str) -> RootFolder:
         """Return the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
         folder = str(file).removesuffix(f"/{path}")
         return self if folder == str(file) or not path else RootFolder(folder, self.inifile)

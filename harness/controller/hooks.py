@@ -81,7 +81,7 @@ class ControllerHooks:
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[XSpec]) -> None:
         """Give the root folder and the ini file to workers that start in this folder, through xdist's arguments."""
         if all(spec.popen and not spec.chdir for spec in specs):
-            arguments = self._run.context.told_args
+            arguments = self._run.context.root_args
             config.invocation_params = dataclasses.replace(config.invocation_params, args=arguments)
 
     @pytest.hookimpl(optionalhook=True)

@@ -160,7 +160,7 @@ class Run:
             ini_values=tuple(config.getoption("override_ini") or ()),
             invocation_dir=str(invocation.dir),
             args=args,
-            told_args=command_line.arguments_with_root(config),
+            root_args=command_line.arguments_with_root(config),
             taken=tuple(sorted(command_line.foreign_short_flags(config))),
             carried=self._carried(config),
             overrides=collection_overrides(config.pluginmanager.has_plugin),

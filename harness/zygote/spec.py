@@ -53,7 +53,7 @@ class ZygoteSpec:
         """Return the specification of a zygote that this process starts for the run of `context`."""
         return cls(
             args=context.args,
-            collection_args=insert_options(context.told_args, context.overrides),
+            collection_args=insert_options(context.root_args, context.overrides),
             rootdir=context.rootdir,
             inifile=context.inifile,
             sys_path=context.sys_path,

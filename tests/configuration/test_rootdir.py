@@ -21,7 +21,7 @@ ROOT = RootFolder("/p", "/p/pytest.ini")
     ],
 )
 def test_arguments_that_tell(root: RootFolder, arguments: Sequence[str], told: Sequence[str]) -> None:
-    assert root.tell(arguments) == tuple(told)
+    assert root.add_to(arguments) == tuple(told)
 
 
 def test_what_differs_is_told_with_both_values() -> None:
@@ -42,7 +42,7 @@ def test_what_differs_is_told_with_both_values() -> None:
     ],
 )
 def test_the_folder_that_an_id_leads_from(path: str, folder: str) -> None:
-    assert RootFolder("/root", None).told_from(Path("/p/suites/test_x.py"), path) == RootFolder(folder, None)
+    assert RootFolder("/root", None).root_of_id(Path("/p/suites/test_x.py"), path) == RootFolder(folder, None)
 
 
 @pytest.mark.parametrize(
