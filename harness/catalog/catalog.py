@@ -1,4 +1,4 @@
-"""The list of all cases. Pytest collects them; none runs."""
+"""The list of all cases. pytest collects them; none runs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class CatalogEntry:
     """One case. `line` counts from 1 and is None if pytest does not know it. `timeout` is in seconds.
 
     `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
-    of the module come first, marks of the case last. `partial`: those of `covers` that name a whole upstream suite
-    (``…::*``), of which one case is only a part.
+    of the module come first, marks of the case last. `partial`: the entries of `covers` that name a whole upstream
+    suite (``…::*``) of which one case is only a part.
     """
 
     id: str
@@ -49,13 +49,13 @@ class CatalogEntry:
 
 
 def collect_catalog(paths: Sequence[str]) -> list[CatalogEntry]:
-    """Every case under `paths` (folders, files or node ids), in collection order, including deselected cases.
+    """Return every case under `paths` (folders, files or node ids), in collection order, including deselected cases.
 
-    Imports the cases' modules into this process. If the collection fails, pytest's output goes to stderr.
-    Raises CatalogError if the collection fails or finds no case.
+    The cases' modules are imported into this process. If the collection fails, pytest's output goes to stderr. Raise
+    CatalogError if the collection fails or finds no case.
     """
     collector = _Collector()
-    # No assertion rewriting: no case runs, and pytest could only rewrite modules that are not imported yet.
+    # No assertion rewriting: no case runs, and pytest could only rewrite modules that are not yet imported.
     arguments = ["--collect-only", "-qq", "--assert=plain", "-p", "no:cacheprovider", *paths]
     where = ", ".join(repr(path) for path in paths)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as output:
@@ -72,13 +72,13 @@ def collect_catalog(paths: Sequence[str]) -> list[CatalogEntry]:
 
 
 def catalog_json(entries: Sequence[CatalogEntry]) -> str:
-    """The entries as a JSON array of objects. A mark's argument that JSON cannot hold is written as its repr."""
+    """Return the entries as a JSON array of objects. Arguments of marks that JSON cannot hold are written as repr."""
     values = [{**asdict(entry), "partial": entry.partial} for entry in entries]
     return json.dumps(values, indent=2, default=repr)
 
 
 def covered_in_part(entries: Sequence[CatalogEntry]) -> Mapping[str, int]:
-    """By row that names a whole upstream suite, the number of cases that cover a part of it."""
+    """Return the number of cases that cover a part of a whole upstream suite, by the row that names the suite."""
     return Counter(row for entry in entries for row in dict.fromkeys(entry.partial))
 
 
@@ -108,7 +108,7 @@ def _outermost_first(item: pytest.Item, name: str) -> list[pytest.Mark]:
 
 
 def first_paragraph(docstring: str | None) -> str:
-    """The first paragraph of a docstring on one line, or "" if there is none."""
+    """Return the first paragraph of a docstring on one line, or "" if there is none."""
     if not isinstance(docstring, str):
         return ""
     paragraph = re.split(r"\n\s*\n", inspect.cleandoc(docstring).strip(), maxsplit=1)[0]

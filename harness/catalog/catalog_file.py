@@ -1,4 +1,4 @@
-"""Catalogues on disk: what ``harness catalog --format json`` wrote."""
+"""Catalogues on disk: the output of ``harness catalog --format json``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KIND = FileKind("catalogue", f"give the output of {_WRITTEN!r}", CatalogFileErr
 
 
 class CatalogFileEntry(BaseModel):
-    """One case, as far as it is read again."""
+    """One case: the fields that are read."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,7 +30,7 @@ class CatalogFileEntry(BaseModel):
 
 
 def read_catalog(path: Path) -> list[CatalogFileEntry]:
-    """The cases of a catalogue, in its order. Raises CatalogFileError."""
+    """Return the cases of a catalogue, in its order. Raise CatalogFileError."""
     data = _KIND.read(path)
     try:
         return TypeAdapter(list[CatalogFileEntry]).validate_json(data)

@@ -1,4 +1,4 @@
-"""The suites as a page: the test files and helpers of each, with what their docstrings say."""
+"""The page of the suites: the test files and helpers of each suite, from their docstrings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ reasons (in quotes) that cases give.
 
 
 def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
-    """The page of these cases. `root`: the folder that their files are relative to."""
+    """Return the page of these cases. `root`: the folder that their files are relative to."""
     by_suite: dict[str, dict[str, list[CatalogEntry]]] = {}
     for entry in entries:
         by_suite.setdefault(entry.suite, {}).setdefault(entry.file, []).append(entry)
@@ -50,7 +50,7 @@ def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
 
 
 def _helpers(folder: Path) -> list[str]:
-    """The table of the helpers in a folder; empty if there are none."""
+    """Return the table of the helpers in a folder; empty if there are none."""
     helpers = [each for each in sorted(folder.glob("*.py")) if _is_helper(each)]
     lines = ["", "| helper | what it is |", "| --- | --- |"] if helpers else []
     for each in helpers:
@@ -64,9 +64,9 @@ def _is_helper(path: Path) -> bool:
 
 
 def _offered(path: Path) -> Iterator[tuple[str, str]]:
-    """What a helper offers to cases, in its order: functions and classes with their docstrings, and sentences.
+    """Return what a helper offers to cases, in its order: functions and classes with their docstrings, and sentences.
 
-    A sentence is a text with a blank, such as the reason why a case shows nothing. Names with ``_`` are not offered.
+    A sentence is a text with a space, such as the reason why a case shows nothing. Names with ``_`` are not offered.
     """
     if path.name.startswith("_"):
         return
@@ -86,7 +86,7 @@ def _offered(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _summary(path: Path) -> str:
-    """The first paragraph of a file's docstring; empty without one."""
+    """Return the first paragraph of a file's docstring; empty without one."""
     if not path.is_file():
         return ""
     return _first_paragraph(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
@@ -97,7 +97,7 @@ def _first_paragraph(docstring: str | None) -> str:
 
 
 def _requirements(cases: Sequence[CatalogEntry]) -> str:
-    """What cases of a file require, the commonest first."""
+    """Return the requirements of the cases of a file, the most common first."""
     marks = [dict.fromkeys(tuple(mark.items()) for mark in _marks_as_text(case)) for case in cases]
     found = Counter(f"{name}={value}" for each in marks for mark in each for name, value in mark)
     named = [f"`{text}`" for text, _ in found.most_common(_MOST_REQUIREMENTS)]

@@ -79,7 +79,7 @@ def show(
     contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     written = junit.write_junit(run_dir, ledger)
-    _print_report(contents, ledger, written, growth=growth)
+    _print_report(contents, ledger, written, run_dir, growth=growth)
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
 
@@ -270,18 +270,21 @@ def merge(
     ledger = Ledger.from_journal(contents)
     written = junit.write_junit(out, ledger)
     report.write_html_report(out, contents)
-    _print_report(contents, ledger, written, growth=False)
+    _print_report(contents, ledger, written, out, growth=False)
     print(f"merged {format_count(len(parts), 'shard')} into {out}")
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
 
 
-def _print_report(contents: JournalContents, ledger: Ledger, written: JunitReport, *, growth: bool) -> None:
+def _print_report(
+    contents: JournalContents, ledger: Ledger, written: JunitReport, run_dir: Path, *, growth: bool
+) -> None:
+    """Print the summary of the run as its end did, and what only a reader of its journal knows."""
     from harness.core.text import escape_invalid_xml, single_line
-    from harness.reporting import leak_searches, plot
-    from harness.reporting.repetitions import repetitions
+    from harness.reporting import plot, terminal
 
     console = make_console()
+    blocks = plot.can_encode_blocks(console.encoding)
 
     def line(text: str, style: str | None = None) -> None:
         # No line breaks: the reproducing command must stay on one line for copying.
@@ -289,32 +292,10 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: JunitRepor
 
     if ledger.run is not None and ledger.run.imported is not None:
         line(f"run {ledger.run.imported.text}")
-    for verdict in ledger.red:
-        line(f"{verdict.outcome.upper()} {verdict.case}", "bold red")
-        line(f"    {single_line(verdict.message)}")
-        if verdict.reproduce:
-            line(f"    reproduce: {single_line(verdict.reproduce, 4096)}")
-    for finding in ledger.findings:
-        line(f"FINDING {finding.kind}: {single_line(finding.message)}", "bold red")
-        if finding.reproduce:
-            line(f"    reproduce: {finding.reproduce}")
-    for bisected in ledger.bisected:
-        line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
-        line(f"    reproduce: {single_line(bisected.reproduce, 4096)}")
-    for text in leak_searches.unproven_leaks(ledger.searches):
+    for text in terminal.terminal_summary(ledger, run_dir, blocks=blocks):
+        line(text, "bold red" if text.startswith(terminal.RED_WORDS) else None)
+    for text in terminal.levels(ledger, blocks=blocks) if growth else ():
         line(text)
-    repeated = repetitions(ledger)
-    for each in repeated:
-        if each.grows or growth:
-            line(f"{each.word} {each.case}", "bold" if each.grows else None)
-            for text in (each.text, *each.plot(blocks=plot.can_encode_blocks(console.encoding))):
-                line(f"    {text}")
-    if growth and not repeated:
-        line(
-            "the journal has no memory readings of repeated cases: "
-            "run with --repeat=12 or more, and without --leak-check=off",
-            "yellow",
-        )
     for damaged in contents.damaged[:20]:
         line(
             f"line {damaged.number} of the journal is unreadable and was ignored: {single_line(damaged.reason)}",
@@ -325,19 +306,7 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: JunitRepor
             f"line {unknown.number} of the journal has the unknown kind {single_line(unknown.kind)!r} and was ignored"
         )
         line(f"{what}: use a newer harness to read it", "yellow")
-    for result in ledger.lists:
-        line(result.text)
-    for change in ledger.forced:
-        line(f"RESUMED BY FORCE {change}", "bold")
     if ledger.end is None:
         line("the run did not finish, so it counts as red: run it again", "yellow")
-    counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"
-    cost = ledger.cost
-    findings = f"; {format_count(len(ledger.findings), 'finding')}" if ledger.findings else ""
-    line(f"{counts} ({len(ledger.verdicts)} in all){findings}; exit status {ledger.run_exit_status()}")
-    line(
-        f"isolation: {format_count(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
-        f"{format_count(cost.restarts, 'restart')}, {format_count(cost.retries, 'retry', 'retries')}"
-        f"{leak_searches.leak_search_cost(ledger.searches)}"
-    )
+    line(f"exit status {ledger.run_exit_status()}")
     line(written.text)

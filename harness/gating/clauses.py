@@ -64,7 +64,7 @@ _EXAMPLES = {
 
 
 def read_clause(name: str, condition: object) -> tuple[Clause, ...] | None:
-    """Parse a condition on capability `name` of the vocabulary. Returns None if the condition is malformed."""
+    """Parse a condition on capability `name` of the vocabulary. Return None if the condition is malformed."""
     kind = VOCABULARY[name].kind
     if isinstance(condition, bool):
         return (Clause("is", condition),) if kind in (ValueKind.BOOL, ValueKind.VERSION) else None
@@ -79,7 +79,7 @@ def read_clause(name: str, condition: object) -> tuple[Clause, ...] | None:
 
 
 def expected(name: str) -> str:
-    """Examples of conditions on capability `name`, for error messages."""
+    """Return examples of conditions on capability `name`, for error messages."""
     return " or ".join(repr(choice) for choice in VOCABULARY[name].choices) or _EXAMPLES[VOCABULARY[name].kind]
 
 
@@ -109,7 +109,7 @@ def _clause(text: str, kind: ValueKind) -> Clause | None:
 
 
 def hold(name: str, clauses: Iterable[Clause], finding: Detected) -> bool:
-    """Whether all `clauses` on capability `name` hold for `finding`."""
+    """Return whether all `clauses` on capability `name` hold for `finding`."""
     if name == DEVICES:
         least = least_count(clauses)
         return least is not None and isinstance(finding.value, int) and least <= finding.value
@@ -129,16 +129,16 @@ def _holds(name: str, clause: Clause, finding: Detected) -> bool:
 
 
 def least_count(clauses: Iterable[Clause]) -> int | None:
-    """The smallest number of devices, 1 or more, for which all `clauses` hold. None if there is none."""
+    """Return the smallest number of devices, 1 or more, for which all `clauses` hold. None if there is none."""
     clauses = tuple(clauses)
-    # A comparison with a number can change its result only at that number or right after it.
+    # The result of a comparison with a number can change only at that number or right after it.
     edges = {1, *(clause.value + step for clause in clauses if isinstance(clause.value, int) for step in (0, 1))}
     fitting = (count for count in sorted(edges) if count >= 1 and all(compares(c, count) for c in clauses))
     return next(fitting, None)
 
 
 def compares(clause: Clause, found: Value) -> bool:
-    """Whether the comparison holds for `found`. `found` has the type of the capability."""
+    """Return whether the comparison holds for `found`. `found` has the type of the capability."""
     if isinstance(found, tuple) and isinstance(clause.value, tuple):
         precision = len(clause.value)
         found = (found + (0,) * precision)[:precision]

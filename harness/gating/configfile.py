@@ -1,11 +1,11 @@
-"""Reads the YAML files under ``configs/``. Each error names file, line, key and value, and says what to write.
+"""Read the YAML files under ``configs/``. Each error names file, line, key and value, and the accepted form.
 
-Only a subset of YAML is supported, so that each value means what it looks like: one document of mappings with text
-keys, lists, text, decimal numbers, ``true``, ``false`` and ``null``. These are errors: anchors, aliases, tags, merge
-keys, duplicate keys, and words that YAML 1.1 reads differently than people do (``no``, ``010``, ``1:30``, ``1e3``,
-``.inf``). A date is read as text.
+Only a subset of YAML is supported, so that no value has a surprising meaning: one document of mappings with text keys,
+lists, text, decimal numbers, ``true``, ``false`` and ``null``. These are errors: anchors, aliases, tags, merge keys,
+duplicate keys, and words that YAML 1.1 reads differently than people do (``no``, ``010``, ``1:30``, ``1e3``, ``.inf``).
+A date is read as text.
 
-A version must be in quotes, since YAML reads ``570.10`` as the number 570.1. The error says so.
+A version must be in quotes, since YAML reads ``570.10`` as the number 570.1. The error explains this.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Where: TypeAlias = tuple[str | int, ...]
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 MAX_VALUES = 100_000
-_MAX_PROBLEMS = 50  # reported at once
-_MAX_LINE = 1000  # characters of one problem, and of a value in it
+_MAX_PROBLEMS = 50  # maximum number of problems in one error
+_MAX_LINE = 1000  # maximum characters of one problem, and of a value in it
 _MAX_SHOWN = 100
 
 
@@ -47,26 +47,26 @@ class ConfigError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[M]):
-    """A file that was read: its content, and the line number of each value."""
+    """A loaded file: its content, and the line number of each value."""
 
     value: M
     path: Path
     lines: Mapping[Where, int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, *where: str | int) -> int:
-        """The line, from 1, of the value at this path of keys and indices.
+        """Return the line, from 1, of the value at this path of keys and indices.
 
-        If the file has no such value: the line of the nearest enclosing value that it has.
+        If the file has no such value, return the line of the nearest enclosing value.
         """
         return _line(self.lines, where)
 
     def problem(self, text: str, *where: str | int) -> str:
-        """A line for a ConfigError about the value at this path: ``x.yaml:12: gates[2]: 'memroy' is unknown``."""
+        """Return a ConfigError line for the value at this path: ``x.yaml:12: gates[2]: 'memroy' is unknown``."""
         return _problem(self.path, self.line_of(*where), where, text)
 
 
 def load_config(path: Path, model: type[M]) -> Loaded[M]:
-    """Read a YAML file as `model`. Raises ConfigError; its text has a line for each problem.
+    """Read a YAML file as `model`. Raise ConfigError with one line per problem.
 
     The model validates the values as JSON: in strict mode a list becomes a tuple and text becomes a date, but ``1`` is
     not accepted as text.
@@ -83,10 +83,10 @@ def load_config(path: Path, model: type[M]) -> Loaded[M]:
 
 
 def find_config(name: str, folder: Path, what: str, base: Path, suffix: str = ".yaml") -> Path:
-    """The file for `name`: ``<folder>/<name>.yaml``, or, if `name` is a path, that path relative to `base`.
+    """Return the file for `name`: ``<folder>/<name>.yaml``, or, if `name` is a path, that path relative to `base`.
 
     `name` is a path if it contains a ``/`` or ends in `suffix` (or ``.yml``). `what` is the noun for errors, such as
-    ``profile``. Raises ConfigError if there is no such file; the error lists the existing ones.
+    ``profile``. Raise ConfigError if there is no such file; the error lists the existing ones.
     """
     if "/" in name or name.endswith((suffix, ".yml")):
         path = base / name
@@ -105,7 +105,7 @@ def find_config(name: str, folder: Path, what: str, base: Path, suffix: str = ".
 
 
 def name_advice(name: str, known: Collection[str]) -> str:
-    """Advice for the unknown `name`: the most similar known name, or all known names. Empty if none are known."""
+    """Return advice for the unknown `name`: the most similar known name, or all of them. Empty without known names."""
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
@@ -113,7 +113,7 @@ def name_advice(name: str, known: Collection[str]) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """A path for messages: relative to the working folder if the path is below it."""
+    """Return a path for messages: relative to the working folder if the path is below it."""
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
 
@@ -235,7 +235,7 @@ class _Document:
         self._nodes: dict[Where, yaml.Node] = {}
 
     def plain(self, node: yaml.Node, where: Where = ()) -> Any:
-        """The value of `node`, as a JSON value."""
+        """Return the value of `node`, as a JSON value."""
         self.lines[where] = node.start_mark.line + 1
         self._nodes[where] = node
         if isinstance(node, yaml.MappingNode):
@@ -250,7 +250,7 @@ class _Document:
             return None
 
     def explain(self, error: ValidationError, model: type[BaseModel]) -> list[str]:
-        """A line for each problem that `model` found. The errors of all branches of a union are one problem."""
+        """Return one line per problem that `model` found. The errors of all branches of a union are one problem."""
         places: dict[Where, tuple[list[str], list[str]]] = {}
         for detail in error.errors(include_url=False)[: 4 * _MAX_PROBLEMS]:  # several errors may be one problem
             where, kind = self._place(detail["loc"]), detail["type"]
@@ -297,7 +297,7 @@ class _Document:
         self.problems.append(_problem(self.path, node.start_mark.line + 1, where, text))
 
     def _place(self, location: Where) -> Where:
-        """The part of an error's location that is in the file. Pydantic also puts the branches of unions there."""
+        """Return the part of an error's location that is in the file, without the union branches that pydantic adds."""
         where: Where = ()
         for step in location:
             if (*where, step) in self.lines:
@@ -335,7 +335,7 @@ _WANTED = {
 
 
 def _own_text(message: str) -> str:
-    """A validator's message without pydantic's prefix, in lower case."""
+    """Return a validator's message without pydantic's prefix, in lower case."""
     text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return text[:1].lower() + text[1:]
 
@@ -351,7 +351,7 @@ def _key(node: yaml.Node) -> str:
 
 
 def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
-    """The value of a scalar node. Raises ValueError for a value that YAML parsers read in different ways."""
+    """Return the value of a scalar node. Raise ValueError for a value that YAML parsers read in different ways."""
     text: str = node.value
     if any(unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t" for character in text):
         raise ValueError(f"{_clipped(text)} has control characters or surrogates: remove them")
@@ -382,7 +382,7 @@ def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
 
 
 def _known(model: type[BaseModel], where: Where) -> list[str]:
-    """The keys that `model` allows at this place of a file."""
+    """Return the keys that `model` allows at this place of a file."""
     models = {model}
     for step in where:
         fields = [found for each in models for name, found in _keys_of(each) if name == step]

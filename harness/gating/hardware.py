@@ -1,4 +1,4 @@
-"""Kinds of hardware: what a device of a kind is, and what its machine promises. Pure functions over capabilities.
+"""Kinds of hardware: the properties of a device of a kind, and the promises of its machine. Pure functions.
 
 The files are ``configs/hardware/<name>.yaml``; ``docs/profiles.md`` describes every key. If a device does not match the
 file, the run refuses to start. A broken promise is a finding. A case that was gated although the promises meet all its
@@ -41,7 +41,7 @@ Facts = Annotated[Conditions, AfterValidator(_flat_conditions)]
 
 
 class Hardware(BaseModel):
-    """A kind of hardware. `device` identifies it; `offers` is what else holds on a machine of this kind."""
+    """A kind of hardware. `device` identifies it; `offers`: further conditions that hold on its machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -58,12 +58,12 @@ class Hardware(BaseModel):
 
 
 def load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
-    """Load the hardware file `name`: a name in ``<configs>/hardware``, or a path from `base`. Raises ConfigError."""
+    """Load the hardware file `name`: a name in ``<configs>/hardware``, or a path from `base`. Raise ConfigError."""
     return configfile.load_config(configfile.find_config(name, configs / "hardware", "hardware", base), Hardware)
 
 
 def hardware_mismatches(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
-    """Every condition on the device that does not hold. Empty if the device is of this kind.
+    """Return every condition on the device that does not hold. Empty if the device is of this kind.
 
     Here ``device: cpu`` holds for the CPU only. As a requirement of a case it holds on every machine.
     """
@@ -75,12 +75,12 @@ def hardware_mismatches(hardware: Hardware, capabilities: Capabilities) -> list[
 
 
 def broken_hardware(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
-    """Every promise of this kind of hardware that does not hold on the machine."""
+    """Return every promise of this kind of hardware that does not hold on the machine."""
     return _unmet(hardware.offers, capabilities)
 
 
 def _unmet(conditions: Mapping[str, Any], capabilities: Capabilities) -> list[Unmet]:
-    # One by one: `first_unmet` returns only the first unmet condition.
+    # One at a time: `first_unmet` returns only the first unmet condition.
     each = (
         requirements.first_unmet([condition], capabilities) for condition in requirements.parse_requirements(conditions)
     )

@@ -1,6 +1,6 @@
-"""Evaluates conditions on a machine that is known only by declared conditions: certain, possible or impossible.
+"""Evaluate conditions on a machine of which only declared conditions are known: certain, possible or impossible.
 
-Used to check a machine against the promises of its kind, and to find conditions that no declared machine can meet. The
+This checks a machine against the promises of its kind, and finds conditions that no declared machine can meet. The
 result is exact if each capability occurs only once in a condition. Otherwise it may be "possible" too often.
 """
 
@@ -33,10 +33,10 @@ class Implication:
 
 
 def implication(conditions: Iterable[Condition], declared: Iterable[Condition]) -> Implication:
-    """Whether all `conditions` together can hold or fail on a machine on which the `declared` conditions hold.
+    """Return whether all `conditions` together can hold or fail on a machine on which the `declared` conditions hold.
 
-    With nothing declared: whether they can hold at all, and whether they can fail. A declared ``any`` or ``not`` is
-    ignored.
+    Without declared conditions: whether `conditions` can hold at all, and whether they can fail. A declared ``any`` or
+    ``not`` is ignored.
     """
     known = {each.capability: each for each in declared if isinstance(each, Requirement)}
     each = [_single(condition, known) for condition in conditions]
@@ -73,7 +73,7 @@ def _fits_declared(declared: Requirement, value: Value | None) -> bool:
 
 
 def _around(name: str, clause: Clause) -> set[Value | None]:
-    """The values at which the result of the clause may change, and one value on each side of them."""
+    """Return the values at which the result of the clause may change, and one value on each side of them."""
     kind = VOCABULARY[name].kind
     match clause.value:
         case bool():
@@ -87,7 +87,7 @@ def _around(name: str, clause: Clause) -> set[Value | None]:
 
 
 def _before(version: tuple[int, ...]) -> tuple[int, ...]:
-    """A version right before `version`: (2, 12, far) for (2, 13) and (2, 13, 0)."""
+    """Return a version right before `version`: (2, 12, far) for (2, 13) and (2, 13, 0)."""
     significant = version
     while significant and not significant[-1]:
         significant = significant[:-1]

@@ -19,10 +19,11 @@ from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Requirement, RequirementError
 from harness.gating.waivers import Waiver, is_link
 
-#: How long before its last day lint warns that a waiver expires soon.
+#: Number of days before the last day of a waiver at which lint begins to warn.
 WARNING = timedelta(days=14)
 
-#: Capabilities that only a GPU has; `accelerator` also a software device, and a simulated GPU all but `silicon`.
+#: Capabilities that only GPUs have, with two exceptions: a software device has `accelerator`, and a simulated GPU has
+#: all of them except `silicon`.
 OF_GPUS = (
     "accelerator",
     "accelerator_graphs",
@@ -46,7 +47,7 @@ Marks = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A finding about a waiver: its file and line, the kind of finding, and what to do. `error` is False for a note."""
+    """A remark about a waiver: its file and line, the kind of remark, and what to do. `error` is False for a note."""
 
     source: str
     kind: str
@@ -55,9 +56,9 @@ class Remark:
 
 
 def declared_conditions(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """The conditions that hold on a kind of machine: those declared, and, without a GPU, the absence of GPU features.
+    """Return the conditions that hold on a kind of machine: those declared, and, without a GPU, no GPU features.
 
-    Raises RequirementError.
+    Raise RequirementError for an invalid condition.
     """
     backend = BACKENDS.get(str(declared.get("device")))
     implied: dict[str, Any] = {}
@@ -73,7 +74,7 @@ def lint_waivers(
     catalog: Mapping[str, Marks] | None = None,
     hardware: Mapping[str, Sequence[Condition]] | None = None,
 ) -> list[Remark]:
-    """All remarks on the waivers, in the order of the waivers.
+    """Return all remarks on the waivers, in the order of the waivers.
 
     `catalog` maps case ids to marks. `hardware` maps each declared kind of machine to the conditions that it meets.
     None skips the checks that need it. `requirements` must be able to parse all marks and conditions.
@@ -95,7 +96,7 @@ def lint_waivers(
 
 
 def _alone(waiver: Waiver, today: date) -> Iterator[Remark]:
-    """Remarks that need the entry only."""
+    """Yield remarks that need only the entry."""
     if waiver.expired(today):
         text = f"expired on {waiver.expires}: renew or remove it (owner: {waiver.owner})"
         yield Remark(waiver.source, "expired", text)
@@ -109,7 +110,7 @@ def _alone(waiver: Waiver, today: date) -> Iterator[Remark]:
 
 
 def _matched(waiver: Waiver, catalog: Mapping[str, Marks] | None) -> dict[str, Marks] | None:
-    """The cases that the waiver matches. None without a catalogue."""
+    """Return the cases that the waiver matches. None without a catalogue."""
     if catalog is None:
         return None
     return {case_id: marks for case_id, marks in catalog.items() if patterns.matches_pattern(waiver.case, case_id)}
@@ -118,7 +119,7 @@ def _matched(waiver: Waiver, catalog: Mapping[str, Marks] | None) -> dict[str, M
 def _where(
     waiver: Waiver, cases: Mapping[str, Marks] | None, hardware: Mapping[str, Sequence[Condition]]
 ) -> Iterator[Remark]:
-    """Remarks on whether the waiver can apply to any case on any machine."""
+    """Yield remarks on whether the waiver can apply to any case on any machine."""
     if not _possible([waiver.when]):
         yield Remark(waiver.source, "never_holds", "no machine meets its conditions: correct 'when'")
         return
@@ -145,7 +146,7 @@ def _where(
 def _shared(
     first: Waiver, second: Waiver, of_first: Mapping[str, Marks] | None, of_second: Mapping[str, Marks] | None
 ) -> str:
-    """The cases that both waivers can apply to on one machine, in words; "" if there is none."""
+    """Return the cases that both waivers can apply to on one machine, in words; "" if there is none."""
     if of_first is None or of_second is None:
         both = first.case == second.case and _possible([first.when, second.when])
         return repr(second.case) if both else ""
@@ -157,20 +158,20 @@ def _shared(
 
 
 def _possible(written: Iterable[Mapping[str, Any]], declared: Sequence[Condition] = ()) -> bool:
-    """Whether a machine on which the `declared` conditions hold can meet all `written` conditions."""
+    """Return whether a machine on which the `declared` conditions hold can meet all `written` conditions."""
     mappings = [dict(each) for each in written if each]
     if not mappings:
         return True
     try:
         conditions = [_without_cpu(each) for each in requirements.parse_requirements({"all": mappings})]
-    except RequirementError:  # each one parses alone, so together no number of devices meets them
+    except RequirementError:  # each one parses alone; together no number of devices meets them
         return False
     # The second check declares the conditions themselves, so that ``not`` sees the others on the same capability.
     return implication(conditions, declared).can_hold and implication(conditions, conditions).can_hold
 
 
 def _without_cpu(condition: Condition) -> Condition:
-    """The condition without ``device: cpu``. It holds everywhere, but as a declared condition it means the CPU only."""
+    """Return the condition without ``device: cpu``, which holds everywhere but, when declared, means the CPU only."""
     if not isinstance(condition, Requirement) or condition.capability != "device":
         return condition
     return replace(condition, clauses=tuple(clause for clause in condition.clauses if clause.value != "cpu"))

@@ -32,7 +32,7 @@ class MustPassError(HarnessError):
     """A must-pass list cannot be read, or ids cannot be written to one."""
 
 
-#: The limit has room for half a million cases.
+#: The limit allows half a million cases.
 _KIND = FileKind("must-pass list", "give a list that harness catalog --must-pass wrote", MustPassError, 64 << 20)
 
 
@@ -47,14 +47,16 @@ class MustPass:
 
 
 def must_pass_digest(ids: Iterable[str]) -> str:
-    r"""``sha256:`` and the hex digest of the ids joined by ``\n``. Journals use the same hash for collected cases."""
+    r"""Return ``sha256:`` and the hex digest of the ids joined by ``\n``. Journals use the same hash for collected
+    cases.
+    """
     return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def write_must_pass(path: Path, ids: Iterable[str], description: str = "") -> MustPass:
     """Write the list of `ids` to `path` and return it. An existing file is overwritten.
 
-    `description` is written on one line. Raises MustPassError if there are no ids, an id is a duplicate or does not fit
+    `description` is written on one line. Raise MustPassError if there are no ids, an id is a duplicate or does not fit
     on one line, or the file cannot be written.
     """
     ordered = sorted(ids)
@@ -76,13 +78,13 @@ def write_must_pass(path: Path, ids: Iterable[str], description: str = "") -> Mu
 
 
 def must_pass_bytes(must_pass: MustPass) -> bytes:
-    """The contents of the file of a list."""
+    """Return the contents of the file of a list."""
     header = [HEADING, f"{_DESCRIPTION}{must_pass.description}".rstrip(), f"# cases: {len(must_pass.ids)}"]
     return "\n".join([*header, f"# {must_pass.hash}", *must_pass.ids, ""]).encode("utf-8", "backslashreplace")
 
 
 def read_must_pass(path: Path) -> MustPass:
-    """Read a list and check it against its own header. Raises MustPassError with file and line."""
+    """Read a list and check it against its own header. Raise MustPassError with file and line."""
     description, ids, numbers = "", list[str](), dict[str, int]()
     counted: tuple[int, int] | None = None  # the number in the header and its line
     hashed: tuple[str, int] | None = None
@@ -119,7 +121,7 @@ def read_must_pass(path: Path) -> MustPass:
 
 
 def check_must_pass(must_pass: MustPass, case_ids: Collection[str]) -> tuple[str, ...]:
-    """The ids of the list that are not among `case_ids`, in the order of the list."""
+    """Return the ids of the list that are not among `case_ids`, in the order of the list."""
     existing = set(case_ids)
     return tuple(case_id for case_id in must_pass.ids if case_id not in existing)
 

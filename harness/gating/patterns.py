@@ -16,17 +16,17 @@ _WILDCARDS = re.compile(r"[*?]")
 
 
 def matches_pattern(pattern: str, case_id: str) -> bool:
-    """Whether `pattern` matches the whole of `case_id`."""
+    """Return whether `pattern` matches the whole of `case_id`."""
     return _compiled(pattern).fullmatch(case_id) is not None
 
 
 def literal_prefix(pattern: str) -> str:
-    """The text before the first wildcard of `pattern`. Every id that `pattern` matches starts with it."""
+    """Return the text before the first wildcard of `pattern`. Every id that `pattern` matches starts with it."""
     return _WILDCARDS.split(pattern, maxsplit=1)[0]
 
 
 def pattern_reaches(pattern: str, arguments: Sequence[str]) -> bool:
-    """Whether a run with these collection arguments would collect every case that `pattern` can match.
+    """Return whether a run with these collection arguments would collect every case that `pattern` can match.
 
     `arguments` are folders, files and case ids with ``/``, relative to the same folder as case ids. One argument alone
     must cover the whole pattern: only a run over the whole project, ``.``, reaches ``*::test_copy``.
@@ -43,8 +43,8 @@ def _covers(argument: str, pattern: str) -> bool:
     if not separator:
         return prefix.startswith((f"{path}/", f"{path}::"))
     node = f"{path}::{inside}"
-    # After the name of a class or function come its members (``::``) or its parameters (``[``). Anything else is a
-    # longer name of something else.
+    # A class or function name is followed by its members (``::``) or its parameters (``[``). Anything else continues a
+    # longer name.
     return pattern == node or prefix.startswith((f"{node}::", f"{node}["))
 
 
@@ -53,7 +53,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     first, *others = (_segment(text) for text in re.split(r"\*+", pattern))
     if not others:
         return re.compile(first, re.DOTALL)
-    # The atomic groups match each part between two stars at its first place and never backtrack: a pattern with many
+    # The atomic groups match each part between two stars at its first position and never backtrack: a pattern with many
     # stars costs no more than one with few.
     middle = "".join(f"(?>.*?{segment})" for segment in others[:-1])
     return re.compile(f"{first}{middle}.*{others[-1]}", re.DOTALL)

@@ -13,13 +13,13 @@ from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Unmet
 from harness.gating.waivers import Waiver
 
-#: The fraction of its time limit that a case may need under `--verify`. A case that is close today exceeds it tomorrow.
+#: The fraction of its time limit that a case may use under `--verify`. A case closer to its limit will exceed it soon.
 NEAR_LIMIT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What profile, hardware, waivers and options require of every case of a run.
+    """The requirements of profile, hardware, waivers and options for every case of a run.
 
     `promised` are the conditions, as in ``requires``, that the hardware file `hardware` promises. `gates` are the
     capabilities that a case may be gated for; None means any. `skips`: a case may skip itself. `suites`, `cases`
@@ -43,17 +43,17 @@ class Policy:
     verify: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the policy as JSON values."""
         return {**asdict(self), "waivers": [waiver.to_json() for waiver in self.waivers]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Policy:
-        """The inverse of `to_json`."""
+        """Return the policy for JSON values: the inverse of `to_json`."""
         listed = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
         return cls(**{**data, **listed, "waivers": tuple(Waiver.from_json(entry) for entry in data["waivers"])})
 
     def selects(self, case_id: str, suite: str) -> bool:
-        """Whether the profile selects this case of this suite."""
+        """Return whether the profile selects this case of this suite."""
         wanted = self.suites is None and self.cases is None
         wanted = (
             wanted
@@ -66,9 +66,10 @@ class Policy:
 def idle_rules(
     policy: Policy, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
 ) -> list[tuple[tuple[str, int], str]]:
-    """The suites and patterns of the profile that match none of `cases` (pairs of id and suite): key, index and text.
+    """Return the suites and patterns of the profile that match none of `cases`: key, index and text.
 
-    Ignores suites and patterns that a run with the collection `arguments` does not fully collect (`pattern_reaches`).
+    `cases` are pairs of id and suite. Suites and patterns that a run with the collection `arguments` does not fully
+    collect are ignored (see `pattern_reaches`).
     """
     suites = {suite for _, suite in cases}
     everything = patterns.pattern_reaches("*", arguments)
@@ -87,9 +88,10 @@ def idle_rules(
 
 
 def rule_on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capabilities) -> Ruling | None:
-    """The ruling on a case with unmet `conditions`. None if the case may be gated.
+    """Return the ruling on a case with unmet `conditions`. None if the case may be gated.
 
-    It may be gated if the hardware does not promise at least one unmet condition and the profile allows gating for it.
+    A case may be gated if the hardware does not promise at least one unmet condition and the profile allows gating for
+    it.
     """
     promised = requirements.parse_requirements(policy.promised)
     objection: Ruling | None = None
@@ -118,7 +120,7 @@ def _objection(policy: Policy, condition: Condition, unmet: Unmet, promised: Seq
 def rule_on_verdict(
     policy: Policy, settled: Outcome, finals: Sequence[AttemptResult], applying: Sequence[Waiver]
 ) -> Ruling | None:
-    """The ruling on a case with the outcome `settled`. None if the outcome stays.
+    """Return the ruling on a case with the outcome `settled`. None if the outcome stays.
 
     `finals` are the attempts that count, one per repetition. `applying` are the waivers that apply to the case.
     """
@@ -136,7 +138,7 @@ def rule_on_verdict(
 
 
 def rule_on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptResult], limit: float) -> Ruling:
-    """The ruling of ``--verify`` on a case that ran several times in one process and several times in fresh processes.
+    """Return the ruling of ``--verify`` on a case that ran several times in one process and in fresh processes.
 
     All attempts must have passed, or have the same outcome that is not red. No attempt may be near the time limit of
     the case, `limit` seconds.

@@ -14,7 +14,7 @@ from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
 
 _MOST_SLOTS = 64
-_MOST = 1000  # repeats or retries: more is a typing error
+_MOST = 1000  # repeats or retries: a larger number is a typing error
 
 
 def _capability(name: Any) -> Any:
@@ -53,7 +53,7 @@ DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 
 
 class Profile(BaseModel):
-    """What must run and how. None: the setting comes from the ini file or its default."""
+    """The selection of cases and the settings of a run. None: the setting comes from the ini file or its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -84,8 +84,8 @@ class Profile(BaseModel):
 def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
     """Load the profile `name`: a name in ``<configs>/profiles``, or a path from `base`.
 
-    Checks that the files it names exist, below `configs` or at a path from `base`, but does not read them. Raises
-    ConfigError with a line for each problem.
+    Check that the files it names exist, below `configs` or at a path from `base`, without reading them. Raise
+    ConfigError with one line per problem.
     """
     loaded = configfile.load_config(configfile.find_config(name, configs / "profiles", "profile", base), Profile)
     problems = []

@@ -22,7 +22,7 @@ from harness.gating.clauses import DEVICES, Clause
 
 __all__ = ["AnyOf", "Clause", "Condition", "Not", "Requirement", "RequirementError", "Unmet"]
 
-_MOST_NESTED = 8  # levels of any, all and not: a reader cannot follow more
+_MOST_NESTED = 8  # levels of any, all and not: deeper nesting is unreadable
 
 
 class RequirementError(HarnessError):
@@ -68,8 +68,8 @@ Condition = Requirement | AnyOf | Not
 class Unmet:
     """Why a case is gated: the capability, the condition as written, and the value found (or why it is absent).
 
-    `names` are the capabilities that caused it. An unmet ``any`` or ``not`` can have several; its `capability` is that
-    word.
+    `names` are the capabilities that caused it. An unmet ``any`` or ``not`` can have several; its `capability` is then
+    ``any`` or ``not``.
     """
 
     capability: str
@@ -96,14 +96,14 @@ class Mark(Protocol):
 
 
 def parse_requirements(kwargs: Mapping[str, object]) -> tuple[Condition, ...]:
-    """Parse the keyword arguments of one mark, or the same mapping from a file. Raises RequirementError."""
+    """Parse the keyword arguments of one mark, or the same mapping from a file. Raise RequirementError."""
     return _merged(_conditions(kwargs, depth=0))
 
 
 def requirements_from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
-    """Parse all ``requires`` marks of a case, its class and its module. All must hold. Raises RequirementError.
+    """Parse all ``requires`` marks of a case, its class and its module. All must hold. Raise RequirementError.
 
-    Returns one requirement per capability, in the order of the vocabulary, and then each ``any`` and ``not``.
+    Return one requirement per capability, in the order of the vocabulary, and then each ``any`` and ``not``.
     """
     conditions: list[Condition] = []
     for mark in marks:
@@ -117,12 +117,12 @@ def requirements_from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
 
 
 def first_unmet(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
-    """The first condition that `capabilities` do not meet. None if they meet all."""
+    """Return the first condition that `capabilities` do not meet. None if they meet all."""
     return next((unmet for each in conditions if (unmet := _unmet(each, capabilities)) is not None), None)
 
 
 def devices_wanted(conditions: Iterable[Condition]) -> int:
-    """How many devices a case gets: the smallest number that meets its condition on ``devices``; 1 without one."""
+    """Return the number of devices of a case: the smallest that meets its condition on ``devices``; 1 without one."""
     for condition in conditions:
         if isinstance(condition, Requirement) and condition.capability == DEVICES:
             return language.least_count(condition.clauses) or 1
@@ -130,7 +130,9 @@ def devices_wanted(conditions: Iterable[Condition]) -> int:
 
 
 def memory_wanted(conditions: Iterable[Condition]) -> int:
-    """The bytes of a device's memory that a case declares by ``memory`` or ``free_memory``: the largest lower bound."""
+    """Return the device memory, in bytes, that a case declares by ``memory`` or ``free_memory``: the largest lower
+    bound.
+    """
     bounds = [
         clause.value
         for condition in conditions
@@ -142,9 +144,9 @@ def memory_wanted(conditions: Iterable[Condition]) -> int:
 
 
 def disguised_device(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
-    """The condition on the device that holds only because torch takes the device for another kind; None if none does.
+    """Return the device condition that holds only because torch takes the device for another kind; None without one.
 
-    ``device: cuda`` holds on a simulated GPU: enough for a case, and not for what a whole run claims.
+    ``device: cuda`` holds on a simulated GPU. This is enough for a case, but not for the claim of a whole run.
     """
     for condition in conditions:
         if not isinstance(condition, Requirement) or condition.capability != "device":
@@ -177,7 +179,7 @@ def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
 
 
 def mentioned_capabilities(condition: Condition) -> tuple[str, ...]:
-    """The capabilities that a condition names, each once."""
+    """Return the capabilities that a condition names, without duplicates."""
     match condition:
         case Requirement(name):
             return (name,)
@@ -245,7 +247,9 @@ def _requirement(name: str, condition: object) -> Requirement:
 
 
 def _merged(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """One requirement per capability, in the order of the vocabulary, and then the other conditions, each once."""
+    """Return one requirement per capability, in the order of the vocabulary, then the other conditions without
+    duplicates.
+    """
     by_name: dict[str, Requirement] = {}
     others: dict[Condition, None] = {}
     for new in conditions:

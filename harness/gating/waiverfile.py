@@ -27,9 +27,9 @@ from harness.gating.waivers import EXPECTABLE, Waiver
 
 
 def load_waivers(paths: Sequence[Path], base: Path) -> tuple[Waiver, ...]:
-    """The waivers of these files, in order. A file that is named twice counts once.
+    """Return the waivers of these files, in order. A duplicate file counts once.
 
-    The `source` of each waiver is relative to `base` if the file is below it. Raises ConfigError, with file and line.
+    The `source` of each waiver is relative to `base` if the file is below it. Raise ConfigError, with file and line.
     """
     distinct = {path.resolve(): path for path in reversed(paths)}
     return tuple(waiver for path in reversed(distinct.values()) for waiver in _waivers(path, base))
@@ -53,7 +53,7 @@ def _waivers(path: Path, base: Path) -> Iterable[Waiver]:
 
 
 def _not_empty(text: str) -> str:
-    """The text on one line. Raises ValueError if it is empty."""
+    """Return the text on one line. Raise ValueError if it is empty."""
     words = " ".join(text.split())
     if not words:
         raise ValueError("it is empty: write a few words")
@@ -88,7 +88,8 @@ def _expectable(expect: str | tuple[str, ...]) -> str | tuple[str, ...]:
 
 def _narrowing(when: dict[str, object]) -> dict[str, object]:
     if any(_asks_for_cpu(condition) for condition in requirements.parse_requirements(when)):
-        # In `requires` it means that the case needs no GPU. Here it would silently waive the case on GPUs too.
+        # In `requires`, ``device: cpu`` means that the case needs no GPU. Here it would silently waive the case on GPUs
+        # too.
         raise ValueError("device: cpu holds on every machine; for machines without a GPU write not: {device: cuda}")
     return when
 

@@ -59,11 +59,11 @@ class Waiver:
         return " or ".join(self.expect)
 
     def expired(self, today: date) -> bool:
-        """Whether its last day is over."""
+        """Return whether the last day of the waiver is over."""
         return today > self.expires
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the waiver as JSON values."""
         return {
             "case": self.case,
             "when": dict(self.when),
@@ -77,7 +77,7 @@ class Waiver:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Waiver:
-        """The inverse of `to_json`."""
+        """Return the waiver for JSON values: the inverse of `to_json`."""
         expect = tuple(Outcome(value) for value in data["expect"])
         return cls(**{**data, "expect": expect, "expires": date.fromisoformat(data["expires"])})
 
@@ -87,7 +87,9 @@ class WaiverError(HarnessError):
 
 
 def waiver_from_mark(mark: Mark, case_id: str, source: str) -> Waiver:
-    """The waiver for ``@pytest.mark.leaks(reason, link=..., kind="leaked")``. It never expires. Raises WaiverError."""
+    """Return the waiver for ``@pytest.mark.leaks(reason, link=..., kind="leaked")``. It never expires. Raise
+    WaiverError.
+    """
     words = {"kind": Outcome.LEAKED.value, "link": "", **dict(zip(("reason",), mark.args, strict=False)), **mark.kwargs}
     if len(mark.args) > 1 or set(words) - {"reason", "kind", "link"} or not str(words.get("reason", "")).strip():
         raise WaiverError("leaks(...) takes a reason, link=... and optionally kind='leaked' or kind='contaminated'")
@@ -102,7 +104,9 @@ def waiver_from_mark(mark: Mark, case_id: str, source: str) -> Waiver:
 def applying_waivers(
     waivers: Iterable[Waiver], case_id: str, capabilities: Capabilities, today: date
 ) -> tuple[Waiver, ...]:
-    """The waivers that apply to a case on its device: the pattern matches, the conditions hold, it has not expired."""
+    """Return the waivers that apply to a case on its device: pattern and conditions match, and the waiver is not
+    expired.
+    """
     return tuple(
         waiver
         for waiver in waivers
@@ -113,7 +117,7 @@ def applying_waivers(
 
 
 def rule_by_waivers(settled: Outcome, message: str, waivers: Sequence[Waiver]) -> Ruling | None:
-    """The ruling of the waivers that apply to a case, given its outcome without them and that outcome's message.
+    """Return the ruling of the waivers that apply to a case, given its outcome without them and that outcome's message.
 
     None if no waiver applies, or if the case did not run to a verdict.
     """
@@ -133,7 +137,9 @@ def _rule_of_several(settled: Outcome, message: str, waivers: Sequence[Waiver]) 
 
 
 def _rule_of_one(settled: Outcome, message: str, waiver: Waiver) -> tuple[Outcome, str]:
-    """One branch per kind of outcome. A red outcome stays as it is unless the waiver expects it."""
+    """Return outcome and text. There is one branch per kind of outcome. A red outcome stays unless the waiver expects
+    it.
+    """
     if settled is Outcome.WAIVED:
         return Outcome.FAILED, f"marked xfail and waived in {waiver.source}: keep one"
     if settled is Outcome.UNEXPECTED_PASS:
@@ -160,19 +166,19 @@ def _with_message(outcome: Outcome, message: str) -> str:
 
 
 def is_link(text: str) -> bool:
-    """Whether `text` is an http or https URL."""
+    """Return whether `text` is an http or https URL."""
     return re.fullmatch(r"https?://[^\s/?#]+([/?#]\S*)?", text) is not None
 
 
 class WaiverFault(NamedTuple):
-    """A problem with a waiver that makes the run red by itself, with its kind."""
+    """A problem with a waiver that makes the run red, with its kind."""
 
     kind: str
     message: str
 
 
 def waiver_faults(waivers: Iterable[Waiver], today: date) -> list[WaiverFault]:
-    """The faults of the waivers of a run that do not depend on its cases."""
+    """Return the faults of the waivers of a run that do not depend on its cases."""
     found = []
     for waiver in waivers:
         if waiver.expired(today):
@@ -187,7 +193,7 @@ def waiver_faults(waivers: Iterable[Waiver], today: date) -> list[WaiverFault]:
 
 
 def idle_waivers(waivers: Iterable[Waiver], case_ids: Collection[str], arguments: Sequence[str]) -> list[WaiverFault]:
-    """The waivers that match none of `case_ids`, which are all collected cases, deselected ones included.
+    """Return faults for the waivers that match none of `case_ids`: all collected cases, including deselected ones.
 
     `arguments` are the collection arguments of the run (see `pattern_reaches`). A waiver for cases outside them is not
     a fault.

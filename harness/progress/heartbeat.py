@@ -40,23 +40,23 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def printing(self) -> Generator[None]:
-        """Inside this context the caller prints. The thread prints no line in it, nor for `interval` seconds after."""
+        """A context in which the caller prints. The thread prints no line in it, nor for `interval` seconds after."""
         with self._lock:
             yield
             self._printed = self._clock()
 
     def run(self) -> None:
-        """The thread's loop. Ends at `stop`."""
+        """Loop of the thread. It ends at `stop`."""
         while not self._stopped.wait(max(0.0, self._due())):
             with self._lock:
                 if self._due() > 0:
                     continue
                 try:
                     self._beat()
-                except OSError:  # the reader of our output is gone or the disk is full; the main thread handles it
+                except OSError:  # the reader of the output is gone or the disk is full; the main thread handles it
                     return
                 self._printed = self._clock()
 
     def _due(self) -> float:
-        """Seconds until the next line is due."""
+        """Return the seconds until the next line is due."""
         return self._printed + self._interval - self._clock()

@@ -1,4 +1,4 @@
-"""A few lines that change, below all that is printed."""
+"""A few changing lines below all other output."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-#: Seconds between two drawings.
+#: Seconds between two redraws.
 INTERVAL = 0.25
-#: The least columns and lines of a window for such lines.
+#: Minimum columns and lines of a window for changing lines.
 _LEAST = (30, 8)
 _ERASE_LINE = "\r\x1b[2K"
-# Orders to the terminal that print nothing, such as the progress in its title bar: rich would drop them.
+# Control sequences that print nothing, such as the progress in the title bar: rich would drop them.
 _ORDER = re.compile(r"\x1b\].*?(?:\x07|\x1b\\)", re.DOTALL)
 
 
 def is_live_terminal(stream: TextIO) -> bool:
-    """Whether lines of `stream` can be changed: a terminal, not a dumb or tiny one."""
+    """Return whether lines of `stream` can be changed: it is a terminal, and neither dumb nor tiny."""
     if not stream.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         return False
     try:
@@ -33,11 +33,11 @@ def is_live_terminal(stream: TextIO) -> bool:
 
 
 class LiveScreen:
-    """Stands for `stream`, a terminal, and passes on what is written. Between `start` and `stop`, lines show below.
+    """Stands for `stream`, a terminal, and passes output on. Between `start` and `stop`, lines show below the output.
 
-    What is written meanwhile comes out line by line, above the shown lines. An unfinished line, such as pytest's dots,
-    is the first of them. `draw` makes them for a window of so many lines. A thread calls it, which ends if `draw`
-    raises OSError. Another error of `draw` ends it too, and `stop` prints it.
+    Output in this time appears line by line, above the shown lines. An unfinished line, such as pytest's dots, is the
+    first of them. `draw` makes the lines for a window of the given height. A thread calls it, and ends if `draw` raises
+    OSError. Another error of `draw` also ends the thread, and `stop` prints it.
     """
 
     def __init__(self, stream: TextIO, draw: Callable[[int], RenderableType], *, interval: float = INTERVAL) -> None:
@@ -72,7 +72,7 @@ class LiveScreen:
         self._thread.start()
 
     def stop(self) -> None:
-        """Remove the lines. What is written then is passed on as it is."""
+        """Remove the lines. Later output is passed on unchanged."""
         if self._thread is None:
             return
         self._stopped.set()
@@ -113,7 +113,7 @@ class LiveScreen:
                 with self._lock:
                     if self._live is not None:
                         self._live.refresh()
-            except OSError:  # the terminal is gone, or what is drawn cannot be read; the main thread handles that
+            except OSError:  # the terminal is gone, or the data cannot be read; the main thread handles this
                 return
             except Exception as error:  # noqa: BLE001 - pytest would make an error of the session of it
                 self._failure = repr(error)
@@ -130,7 +130,7 @@ def _console(stream: TextIO) -> Any:
     from rich.console import Console
 
     class VisibleCursor(Console):
-        """Leaves the cursor alone: a run that is killed could not show it again."""
+        """Leaves the cursor visible: a killed run could not show it again."""
 
         def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002
             return False
@@ -139,7 +139,7 @@ def _console(stream: TextIO) -> Any:
 
 
 def _decoded(line: str) -> Any:
-    """A line as rich shows it, with the colours that it has."""
+    """Return a line as rich shows it, with its own colours."""
     from rich.text import Text
 
     return Text.from_ansi(line)

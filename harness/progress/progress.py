@@ -1,4 +1,4 @@
-"""How far a run is, as a value and as a line. Pure functions of the journal's events so far and of the time."""
+"""The progress of a run, as a value and as a line. Pure functions of the journal's events and of the time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.core.outcome import AttemptResult, Outcome, final_verdict
 from harness.core.text import escape_invalid_xml
 from harness.journal.events import Activity, Collected, Event, Finish, RunStarted, Start
 
-#: The word for all verdicts that make the run red.
+#: The label for all verdicts that make the run red.
 RED = "red"
-#: The number of workers that the line describes.
+#: Maximum number of workers in the line.
 SHOWN = 4
 #: The fraction of the cases that must be done before the remaining time is estimated.
 ENOUGH = 0.1
@@ -20,8 +20,8 @@ ENOUGH = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a worker does. `what`: ``runs CASE`` or ``is ACTIVITY``. `devices`: empty if no case runs. `since`: seconds
-    since 1970.
+    """The activity of a worker. `what`: ``runs CASE`` or ``is ACTIVITY``. `devices`: empty if no case runs. `since`:
+    seconds since 1970.
     """
 
     worker: str
@@ -32,11 +32,11 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How far a run is.
+    """The progress of a run.
 
-    - `total`: the number of cases; None while they are collected. `done`, `red`: how many have a verdict, a red one.
-    - `summary`: these numbers and the time that is left, in words. `elapsed`: seconds since the run or its part began.
-    - `doing`: what busy workers do, the longest first. `idle`: the other workers. `stopped`: by a signal, with pids.
+    - `total`: the number of cases; None during collection. `done`, `red`: cases with a verdict, with a red one.
+    - `summary`: these numbers and the remaining time, in words. `elapsed`: seconds since the run or its part began.
+    - `doing`: activities of busy workers, longest first. `idle`: other workers. `stopped`: by a signal, with pids.
     - `last_red`: the case that became red last, with its outcome; empty if there is none.
     """
 
@@ -53,7 +53,7 @@ class Snapshot:
 
     @property
     def line(self) -> str:
-        """All of it in one line, for a run that prints nothing else."""
+        """The snapshot as one line, for a run without a table."""
         texts = [f"{doing_text(each)}, for {_span(self.now, each.since)}" for each in self.doing]
         more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
         workers = [*texts[:SHOWN], *more, *stopped_texts(self.stopped)]
@@ -63,13 +63,13 @@ class Snapshot:
 
 
 def doing_text(doing: Doing) -> str:
-    """``gw0 runs suites/a.py::test_b on GPU-1``."""
+    """Return for example ``gw0 runs suites/a.py::test_b on GPU-1``."""
     on = f" on {', '.join(doing.devices)}" if doing.devices else ""
     return f"{doing.worker} {doing.what}{on}"
 
 
 def stopped_texts(stopped: Mapping[str, int]) -> list[str]:
-    """A text for each worker that a signal stopped, by worker and process id."""
+    """Return one text per worker that a signal stopped, by worker and process id."""
     return [
         f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"
         for worker, pid in sorted(stopped.items())
@@ -135,7 +135,7 @@ class Progress:
             self._last_red = f"{_printable(case)} ({outcome.value})"
 
     def _begin_part(self) -> None:
-        """The run starts, or is resumed. Cases without a verdict are due again, and the pace is that of this part."""
+        """Start or resume the run. Cases without a verdict are due again, and the pace is that of this part."""
         void = (Outcome.NOT_RUN, Outcome.LOST)
         self._attempts = {
             case: attempts for case, attempts in self._attempts.items() if attempts[-1].outcome not in void
@@ -146,17 +146,17 @@ class Progress:
         self._before = sum(any(attempt.final for attempt in attempts) for attempts in self._attempts.values())
 
     def forget(self, worker: str) -> None:
-        """Drop a worker that has ended. It may have ended without an event for its case."""
+        """Drop a worker that has ended. Its case may have no event for the end."""
         self._running.pop(worker, None)
         self._activities.pop(worker, None)
         self.pids.pop(worker, None)
 
     def snapshot(self, now: float, stopped: Mapping[str, int] | None = None) -> Snapshot:
-        """How far the run is. `now` is in seconds since 1970. `stopped`: pids of workers that a signal stopped."""
+        """Return the progress. `now`: seconds since 1970. `stopped`: pids of workers that a signal stopped."""
         started = now if self._started is None else self._started
         doing = self._doing()
         busy = {each.worker for each in doing}
-        again = [start.case for start in self._running.values() if start.case in self._outcomes]  # it is not done
+        again = [start.case for start in self._running.values() if start.case in self._outcomes]  # these are not done
         counts = self._counts - Counter(self._word(self._outcomes[case]) for case in {*again})
         done = counts.total()
         return Snapshot(
@@ -188,7 +188,7 @@ class Progress:
         return RED if red else outcome.value
 
     def _estimate(self, now: float, done: int, left: int) -> str:
-        """The remaining time, from the pace so far. Empty if too few cases are done."""
+        """Return the remaining time, from the pace so far. Empty if too few cases are done."""
         done -= self._before
         if self._first_case is None or done < ENOUGH * (done + left):
             return ""
@@ -200,7 +200,7 @@ class Progress:
         return f" (about {minutes / 60:.1f} h)"
 
     def _doing(self) -> tuple[Doing, ...]:
-        """What each busy worker does, the longest activity first."""
+        """Return the activity of each busy worker, the longest first."""
         found = []
         for worker in self._running.keys() | self._activities.keys():
             activity, start = self._activities.get(worker), self._running.get(worker)
@@ -218,7 +218,7 @@ class Progress:
 
 
 def _printable(text: str) -> str:
-    """The text without anything that a terminal could take for an order, or that changes the direction of writing."""
+    """Return the text without terminal control sequences and bidirectional marks."""
     shown = " ".join(escape_invalid_xml(text).split())
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in shown)
 

@@ -1,4 +1,4 @@
-"""The live table of a run: a `Snapshot` as rich draws it, in as many columns and lines as there are."""
+"""The live table of a run: a `Snapshot` as rich draws it, fitted to the window."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rich.text import Text
 from harness.core.text import format_count
 from harness.progress.progress import Doing, Snapshot, stopped_texts
 
-#: The share of the window's height that the table may have, and the least and the greatest number of workers in it.
+#: The maximum share of the window's height for the table, and the minimum and maximum number of workers in it.
 _SHARE = 0.4
 _LEAST, _MOST = 1, 32
-#: Columns below which the devices are left out, and those of a bar.
+#: Below this number of columns the devices are left out; and the columns of a bar.
 _WIDE = 60
 _BAR = 40
 
@@ -77,7 +77,7 @@ class ProgressTable:
 
 
 def time_span(seconds: float) -> str:
-    """``59 s``, ``2:03 min``, ``1:00:00 h``."""
+    """Return a duration in seconds as ``59 s``, ``2:03 min``, ``1:00:00 h``."""
     whole = max(0, round(seconds))
     minutes, rest = divmod(whole, 60)
     if whole < 60:
@@ -87,12 +87,12 @@ def time_span(seconds: float) -> str:
 
 
 def _short(doing: Doing) -> str:
-    """The devices; the middle of a long id is left out."""
+    """Return the devices; the middle of a long id is left out."""
     return ", ".join(name if len(name) <= 16 else f"{name[:10]}…{name[-4:]}" for name in doing.devices)
 
 
 def _tail(text: str, width: int) -> str:
-    """The text without its beginning if it is too long: the end of a case's id tells most."""
+    """Return the end of a text that is too long: the end of a case id is the most informative part."""
     while cell_len(text) > width and len(text) > 1:
         text = "…" + text[2 if text.startswith("…") else 1 :]
     return text
@@ -103,7 +103,7 @@ def _line(text: str, style: str) -> Text:
 
 
 def _natural(worker: str) -> tuple[str, int]:
-    """``gw10`` comes behind ``gw9``."""
+    """Sort ``gw10`` after ``gw9``."""
     match = re.fullmatch(r"(.*?)(\d*)", worker)
     assert match is not None
     return match[1], int(match[2] or 0)

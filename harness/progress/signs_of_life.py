@@ -1,4 +1,4 @@
-"""What a run shows of how far it is: a table that changes, or a line when it was silent for long."""
+"""The progress display of a run: a live table, or a line after a long silence."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     from harness.progress.progress import Snapshot
 
-#: Seconds without a word after which a run says how far it is.
+#: Seconds without output after which a run prints its progress.
 SILENCE = 30.0
 
 
 def chosen_signs(wanted: str | float, *, movable: bool, here: bool) -> tuple[bool, float]:
-    """Whether a table is shown, and otherwise after how many silent seconds a line; 0 for never.
+    """Return whether a table is shown, and otherwise the seconds of silence before a line; 0 for never.
 
     `wanted`: the option ``--progress``. `movable`: printed lines can be changed, as on a terminal. `here`: cases run in
-    the process that prints. Some of them do not expect another thread there, so nothing is shown unless it is wanted.
+    the process that prints. Some of them do not expect another thread there, so nothing is shown by default.
     """
     if not isinstance(wanted, str):
         return False, wanted
@@ -41,10 +41,10 @@ def chosen_signs(wanted: str | float, *, movable: bool, here: bool) -> tuple[boo
 
 
 class SignsOfLife:
-    """Shows how far a run is, between `start` and `stop`. `snapshot` tells it, and raises OSError if it cannot."""
+    """Shows the progress of a run, between `start` and `stop`. `snapshot` returns it, or raises OSError."""
 
     def __init__(self, wanted: str | float, snapshot: Callable[[], Snapshot], *, here: bool) -> None:
-        """Call it before pytest makes its terminal reporter: a screen stands for standard output from now on."""
+        """Create it before pytest makes its terminal reporter: from now on a screen stands for standard output."""
         live, self._seconds = chosen_signs(wanted, movable=live_screen.is_live_terminal(sys.stdout), here=here)
         self._snapshot = snapshot
         self._heartbeat: Heartbeat | None = None
@@ -54,7 +54,7 @@ class SignsOfLife:
             sys.stdout = cast("TextIO", self._screen)
 
     def start(self, config: pytest.Config) -> None:
-        """The run begins."""
+        """Start the display."""
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:  # -p no:terminal
             return
@@ -70,7 +70,7 @@ class SignsOfLife:
         return contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.printing()
 
     def stop(self) -> None:
-        """Nothing is shown after this."""
+        """Stop the display."""
         if self._screen is not None:
             self._screen.stop()
         if self._heartbeat is not None:
@@ -78,7 +78,7 @@ class SignsOfLife:
             self._heartbeat = None
 
     def close(self) -> None:
-        """Give standard output back."""
+        """Restore standard output."""
         self.stop()
         if sys.stdout is self._screen:
             sys.stdout = self._stream
@@ -90,7 +90,7 @@ class SignsOfLife:
 
 
 class _Line:
-    """Prints a line of the harness. It first ends an unfinished one, such as dots or "collecting ..."."""
+    """Prints a line of the harness. It first ends an unfinished line, such as dots or "collecting ..."."""
 
     def __init__(self, config: pytest.Config, reporter: pytest.TerminalReporter) -> None:
         self._config = config

@@ -18,6 +18,8 @@ from harness.reporting.repetitions import repetitions
 SHOWN = 50
 #: Maximum number of growing cases in the summary, each with a plot.
 PLOTTED = 10
+#: How the lines of red cases and of findings begin.
+RED_WORDS = ("FINDING ", *(f"{outcome.upper()} " for outcome in Outcome if outcome.is_red))
 
 
 def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
@@ -51,6 +53,9 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []
     if len(ledger.findings) > SHOWN:
         lines.append(f"… and {len(ledger.findings) - SHOWN} more findings, see {run_dir / 'junit.xml'}")
+    for bisected in ledger.bisected[:SHOWN]:
+        lines.append(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}")
+        lines.append(f"    {single_line(bisected.reproduce, 4096)}")
     lines += [f"SECOND DEVICE {each.case} - {each.text}" for each in ledger.second_devices[:SHOWN]]
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
@@ -76,8 +81,8 @@ def _other_words(counts: Mapping[Outcome, int]) -> list[str]:
     own = (Outcome.FAILED, Outcome.ERROR, Outcome.NOT_RUN)
     failed = [f"{number} {outcome}" for outcome, number in counts.items() if outcome.is_red and outcome not in own]
     waived = [f"{counts[Outcome.WAIVED]} waived as xfailed"] if Outcome.WAIVED in counts else []
-    told = [*waived, *([f"{', '.join(failed)} as failed"] if failed else [])]
-    return [f"pytest's last line counts {'; '.join(told)}"] if told else []
+    counted_as = [*waived, *([f"{', '.join(failed)} as failed"] if failed else [])]
+    return [f"pytest's last line counts {'; '.join(counted_as)}"] if counted_as else []
 
 
 def last_line_word(findings: int) -> str:
@@ -111,6 +116,21 @@ def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
         lines += [f"GROWS {each.case} - {each.text}", *(f"    {line}" for line in each.plot(blocks=blocks))]
     if len(grown) > PLOTTED:
         lines.append(f"... and {len(grown) - PLOTTED} more that grow, see harness report {run_dir}")
+    return lines
+
+
+def levels(ledger: Ledger, *, blocks: bool) -> list[str]:
+    """Return lines on the memory of each repeated case that did not grow. `terminal_summary` has those that grew."""
+    repeated = repetitions(ledger)
+    if not repeated:
+        return [
+            "the journal has no memory readings of repeated cases: run with --repeat=12 or more, and without "
+            "--leak-check=off"
+        ]
+    lines = []
+    for case in repeated:
+        if not case.grows:
+            lines += [f"{case.word} {case.case} - {case.text}", *(f"    {row}" for row in case.plot(blocks=blocks))]
     return lines
 
 

@@ -1,9 +1,9 @@
-"""Which cases a worker gets next: decisions over plain values. Cases are positions in the list of a run.
+"""Decide which cases a worker gets next: pure decisions over plain values. Cases are positions in the list of a run.
 
-A case is wide that takes more than its worker's slot: several devices, or a device alone that several workers share. If
-each worker could begin one at any time, devices would wait for each other again and again. So few workers, the leaders,
-run all wide cases, one after the other. The other workers on those devices, the lenders, leave them: they get no case
-until no wide one is left.
+A case is wide if it takes more than its worker's slot: several devices, or a device alone that several workers share.
+If each worker could begin one at any time, devices would wait for each other again and again. Therefore a few workers,
+the leaders, run all wide cases, one at a time. The other workers on these devices, the lenders, get no case until no
+wide one is left.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-#: A case is long if it takes more than this part of what each worker has to do, and more than most cases. Only long
-#: cases leave their place. The others stay with those of their file, whose fixtures they share. What is left at the end
-#: is short. The smaller this part, the less it matters that the time of a case is only a guess: with 64 workers and
-#: without history a run of `suites/` took up to 1.22 times the least with 1/32, and 1.08 with 1/128 (in the model).
+#: A case is long if it takes more than this share of each worker's work, and more than most cases. Only long cases
+#: leave their place. The others stay with the cases of their file, whose fixtures they share. The rest at the end is
+#: short. A smaller share makes errors in the estimates matter less: with 64 workers and without history a run of
+#: `suites/` took up to 1.22 times the minimum with 1/32, and 1.08 with 1/128 (in the model).
 LONG = 1 / 128
-#: The part of what is left for each worker that one worker gets at a time. Less towards the end.
+#: The share of the remaining work per worker that one worker gets at a time. Less towards the end.
 SHARE = 1 / 4
 #: A worker needs to know its next case before it begins one, so it has two.
 _LEAST = 2
@@ -29,18 +29,18 @@ WIDE = 1 / 2
 
 
 class Backlog:
-    """The cases that no worker has yet. Long ones are given out first, the longest before all others.
+    """The cases that no worker has yet. Long cases are handed out first, the longest before all others.
 
-    Workers are told apart by their place among those that live, from 0.
+    Workers are identified by their position among the live ones, from 0.
     """
 
     def __init__(
         self, seconds: Sequence[float], workers: int, widths: Sequence[int] = (), devices: int | None = None
     ) -> None:
-        """`seconds`: how long each case is expected to take. `widths`: how many devices a wide case takes, else 0.
+        """`seconds`: the estimate per case. `widths`: the number of devices of a wide case, 0 for others.
 
-        `devices`: how many of them the workers use, one each if it is None. The worker at place N uses device N modulo
-        `devices`.
+        `devices`: how many devices the workers use; None for one per worker. The worker at position N uses device N
+        modulo `devices`.
         """
         self._seconds = seconds
         self._devices = workers if devices is None else max(1, min(devices, workers))
@@ -67,7 +67,7 @@ class Backlog:
         return len(self._wide) + len(self._long) + len(self._short)
 
     def finish(self, position: int) -> bool:
-        """A worker has finished a case. Returns whether workers that were given nothing may get cases now."""
+        """Record that a worker has finished a case. Return whether workers without cases may get some now."""
         was_given = position in self._given
         self._given.discard(position)
         return was_given
@@ -83,7 +83,7 @@ class Backlog:
                 (self._long if self._is_long[position] else self._short).appendleft(position)
 
     def first(self, place: int) -> list[int]:
-        """The first case of a worker; empty if none is left for it."""
+        """Return the first case of a worker; empty if none is left for it."""
         if self._lends(place):
             return []
         if self._wide and self._leads(place):
@@ -92,18 +92,18 @@ class Backlog:
         return [self._pop(narrow)] if narrow else []
 
     def seconds(self, position: int) -> float:
-        """How long a case is expected to take."""
+        """Return the expected seconds of a case."""
         return self._seconds[position]
 
     def waiting(self, queue: Sequence[int]) -> float:
-        """How long the cases behind the first one of a queue are expected to take."""
+        """Return the expected seconds of the cases behind the first one of a queue."""
         return sum(self._seconds[position] for position in queue[1:])
 
     def more(self, place: int, queue: Sequence[int], workers: int, waits: float | None = None) -> list[int]:
-        """Further cases for a worker with this `queue`, whose first case runs. Empty while it has enough.
+        """Return further cases for a worker with this `queue`, whose first case runs. Empty while it has enough.
 
-        Behind a long case comes a short one: another worker may be free for a long one before. `waits`: what `waiting`
-        says of the queue, if that is known: with many cases it takes long to add up.
+        A long case is followed by a short one, because another worker may be free earlier for the next long one.
+        `waits`: the result of `waiting` for the queue, if known: it is slow for many cases.
         """
         if self._lends(place):
             return []
@@ -114,7 +114,7 @@ class Backlog:
         return wide + self._more_narrow(have, waits, 0.0 if leads else SHARE * self._left / max(workers, 1))
 
     def _more_narrow(self, queue: Sequence[int], waits: float, goal: float) -> list[int]:
-        """Cases for one device, until so many seconds wait behind the first case."""
+        """Return cases for one device, until this many seconds wait behind the first case."""
         if len(queue) >= _LEAST and (self._long or waits >= goal / 2):
             return []
         have = list(queue)
@@ -128,8 +128,10 @@ class Backlog:
         return place < self._grouped and place % self._group == 0
 
     def _lends(self, place: int) -> bool:
-        """Whether a worker gets no case. A case takes the devices behind that of its worker, so the lenders of a leader
-        are those on its device and on those behind it. The last wide cases run before they get one.
+        """Return whether a worker gets no case.
+
+        A case takes the devices after its worker's device, so the lenders of a leader are the workers on its device and
+        on the following ones. The last wide cases run before they get one.
         """
         if place % self._devices >= self._grouped or self._leads(place):
             return False
@@ -156,14 +158,15 @@ class Backlog:
 
 
 def longest_short(seconds: Sequence[float], workers: int) -> float:
-    """A case is long if it is expected to take more than so many seconds."""
+    """Return the seconds above which a case is long."""
     return max(sum(seconds) / max(workers, 1) * LONG, statistics.median(seconds or [0.0]))
 
 
 def _leaders(seconds: Sequence[float], shares: Sequence[float], wide: frozenset[int], workers: int, most: int) -> int:
-    """How many workers run wide cases: so few that these are done within the first part of the run.
+    """Return the number of workers that run wide cases: few enough that the cases are done in the first part of the
+    run.
 
-    `shares`: how many workers each case occupies. `most`: how many leaders there can be.
+    `shares`: how many workers each case occupies. `most`: the maximum number of leaders.
     """
     total = sum(each * share for each, share in zip(seconds, shares, strict=True))
     time = WIDE * total / workers

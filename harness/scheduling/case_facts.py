@@ -1,4 +1,4 @@
-"""What the controller, which has no items, must know of cases. The first worker that has collected writes it down."""
+"""Facts about cases for the controller, which has no items. The first worker that has collected writes them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FILE = "case-facts.json"
 
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
-    """`limits`: the seconds of each case that has a time limit of its own. `devices`: how many of them each case takes
-    that takes several, or one alone where several cases may share it. `gated`: why each case cannot run on this node,
-    for a session of a cluster run.
+    """Facts about cases, by id. `limits`: seconds, for each case with a time limit of its own. `devices`: the number of
+    devices, for each case that takes several, or that takes one alone where several cases may share it. `gated`: why a
+    case cannot run on this node, for a session of a cluster run.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class CaseFacts:
 
     @classmethod
     def read(cls, folder: Path) -> CaseFacts:
-        """What a worker has written; nothing if none has."""
+        """Return the facts that a worker has written; empty facts if none has."""
         try:
             found = json.loads((folder / _FILE).read_text(encoding="ascii"))
         except FileNotFoundError:
@@ -34,7 +34,7 @@ class CaseFacts:
         return cls(**found)
 
     def write(self, folder: Path) -> None:
-        """Raises WriteError."""
+        """Write the facts. Raise WriteError."""
         path = folder / _FILE
         new = folder / f".{_FILE}-{os.getpid()}"
         with convert_to_write_error(repr(str(path))):
@@ -43,5 +43,5 @@ class CaseFacts:
 
 
 def are_written(folder: Path) -> bool:
-    """Whether a worker has written them."""
+    """Return whether a worker has written the facts."""
     return (folder / _FILE).exists()

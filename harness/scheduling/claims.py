@@ -1,8 +1,8 @@
-"""Which claims get their devices. A pure decision over plain values.
+"""Decide which claims get their devices. A pure decision over plain values.
 
 A claim asks for one or more devices for the life of one executor. It gets all of them at once or waits, so claims
-cannot deadlock. Claims are served in the order in which they came. A later claim may go first, but only on devices for
-which no earlier claim waits; so no claim waits without end as long as each lease ends.
+cannot deadlock. Claims are served in the order of arrival. A later claim may go first, but only on devices for which no
+earlier claim waits; no claim waits for ever, as long as each lease ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 ALONE = Fraction(1)
-#: A claim to at least this part of a device's memory gets the device alone.
+#: A claim to at least this fraction of a device's memory gets the device alone.
 MOST_OF_MEMORY = Fraction(1, 2)
 
 
@@ -20,8 +20,8 @@ MOST_OF_MEMORY = Fraction(1, 2)
 class Claim:
     """A claim to `count` devices by UUID: `own`, and some of `others`, which are in order of preference.
 
-    `share`: the part of each device, above 0 and up to 1; 1 means that nobody else uses the device. `memory`: bytes of
-    each device; 0 if the case declares none.
+    `share`: the part of each device, above 0 and up to 1; 1 means exclusive use. `memory`: bytes of each device; 0 if
+    the case declares none.
     """
 
     own: str
@@ -31,11 +31,11 @@ class Claim:
     memory: int = 0
 
     def exactly(self, devices: Sequence[str]) -> Claim:
-        """The same claim, to these devices and no others."""
+        """Return the same claim, to exactly these devices."""
         return replace(self, own=devices[0], others=tuple(devices[1:]), count=len(devices))
 
     def within(self, lease: Lease) -> tuple[str, ...]:
-        """The devices of a lease that meet the claim, `own` first. Empty if the lease does not meet it."""
+        """Return the devices of a lease that meet the claim, `own` first. Empty if the lease does not meet it."""
         if self.own not in lease.devices or lease.share < self.share:
             return ()
         if lease.share < ALONE and lease.memory < self.memory:
@@ -46,7 +46,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The devices that a claim got, the one of its own first, with the share and memory of each of them."""
+    """The devices that a claim got, its own one first, with the share and memory of each of them."""
 
     devices: tuple[str, ...]
     share: Fraction = ALONE
@@ -55,7 +55,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseDecision:
-    """By position in the list of waiting claims: the new `leases`, and the devices that the others wait for."""
+    """By position in the list of waiting claims: the new `leases`, and the devices that the other claims wait for."""
 
     leases: Mapping[int, Lease]
     awaited: Mapping[int, tuple[str, ...]]
@@ -71,7 +71,7 @@ class _Load:
 
 
 def grant_leases(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mapping[str, int]) -> LeaseDecision:
-    """Decide about all waiting claims. `waiting`: the earliest first. `memory`: the bytes of each device, if known."""
+    """Grant leases to waiting claims. `waiting`: the earliest first. `memory`: the bytes of each device, if known."""
     loads: dict[str, _Load] = {}
     for lease in held:
         _add(loads, lease)
@@ -81,7 +81,7 @@ def grant_leases(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mappin
     for position, claim in enumerate(waiting):
         free = {device for device in (claim.own, *claim.others) if _fits(claim, loads.get(device), memory.get(device))}
         free -= reserved
-        # Devices that are free come first, so a claim that waits keeps those that it could have already.
+        # Free devices come first, so a waiting claim reserves the devices that it could already have.
         others = sorted(claim.others, key=lambda device: device not in free)
         devices = (claim.own, *others[: claim.count - 1])
         if free.issuperset(devices):
@@ -94,14 +94,14 @@ def grant_leases(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mappin
 
 
 def share_of(slots: int, memory: int, total: int | None, *, alone: bool) -> Fraction:
-    """The share of a device with `slots` places that a case needs which declares `memory` of `total` bytes."""
+    """Return the share of a device with `slots` slots for a case that declares `memory` of `total` bytes."""
     if alone or (total and Fraction(memory, total) >= MOST_OF_MEMORY):
         return ALONE
     return Fraction(1, slots)
 
 
 def _fits(claim: Claim, load: _Load | None, total: int | None) -> bool:
-    if load is None:  # a device that nobody uses is given even to a claim for more memory than it has
+    if load is None:  # an unused device is granted even to a claim for more memory than it has
         return True
     after = load.with_one_more(claim.share, claim.memory)
     return after.share <= ALONE and (total is None or after.memory <= total)

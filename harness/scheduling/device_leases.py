@@ -1,9 +1,9 @@
 """Leases of devices between all processes of a host that use one board: a folder.
 
 The board is a file with all leases and all waiting claims. It is read and replaced under a lock. A worker that has or
-wants a lease holds a lock on a file of its own for as long as it lives. When it dies in any way, the kernel releases
-that lock, and the next worker that waits removes its claims. A lease is also bound to the processes that use the
-devices: it lasts until they are dead, even if its worker died first.
+wants a lease holds a lock on a file of its own while it lives. When it dies in any way, the kernel releases this lock,
+and the next worker that waits removes its claims. A lease is also bound to the processes that use the devices: it lasts
+until they are dead, even if its worker died first.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ VARIABLE = "HARNESS_LEASE_DIR"
 #: Seconds that one worker may hold a device before a waiting worker gives up. A healthy worker never holds one so long:
 #: it ends its lease after each case if another worker waits.
 LIMIT = 3600.0
-#: Seconds of waiting until the first message about it. Each further message comes when the wait has doubled.
+#: Seconds of waiting before the first message. Each further message comes when the wait has doubled.
 FIRST_WORD = 30.0
-#: The most seconds of one wait, after which dead processes and a request to stop the run are looked for.
+#: Maximum seconds of one wait; then dead processes and a request to stop the run are checked.
 _LONGEST_WAIT = 1.0
 _BOARD = "board.json"
 _MODE = 0o660  # for users of the same group
@@ -45,15 +45,15 @@ class BoardError(HarnessError):
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the board of this host, for users of this user's group."""
+    """Return the folder of the board of this host, for users of this user's group."""
     return Path(environ.get(VARIABLE) or Path(tempfile.gettempdir(), f"gpu-conformance-leases-{os.getgid()}"))
 
 
 class Wait:
     """A wait for a device: when to check its holder, when to send a message, and when to give up. Times in seconds.
 
-    The wait ends once one holder has kept the device for `limit` seconds of it. While the holder changes, the wait has
-    no limit.
+    The wait ends once one holder has kept the device for `limit` seconds of it. While holders change, the wait has no
+    limit.
     """
 
     def __init__(self, now: float, holder: str, *, limit: float, first_word: float) -> None:
@@ -69,7 +69,7 @@ class Wait:
         return min(self._next_message, self._since + self._limit)
 
     def look(self, now: float, holder: str) -> tuple[bool, bool]:
-        """Returns whether to send a message, and whether to give up."""
+        """Return whether to send a message, and whether to give up."""
         if holder != self._holder:
             self._holder, self._since = holder, now
         message_due = now >= self._next_message
@@ -91,7 +91,8 @@ class DeviceLeases:
         first_word: float = FIRST_WORD,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`folder`: that of the board. None for devices that each process has for itself: no worker waits for them.
+        """`folder`: the folder of the board; None for devices that each process has for itself: no worker waits for
+        them.
 
         `memory`: the bytes of each device. `limit`: seconds to wait for one holder. `tell` is called with a line about
         a wait of at least `first_word` seconds.
@@ -120,7 +121,7 @@ class DeviceLeases:
         """Wait for a lease that meets the claim, and return its devices. A lease that does not meet it ends first.
 
         `waiting` makes the context of a wait for a device; it is not used if the devices are free. `interrupt` is
-        called each second of a wait, and may raise. Raises NoDeviceError if one worker has held a device for `limit`
+        called each second of a wait, and may raise. Raise NoDeviceError if one worker has held a device for `limit`
         seconds of the wait, BoardError and WriteError. After an error nothing is held.
         """
         if not self._shared:
@@ -143,7 +144,7 @@ class DeviceLeases:
         return self._lease.devices
 
     def bind(self, pid: int) -> None:
-        """The process `pid` uses the devices of the lease: the lease does not end before that process is dead."""
+        """Bind the lease to the process `pid`, a user of its devices: the lease outlasts the process."""
         process = Process.of(pid)
         if self._entry is None or process is None:
             return
@@ -153,7 +154,7 @@ class DeviceLeases:
             change.board = change.board.updated(mine)
 
     def give_back(self) -> None:
-        """End the lease. If a process that uses the devices lives, they become free when it has ended."""
+        """End the lease. If a process that uses the devices is alive, they become free at its end."""
         mine, self._entry = self._entry, None
         if mine is None:
             return
@@ -164,12 +165,12 @@ class DeviceLeases:
                 change.board = change.board.without(mine.turn).settled()
 
     def wanted(self) -> bool:
-        """Whether another claim waits for a device of this lease."""
+        """Return whether another claim waits for a device of this lease."""
         if self._lease is None:
             return False
         try:
             status = os.stat(self._folder / _BOARD)
-        except FileNotFoundError:  # somebody cleaned up the folder: the next change of the board shows that
+        except FileNotFoundError:  # the folder was cleaned up: the next change of the board shows this
             return False
         seen = status.st_mtime_ns, status.st_ino
         if seen != self._seen:
@@ -193,7 +194,7 @@ class DeviceLeases:
         return None if self._entry is None else self._entry.lease
 
     def _begin(self) -> None:
-        """Create the folder and the files of this worker. Raises BoardError, WriteError."""
+        """Create the folder and the files of this worker. Raise BoardError, WriteError."""
         if self._alive is not None:
             return
         prepare_board(self._folder)
@@ -217,7 +218,7 @@ class DeviceLeases:
             self._entry = change.board.find(mine.turn)
 
     def _await(self, interrupt: Callable[[], object]) -> None:
-        """Wait until the claim is granted. Raises NoDeviceError."""
+        """Wait until the claim is granted. Raise NoDeviceError."""
         assert self._pipe is not None
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
@@ -244,7 +245,7 @@ class DeviceLeases:
                 )
 
     def _look(self) -> None:
-        """Read whether the claim has been granted. If it has not, remove the leases of dead processes first."""
+        """Return whether the claim has been granted. If it has not, remove the leases of dead processes first."""
         mine = self._mine(self._read())
         if mine.lease is None:
             with self._changing() as change:
@@ -261,7 +262,7 @@ class DeviceLeases:
         return found
 
     def _blocked(self) -> tuple[str, str]:
-        """A device that this worker waits for, and its holder: a text that changes with each new holder."""
+        """Return a device that this worker waits for, and its holder: a text that changes with each new holder."""
         assert self._entry is not None
         board = self._read()
         awaited = board.awaited().get(self._entry.turn) or (self._entry.claim.own,)
@@ -272,13 +273,15 @@ class DeviceLeases:
         return awaited[0], ""
 
     def _is_over(self, entry: BoardEntry) -> bool:
-        """Whether nobody uses or wants the devices of this entry any more."""
+        """Return whether no process uses or wants the devices of this entry any more."""
         if entry.holder == self._holder and not entry.ended:
             return False
         return not entry.in_use and (entry.ended or not self._lives(entry.holder))
 
     def _lives(self, holder: str) -> bool:
-        """Whether the worker with these files lives. It holds the lock on one of them; a dead one's are removed."""
+        """Return whether the worker with these files lives and holds the lock on one of them; remove files of a dead
+        one.
+        """
         try:
             descriptor = os.open(self._file("alive", holder), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -296,7 +299,7 @@ class DeviceLeases:
     def _changing(self) -> Generator[_Change]:
         """A context in which no other process changes the board. Workers that get a lease in it are woken up.
 
-        Raises BoardError, WriteError.
+        Raise BoardError, WriteError.
         """
         with convert_to_write_error(f"into {str(self._folder)!r}"), FileLock(self._folder / "lock", mode=_MODE):
             before = self._read()
@@ -315,7 +318,7 @@ class DeviceLeases:
                 self._wake(entry.holder)
 
     def _wake(self, holder: str) -> None:
-        # Whoever is dead has no pipe, or nobody reads it. One whose pipe is full looks each second anyway.
+        # A dead worker has no pipe, or its pipe has no reader. A worker with a full pipe checks each second anyway.
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(self._file("pipe", holder), flags)
@@ -325,7 +328,7 @@ class DeviceLeases:
                 os.close(descriptor)
 
     def _read(self) -> LeaseBoard:
-        """The board. It is empty if there is none, or if it is from before the last boot. Raises BoardError."""
+        """Return the board. It is empty if there is none, or if it is older than the last boot. Raise BoardError."""
         path, boot = self._folder / _BOARD, linux.boot_id()
         try:
             board = LeaseBoard.from_json(path.read_text(encoding="utf-8"))
@@ -351,7 +354,7 @@ class _Change:
 
 
 def prepare_board(folder: Path) -> None:
-    """Create the folder of the board, for users of our group. Raises BoardError if others could change the board."""
+    """Create the folder of the board, for users of the group. Raise BoardError if others could change the board."""
     with convert_to_write_error(f"into {str(folder.parent)!r}"):
         try:
             folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a run knows about how long cases take, and what the next run will know: histories on disk."""
+"""The durations that a run knows, and those that it keeps for the next run: histories on disk."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class Durations:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], base: Path, configs: Path, inventory: Inventory) -> Durations:
-        """From the runs of ``--history``, else from the file beside the run directories. `base`: the command's folder.
+        """Return the history from ``--history``, else from the file beside the run directories. `base`: the working
+        folder.
 
-        What neither knows is in the folder `configs`; see `slow_files`. Only a run in ``results/``
-        keeps its durations. Raises pytest.UsageError.
+        The folder `configs` has estimates for all other cases; see `slow_files`. Only a run in ``results/`` keeps its
+        durations. Raise pytest.UsageError.
         """
         path = base / _RESULTS / FILE_NAME
         own = settings["results_dir"] is None and settings["resume"] is None
@@ -66,7 +67,7 @@ class Durations:
         return repr(",".join(map(str, self.given)))
 
     def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
-        """The seconds that each case is expected to take, see `History.expected`. Notes a history of other cases."""
+        """Return the expected seconds of each case, see `History.expected`. Note a history of other cases."""
         known = self.history.seconds
         if self.given and ids and not any(case in known for case in ids):
             self.remarks.append(
@@ -75,7 +76,7 @@ class Durations:
         return self.history.expected(ids, limits, limit)
 
     def keep(self, ledger: Ledger) -> None:
-        """Keep the durations of this run for the next ones. A failure is no failure of the run."""
+        """Keep the durations of this run for later runs. A failure to do so does not fail the run."""
         if self.file is None:
             return
         try:

@@ -29,9 +29,9 @@ class EarlierRun:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], base: Path) -> EarlierRun | None:
-        """What ``--from`` and ``--only`` select; None without them. `base`: the folder of the command.
+        """Return the cases that ``--from`` and ``--only`` select; None without them. `base`: the working folder.
 
-        Raises pytest.UsageError.
+        Raise pytest.UsageError.
         """
         if settings["from"] is None:
             if settings["only"]:
@@ -48,7 +48,7 @@ class EarlierRun:
     def read(cls, run_dir: Path, only: Sequence[str]) -> EarlierRun:
         """Read a run directory. `only`: words of `harness.configuration.options.VERDICTS`; empty for red cases.
 
-        Raises JournalError if it has no run.
+        Raise JournalError if it has no run.
         """
         ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
         red = {verdict.case for verdict in ledger.red}
@@ -61,9 +61,10 @@ class EarlierRun:
         return cls(ids, f"{format_count(len(ids), 'case')} of {run_dir} that {_are(ids)} {', '.join(words)}")
 
     def gone(self, cases: Container[str], arguments: Sequence[str]) -> str:
-        """A sentence if cases do not exist any more; else empty. `cases`: all that were collected, also if deselected.
+        """Return a sentence if cases do not exist any more; else empty. `cases`: all collected cases, even deselected
+        ones.
 
-        A case that the `arguments` of this run do not reach is not looked for.
+        Cases outside the `arguments` of this run are ignored.
         """
         missing = [case for case in self.ids if case not in cases and patterns.pattern_reaches(case, arguments)]
         if not missing:
@@ -72,7 +73,7 @@ class EarlierRun:
         return f"--from names {what} that this tree does not have: {list_first(missing)}"
 
     def write(self, folder: Path) -> Path:
-        """Write the ids to a file that workers read (`harness.scheduling.selection.read_ids`). Raises WriteError."""
+        """Write the ids to a file that workers read (`harness.scheduling.selection.read_ids`). Raise WriteError."""
         path = folder / _FILE
         with convert_to_write_error(repr(str(path))):
             path.write_text(json.dumps(self.ids), encoding="ascii")

@@ -1,6 +1,6 @@
-"""The cases that the controller has handed out to each of xdist's workers, in order: positions in the list of the run.
+"""The cases handed out to each xdist worker, in order, as positions in the list of the run.
 
-A worker is asked for one case after the other, and told only of the next one. Cases begin early, so it must know more.
+xdist tells a worker only its next case. Cases begin early, so a worker must know more of them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _FOLDER = "handed-out"
-#: Stands behind the last case.
+#: Follows the last case.
 _END = -1
 
 
 class HandedOut:
-    """The writing end, in the controller. It writes before xdist tells the worker."""
+    """The writing end, in the controller. It writes before xdist notifies the worker."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / _FOLDER
         self._broken: set[str] = set()
 
     def tell(self, worker: str, positions: Sequence[int]) -> None:
-        """The worker gets these cases next."""
+        """Add the next cases of a worker."""
         self._append(worker, positions)
 
     def end(self, worker: str) -> None:
-        """The worker gets no more cases."""
+        """Mark that a worker gets no more cases."""
         self._append(worker, [_END])
 
     def _append(self, worker: str, positions: Sequence[int]) -> None:
@@ -38,7 +38,7 @@ class HandedOut:
             with (self._folder / worker).open("ab") as file:
                 file.write(array("q", positions).tobytes())
         except OSError:
-            # Its cases begin in turn from here on. A file with a gap would name another order than the worker gets.
+            # Its cases begin in turn from here on. A file with a gap would have another order than the worker's.
             self._broken.add(worker)
 
 
@@ -54,7 +54,7 @@ class HandedOutList:
         self.positions: list[int] = []
 
     def refresh(self) -> None:
-        """Read what is new. Nothing if cases are handed out in another way."""
+        """Read new entries. The list stays empty if cases are handed out in another way."""
         try:
             if self._descriptor < 0:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)

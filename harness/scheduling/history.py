@@ -1,4 +1,4 @@
-"""How long cases took in earlier runs, and how long a case is expected to take. Pure functions, and the file of it."""
+"""Durations of cases in earlier runs, and estimates for the next run. Pure functions, and the history file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from harness.scheduling.slow_files import SlowFiles
 #: The file beside the run directories.
 FILE_NAME = "history.json"
 _SCHEMA = 1
-#: The seconds of a case about which nothing is known.
+#: The estimate, in seconds, for a case without any information.
 _UNKNOWN = 1.0
-#: New durations count as much as all older ones together: a case that has become slow is soon known to be slow.
+#: New durations count as much as all older ones together, so the estimate of a case that became slow adapts quickly.
 _NEW = 0.5
 
 
 class HistoryError(HarnessError):
-    """A file is no history."""
+    """A file is not a history."""
 
 
 _KIND = FileKind("history of durations", "remove it, and the next run makes a new one", HistoryError, 256 << 20)
@@ -39,14 +39,14 @@ _KIND = FileKind("history of durations", "remove it, and the next run makes a ne
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Seconds that cases took, by id. `slow`: what is known of test files that are in no earlier run."""
+    """Durations of cases in seconds, by id. `slow`: estimates for test files that are in no earlier run."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     slow: SlowFiles | None = None
 
     @classmethod
     def of_ledger(cls, ledger: Ledger) -> History:
-        """The durations of one run: of each case that ran, the mean of its repetitions, retries included."""
+        """Return the durations of one run: for each case that ran, the mean of its repetitions, retries included."""
         return cls(
             {
                 verdict.case: round(verdict.duration / max(1, sum(finish.final for finish in verdict.finishes)), 3)
@@ -57,7 +57,7 @@ class History:
 
     @classmethod
     def of_runs(cls, run_dirs: Iterable[Path]) -> History:
-        """The durations of several runs: of each case, the median. Raises JournalError if a folder has no run."""
+        """Return the durations of several runs: the median per case. Raise JournalError if a folder has no run."""
         found: dict[str, list[float]] = defaultdict(list)
         for run_dir in run_dirs:
             ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
@@ -67,16 +67,16 @@ class History:
 
     @classmethod
     def read(cls, path: Path, device: str) -> History:
-        """The durations on this kind of device in a file; none if there is no file. Raises HistoryError."""
+        """Return the durations on this kind of device in a file; none if there is no file. Raise HistoryError."""
         return cls(_read(path).get(device, {}))
 
     def keep(self, path: Path, device: str) -> None:
-        """Add these durations to those in a file. Several runs may do so at once.
+        """Add these durations to a file. Several runs may do so at once.
 
-        Raises HistoryError if the file is no history, WriteError.
+        Raise HistoryError if the file is not a history, WriteError if it cannot be written.
         """
         with contextlib.ExitStack() as held:
-            # Without locks in the file system, the later one of two runs that end at once wins.
+            # Without file locks, the later of two runs that end at once wins.
             with convert_to_write_error(f"beside {str(path)!r}"), contextlib.suppress(NotImplementedError):
                 held.enter_context(FileLock(path.with_name(f".{path.name}.lock")))
             self._keep(path, device)
@@ -95,12 +95,12 @@ class History:
         }
 
     def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
-        """The seconds that each case is expected to take. `limits`: the time limits of cases that have their own.
+        """Return the expected seconds of each case. `limits`: the time limits of cases that have their own.
 
-        A case takes as long as it took, and at least as long as the cases of its file on average: which of them
-        compiles what all use is another one in each run. A case without history takes as long as like ones: other
-        parameters of the same test, else the same file. Without any, `slow` says it, and else it is guessed by its
-        time limit, compared with the usual `limit`.
+        The estimate is the earlier duration of the case, but at least the average of its file: which case compiles the
+        shared code differs between runs. A case without history gets the estimate of similar ones: other parameters of
+        the same test, else the same file. Otherwise `slow` has the estimate, or it is guessed from the time limit of
+        the case, compared with the usual `limit`.
         """
         by_test, by_file = _means(self.seconds, _test), _means(self.seconds, _file)
         known = {case: max(seconds, by_file[_file(case)]) for case, seconds in self.seconds.items()}
@@ -125,7 +125,7 @@ def _means(seconds: Mapping[str, float], key: Any) -> dict[str, float]:
 
 
 def _test(case: str) -> str:
-    """The id without its parameters."""
+    """Return the id without its parameters."""
     path, separator, rest = case.partition("::")
     return f"{path}{separator}{rest.partition('[')[0]}"
 
@@ -135,7 +135,7 @@ def _file(case: str) -> str:
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
-    """The seconds in a file, by device and case. Raises HistoryError."""
+    """Return the seconds in a file, by device and case. Raise HistoryError."""
     data = _KIND.read_if_exists(path)
     if data is None:
         return {}

@@ -18,10 +18,10 @@ from harness.scheduling.unfinished import in_flight, lost_lines, reopened_lines,
 
 
 class InterruptedRun:
-    """What a run that is resumed has on disk. While it exists, no other run can write there."""
+    """The files of a run to resume. While the object exists, no other run can write there."""
 
     def __init__(self, run_dir: Path, *, force: bool) -> None:
-        """`force`: go on whatever has changed. Raises HarnessError if the folder has no run, or another run uses it."""
+        """`force`: resume despite any changes. Raise HarnessError if the folder has no run, or another run uses it."""
         self.run_dir = run_dir
         self.force = force
         contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
@@ -32,7 +32,7 @@ class InterruptedRun:
         try:
             contents = journal.read_run_journal(
                 run_dir / journal.FILE_NAME
-            )  # again: another run may have written until now
+            )  # again: another run may have written in the meantime
             self.resumption: Resumption = resumption_of(contents, forced=force)
         except BaseException:
             self._lock.release()
@@ -44,7 +44,7 @@ class InterruptedRun:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], base: Path) -> InterruptedRun | None:
-        """The run that ``--resume`` names; None without it. `base`: the folder of the command. Raises UsageError."""
+        """Return the run that ``--resume`` names; None without it. `base`: the working folder. Raise UsageError."""
         wanted = settings["resume"]
         if wanted is None:
             if settings["force_resume"]:
@@ -75,9 +75,9 @@ class InterruptedRun:
         return f"resumed, part {known.part}: {replayed}; {len(known.ids) - len(known.finished)} are left{flight}"
 
     def changes(self, run: RunStarted) -> tuple[str, ...]:
-        """What has changed since the run was started, a text for each fact. `run`: its next ``run`` line.
+        """Return what has changed since the run was started, one text per fact. `run`: its next ``run`` line.
 
-        Raises ResumeError if something has changed and the run is not forced.
+        Raise ResumeError if something has changed and the run is not forced.
         """
         before, now = (
             {**identity.identity_facts(each), "devices": ", ".join(each.devices), "--shard": each.shard}
@@ -89,18 +89,18 @@ class InterruptedRun:
         return found
 
     def keep_environment(self) -> None:
-        """Keep the environment.json of the part before. Raises OSError."""
+        """Keep the environment.json of the earlier part. Raise OSError."""
         path = self.run_dir / environment.FILE_NAME
         if path.exists():
             path.rename(path.with_stem(f"{path.stem}-{self.resumption.part - 1}"))
 
     def release(self) -> None:
-        """Let another run have the folder."""
+        """Release the folder for other runs."""
         self._lock.release()
 
 
 def changed_conditions_message(changes: tuple[str, ...]) -> str:
-    """The sentence for a run that cannot be resumed since something has changed."""
+    """Return the sentence for a run that cannot be resumed because something has changed."""
     return (
         f"the run was started under other conditions: {'; '.join(changes)}; "
         "type the same command as for the run and restore what has changed, or add --force-resume"

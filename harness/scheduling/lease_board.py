@@ -1,4 +1,4 @@
-"""A board of leases: all claims of a host, as plain values. `claims.grant_leases` says which of them are granted."""
+"""A board of leases: all claims of a host, as plain values. `claims.grant_leases` decides which of them are granted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that uses leased devices. `started` in clock ticks since the boot."""
+    """A process that uses leased devices. `started`: clock ticks since boot."""
 
     namespace: str
     pid: int
@@ -24,23 +24,23 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process with this id; None if there is none."""
+        """Return the process with this id; None if there is none."""
         started = linux.process_start_time(pid)
         return None if started is None else cls(linux.pid_namespace(), pid, started)
 
     @property
     def lives(self) -> bool:
-        """Whether it is alive. Of a process in another pid namespace this is not known; it counts as dead."""
+        """Return whether it is alive. A process in another pid namespace cannot be seen and counts as dead."""
         return self.namespace == linux.pid_namespace() and linux.process_start_time(self.pid) == self.started
 
 
 @dataclass(frozen=True, slots=True)
 class BoardEntry:
-    """A claim on the board, or a lease once it has been granted.
+    """A claim on the board; a lease once it has been granted.
 
-    `turn` is another number for each entry. `holder`: the name of its worker's files. `who`: its worker, as a text for
-    people. `processes`: those that use the devices. `ended`: the worker has given the lease back; it lasts until
-    its processes are dead.
+    `turn`: unique number of the entry. `holder`: the name of its worker's files. `who`: its worker, as a text for
+    people. `processes`: the processes that use the devices. `ended`: the worker has given the lease back; it lasts
+    until its processes are dead.
     """
 
     turn: int
@@ -53,12 +53,12 @@ class BoardEntry:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process that uses the devices lives."""
+        """Whether a process that uses the devices is alive."""
         return any(process.lives for process in self.processes)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BoardEntry:
-        """Raises KeyError or TypeError if a field is missing or has another type."""
+        """Return the entry for JSON values. Raise KeyError or TypeError if a field is missing or has another type."""
         lease = data["lease"]
         return cls(
             turn=int(data["turn"]),
@@ -73,7 +73,7 @@ class BoardEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeaseBoard:
-    """All entries, the earliest first. `memory`: bytes of each device that a worker has told."""
+    """All entries, the earliest first. `memory`: bytes of each device, as far as workers have reported it."""
 
     boot: str
     turns: int = 0
@@ -82,7 +82,7 @@ class LeaseBoard:
 
     @classmethod
     def from_json(cls, text: str) -> LeaseBoard:
-        """Raises ValueError, KeyError or TypeError if the text is not a board of this format."""
+        """Return the board in a text. Raise ValueError, KeyError or TypeError if it is not a board of this format."""
         data = json.loads(text)
         if data["format"] != _FORMAT:
             raise ValueError(f"format {data['format']!r}")
@@ -93,7 +93,7 @@ class LeaseBoard:
         return json.dumps({"format": _FORMAT, **asdict(self)}, default=str)
 
     def settled(self) -> LeaseBoard:
-        """The board after all claims have been granted that can be."""
+        """Return the board after all possible claims have been granted."""
         waiting = [entry for entry in self.entries if entry.lease is None]
         held = [entry.lease for entry in self.entries if entry.lease is not None]
         leases = grant_leases([entry.claim for entry in waiting], held, self.memory).leases
@@ -102,25 +102,25 @@ class LeaseBoard:
         return replace(self, entries=tuple(entries))
 
     def awaited(self) -> dict[int, tuple[str, ...]]:
-        """By turn, the devices that each waiting claim waits for."""
+        """Return, by turn, the devices that each waiting claim waits for."""
         waiting = [entry for entry in self.entries if entry.lease is None]
         held = [entry.lease for entry in self.entries if entry.lease is not None]
         found = grant_leases([entry.claim for entry in waiting], held, self.memory).awaited
         return {waiting[position].turn: devices for position, devices in found.items()}
 
     def updated(self, entry: BoardEntry) -> LeaseBoard:
-        """The board with another version of an entry."""
+        """Return the board with another version of an entry."""
         return replace(self, entries=tuple(entry if each.turn == entry.turn else each for each in self.entries))
 
     def without(self, *turns: int) -> LeaseBoard:
         return replace(self, entries=tuple(entry for entry in self.entries if entry.turn not in turns))
 
     def find(self, turn: int) -> BoardEntry | None:
-        """The entry with this turn; None if it has been removed."""
+        """Return the entry with this turn; None if it has been removed."""
         return next((entry for entry in self.entries if entry.turn == turn), None)
 
 
 def _from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
-    """A Claim or a Lease: JSON has lists instead of tuples, and texts instead of fractions."""
+    """Return a Claim or a Lease: JSON has lists instead of tuples, and texts instead of fractions."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
     return kind(**{**values, "share": Fraction(data["share"])})

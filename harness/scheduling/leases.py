@@ -1,4 +1,4 @@
-"""Assigns devices to workers."""
+"""Assign devices to workers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from harness.devices.device import Device
 
 
 class LeaseBook:
-    """The leases of devices. A worker gets the device with the fewest holders; if several have as few, the first.
+    """The leases of devices. A worker gets the device with the fewest holders, the first one among equals.
 
-    The worker's number has no influence: the replacement of a crashed worker has a new number, and gets the device that
-    was freed.
+    The worker's number has no influence: the replacement of a crashed worker has a new number, and gets the freed
+    device.
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ class LeaseBook:
         self._holders: dict[str, str] = {}
 
     def take(self, worker: str) -> str:
-        """Returns the device that `worker` holds from now on. A worker that already holds one gets the same again."""
+        """Return the device that `worker` holds from now on. A worker that already holds one gets the same again."""
         if worker not in self._holders:
             held = list(self._holders.values())
             self._holders[worker] = min(self._devices, key=held.count)
@@ -34,9 +34,9 @@ class LeaseBook:
 
 
 def devices_of_lease(leased: Device, count: int, usable: Sequence[Device]) -> tuple[Device, ...]:
-    """Returns the `count` devices of a case: the leased one first, then those after it in `usable`, cyclically.
+    """Return the `count` devices of a case: the leased one first, then those after it in `usable`, cyclically.
 
-    Raises ValueError if there are too few.
+    Raise ValueError if there are too few.
     """
     if count > len(usable):
         raise ValueError(f"{count} devices wanted, {len(usable)} can be held together with {leased.uuid}")

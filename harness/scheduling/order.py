@@ -1,4 +1,4 @@
-"""Selects and orders the collected cases of a run. Pure functions over ids."""
+"""Select and order the collected cases of a run. Pure functions over ids."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from harness.gating.policy import Policy
 
 
 def selected_positions(policy: Policy, ids: Sequence[str]) -> list[int]:
-    """Returns the positions in `ids` of the cases that the run's profile selects."""
+    """Return the positions in `ids` of the cases that the run's profile selects."""
     return [position for position, case_id in enumerate(ids) if policy.selects(case_id, suite_of(case_id))]
 
 
 def shuffled_positions(ids: Sequence[str], seed: int) -> list[int]:
-    """Returns the positions of `ids` in a random order that `seed` determines.
+    """Return the positions of `ids` in a random order that `seed` determines.
 
-    The relative order of two cases depends only on the seed and on their ids. So it is the same in every worker, and
-    also with fewer cases, for example during a bisection.
+    The relative order of two cases depends only on the seed and on their ids. It is the same in every worker, and also
+    with fewer cases, for example during a bisection.
     """
     return sorted(range(len(ids)), key=lambda position: (_draw(seed, ids[position]), position))
 

@@ -1,4 +1,4 @@
-"""Hands the cases that come over a `RemoteQueue` to xdist's workers. The agent's side decides which cases come."""
+"""Hand the cases from a `RemoteQueue` to xdist's workers. The agent decides which cases come."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 #: A worker needs to know its next case before it begins one.
 LEAST = 2
-#: A worker has cases for about so many seconds, but no more than so many cases.
+#: A worker has cases for about this many seconds, but no more than this many cases.
 AHEAD_SECONDS, MOST = 1.0, 64
 
 
 def depth(mean_seconds: float) -> int:
-    """How many cases each worker should have, if a case takes `mean_seconds`."""
+    """Return how many cases each worker should have, if a case takes `mean_seconds`."""
     if mean_seconds <= 0:
         return MOST
     return min(MOST, max(LEAST, math.ceil(AHEAD_SECONDS / mean_seconds)))
@@ -47,8 +47,8 @@ class PullScheduling(WorkerScheduling):
         stop: Callable[[str, float], None],
         failed: Callable[[], bool],
     ) -> None:
-        """`describe`: what the head must know of these cases. `widths`: how many devices each of them takes that takes
-        more than a worker's slot; 0 for all others. `device_of`: the device of a worker, by its name.
+        """`describe`: returns the facts about these cases for the head. `widths`: the number of devices of each case
+        that takes more than a worker's slot; 0 for all others. `device_of`: the device of a worker, by its name.
 
         `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
         """
@@ -60,8 +60,8 @@ class PullScheduling(WorkerScheduling):
         self._stop = stop
         self._failed = failed
         self._buffer: deque[GivenCase] = deque()
-        #: Those that take several devices wait here. One worker runs all of them: of several, each would wait for the
-        #: devices of the others again and again, with a new executor for each.
+        #: Cases that take several devices wait here. One worker runs all of them: several workers would wait for each
+        #: other's devices again and again, with a new executor per case.
         self._wide: deque[GivenCase] = deque()
         self._is_wide: frozenset[int] = frozenset()
         self._asked = 0
@@ -79,7 +79,7 @@ class PullScheduling(WorkerScheduling):
             return bool(self._waiting) or any(self._queues.values())
 
     def schedule(self) -> None:
-        """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
+        """Begin, once all workers have collected. Later: give cases to a worker that has joined since."""
         with self._lock:
             if self._ids is None:
                 collected = self._collected()
@@ -104,7 +104,7 @@ class PullScheduling(WorkerScheduling):
         raise NotImplementedError("the head decides which cases run again")
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Forget a worker. Returns the case that it was running when it died."""
+        """Forget a worker. Return the case that it was running when it died."""
         with self._lock:
             queue = self._queues.pop(node)
             self._collections.pop(node, None)
@@ -136,14 +136,17 @@ class PullScheduling(WorkerScheduling):
 
     @property
     def _waiting(self) -> int:
-        """How many cases no worker has."""
+        """Return the number of cases that no worker has."""
         return len(self._buffer) + len(self._wide)
 
     def _buffer_of(self, case: int) -> deque[GivenCase]:
         return self._wide if case in self._is_wide else self._buffer
 
     def _fill(self) -> None:
-        """Give workers what they need. One that gets no more is told so: otherwise its last case waits for ever."""
+        """Give workers the cases that they need.
+
+        A worker that gets no more cases must be notified: otherwise its last case waits for ever.
+        """
         ready = [node for node in self._queues if node in self._collections and not node.shutting_down]
         deep = depth(self._mean)
         leader = min(ready, key=number, default=None)

@@ -1,8 +1,8 @@
-"""The cases of a session of a cluster run: they come from the agent of this node, as workers get free.
+"""The cases of a session of a cluster run: the agent of this node sends them as workers become free.
 
-The agent hands this process one end of a socket pair. Both sides write lines of JSON. This process says ``ready`` (what
-it has collected), ``want`` (how many cases it can take) and ``done`` (a case has ended); the agent says ``give``,
-``end`` (no more cases will come) and ``stop``.
+The agent hands this process one end of a socket pair. Both sides write lines of JSON. This process sends ``ready``
+(what it has collected), ``want`` (how many cases it can take) and ``done`` (a case has ended); the agent sends
+``give``, ``end`` (no more cases will come) and ``stop``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from harness.core import linux
 
-#: The agent sets it for its pytest alone: the descriptor, and the name of the node.
+#: The agent sets this variable for its pytest alone: the descriptor, and the name of the node.
 VARIABLE = "HARNESS_NODE_SESSION"
 _BLOCK = 1 << 16
 
@@ -32,16 +32,16 @@ class GivenCase:
 
 
 class Receiver(Protocol):
-    """Whoever takes what the agent says. It is called from a thread of its own."""
+    """The receiver of the agent's messages. It is called from a separate thread."""
 
     def give(self, cases: Sequence[GivenCase]) -> None:
-        """These cases have come."""
+        """Accept new cases."""
 
     def end(self) -> None:
         """No more cases will come."""
 
     def stop(self, reason: str, grace: float) -> None:
-        """Running cases get `grace` seconds to end, and no other case begins."""
+        """Give running cases `grace` seconds to end, and begin no other case."""
 
 
 class RemoteQueue:
@@ -55,29 +55,31 @@ class RemoteQueue:
 
     @classmethod
     def of_this_process(cls) -> RemoteQueue | None:
-        """The queue of the session that this process was started for; None for an ordinary session.
+        """Return the queue of the session that this process was started for; None for an ordinary session.
 
-        Processes that this one starts do not inherit it. This process ends with the agent.
+        Child processes do not inherit it. This process ends with the agent.
         """
-        told = os.environ.pop(VARIABLE, "")
-        if not told:
+        value = os.environ.pop(VARIABLE, "")
+        if not value:
             return None
-        descriptor, agent, node = told.split(":", 2)
+        descriptor, agent, node = value.split(":", 2)
         linux.die_with_parent(int(agent))
         return cls(int(descriptor), node)
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Tell the agent. If it is gone, this process is ended by the kernel, so nothing is left to do."""
+        """Send a message to the agent. If the agent is gone, the kernel ends this process, so there is nothing to
+        handle.
+        """
         line = json.dumps({"say": kind, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(line)
 
     def listen(self, receiver: Receiver) -> None:
-        """Have `receiver` called with all that the agent says from now on."""
+        """Call `receiver` with all messages of the agent from now on."""
         threading.Thread(target=self._listen, args=(receiver,), name="remote-queue", daemon=True).start()
 
     def close(self) -> None:
-        """Close this end. The thread that listens ends."""
+        """Close this end. The listening thread ends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -88,7 +90,7 @@ class RemoteQueue:
             try:
                 data = self._socket.recv(_BLOCK)
             except OSError:
-                return  # closed by this process, which is at its end
+                return  # closed by this process, which is about to end
             if not data:
                 receiver.end()
                 return

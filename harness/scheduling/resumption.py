@@ -1,4 +1,4 @@
-"""What a resumed run had done before it was interrupted. The controller writes it to a file, and each worker reads it.
+"""The state of a resumed run before its interruption. The controller writes it to a file, and each worker reads it.
 
 Workers import this module, so it imports nothing heavy.
 """
@@ -38,13 +38,13 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What an interrupted run had done.
+    """The state of an interrupted run.
 
     - `finished`: the verdicts, by case. `attempts`: the number of earlier attempts at each other case.
-    - `executors`: the highest number of an executor of each worker, so that names stay different.
+    - `executors`: the highest executor number of each worker, so that names stay unique.
     - `ids`: all cases of the run. `findings`: kind and text of each finding, so that none is recorded twice.
-    - `part`: the number of the part of the run that begins now, 2 for the first.
-    - `forced`: the run may go on with another list of cases.
+    - `part`: the number of the part of the run that begins now, 2 for the first resumption.
+    - `forced`: the run may continue with another list of cases.
     """
 
     finished: Mapping[str, Finished] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Resumption:
     forced: bool = False
 
     def difference(self, ids: Sequence[str]) -> str:
-        """How the cases that were collected now differ from those of the run; empty if they do not."""
+        """Return how the collected cases differ from those of the run; empty if they do not."""
         now, before = {*ids}, {*self.ids}
         new = [case for case in ids if case not in before]
         gone = [case for case in self.ids if case not in now]
@@ -64,7 +64,7 @@ class Resumption:
         return "; ".join(found)
 
     def write(self, folder: Path) -> Path:
-        """Write the file. Raises WriteError."""
+        """Write the file. Raise WriteError."""
         path = folder / FILE
         value = {**asdict(self), "findings": sorted(self.findings)}
         with convert_to_write_error(repr(str(path))):
@@ -87,14 +87,14 @@ def _changed(ids: Sequence[str], how: str) -> str:
 
 
 def note_change(folder: Path, text: str) -> None:
-    """Tell the controller how the list of cases has changed. Raises WriteError."""
+    """Report a change of the list of cases to the controller. Raise WriteError."""
     path = folder / _CHANGE
     with convert_to_write_error(repr(str(path))):
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def noted_change(folder: Path) -> str:
-    """How the list of cases has changed, as a worker has found; empty if it has not."""
+    """Return how the list of cases has changed, as a worker reported it; empty if it has not."""
     try:
         return (folder / _CHANGE).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which of the collected cases a run takes: a pure function over ids."""
+"""Select the cases of a run from the collected ones: a pure function over ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.scheduling import order
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The result, as positions in the list of collected cases. `selected`: those of all shards. `here`: those to run.
+    """The result, as positions in the list of collected cases. `selected`: cases of all shards. `here`: cases to run.
 
     `here` is in the order of the run.
     """
@@ -25,7 +25,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What profile and options select. `seed` orders a shuffled run.
+    """The selection by profile and options. `seed` orders a shuffled run.
 
     `shard`: None for all parts. `only`: None for all cases.
     """
@@ -41,7 +41,7 @@ class Selection:
         return cls(policy, seed, Shard.parse(shard) if shard else None, only)
 
     def choose(self, ids: Sequence[str]) -> Chosen:
-        """Choose from the collected cases. The shard is taken last, so that all shards agree on the whole."""
+        """Select from the collected cases. The shard comes last, so that all shards agree on the whole."""
         known = order.selected_positions(self.policy, ids)
         selected = [position for position in known if self.only is None or ids[position] in self.only]
         here = [position for position in selected if self.shard is None or self.shard.has(ids[position])]
@@ -51,5 +51,5 @@ class Selection:
 
 
 def read_ids(path: str) -> frozenset[str] | None:
-    """The ids that `harness.scheduling.earlier_run.EarlierRun.write` wrote; None without a path."""
+    """Return the ids that `harness.scheduling.earlier_run.EarlierRun.write` wrote; None without a path."""
     return frozenset(json.loads(Path(path).read_text(encoding="ascii"))) if path else None

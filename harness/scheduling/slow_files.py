@@ -1,6 +1,6 @@
-"""How long the cases of slow test files take, as the suites' authors measured it: ``configs/durations.yaml``.
+"""Durations of the cases of slow test files, measured by the suites' authors: ``configs/durations.yaml``.
 
-A run without history knows from it which cases to begin first. The figures are those of another machine: only their
+A run without history uses them to decide which cases to begin first. The figures come from another machine: only their
 ratios matter.
 """
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.gating import configfile
 
 FILE_NAME = "durations.yaml"
-#: Seconds from which on a test file is listed.
+#: Minimum duration, in seconds, of a listed test file.
 LISTED = 0.5
 _DIGITS = 2
 _HEADER = f"""\
@@ -31,7 +31,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class SlowFiles(BaseModel):
-    """`files`: the seconds of a case of each slow test file. `other`: those of a case of any other file."""
+    """`files`: the seconds of a case of each slow test file. `other`: the seconds of a case of any other file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -40,16 +40,17 @@ class SlowFiles(BaseModel):
 
 
 def load_slow_files(configs: Path) -> SlowFiles | None:
-    """The file in the folder `configs`; None if there is none. Raises ConfigError."""
+    """Return the file in the folder `configs`; None if there is none. Raise ConfigError."""
     path = configs / FILE_NAME
     return configfile.load_config(path, SlowFiles).value if path.is_file() else None
 
 
 def measured_slow_files(runs: Sequence[Mapping[str, float]]) -> SlowFiles:
-    """The slow files of several runs, from the seconds of each case in each run. There must be at least one case.
+    """Return the slow files of several runs, from the seconds of each case in each run. There must be at least one
+    case.
 
-    The first case that compiles something pays for all, and this is not the same case in every order. So the figure of
-    a file is the mean of its longest and its average case, and of each case the longest time in any run counts.
+    The first case that compiles shared code pays for all, and is a different case in each order. The figure of a file
+    is therefore the mean of its longest and its average case, and the longest time in any run counts for each case.
     """
     longest: dict[str, float] = {}
     for run in runs:
@@ -65,7 +66,7 @@ def measured_slow_files(runs: Sequence[Mapping[str, float]]) -> SlowFiles:
 
 
 def slow_files_text(slow: SlowFiles) -> str:
-    """The contents of the file."""
+    """Return the contents of the file."""
     return _HEADER + yaml.safe_dump(slow.model_dump(), sort_keys=False, allow_unicode=True, width=1000)
 
 

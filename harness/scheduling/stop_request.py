@@ -38,7 +38,7 @@ class StopRequest:
 
     @classmethod
     def after(cls, grace: float, reason: str) -> StopRequest:
-        """Returns a request with its deadline `grace` seconds from now."""
+        """Return a request with its deadline `grace` seconds from now."""
         return cls(reason, grace, clock.monotonic() + grace)
 
     @property
@@ -50,14 +50,14 @@ class StopRequest:
 def send_stop(folder: Path, stop: StopRequest) -> None:
     """Send the request to every supervisor that has or will have a pipe in `folder`.
 
-    Raises OSError if it cannot be stored for later supervisors; the existing ones have received it then.
+    Raise OSError if it cannot be stored for later supervisors; the existing ones have then received it.
     """
     line = json.dumps(asdict(stop)).encode() + b"\n"
     reached = _write_all(line, {*folder.glob(f"*{_PIPE}")})
     new = folder / f".{_REQUEST}"
     new.write_bytes(line)
     new.replace(folder / _REQUEST)
-    _write_all(line, {*folder.glob(f"*{_PIPE}")} - reached)  # supervisors that started before the file was there
+    _write_all(line, {*folder.glob(f"*{_PIPE}")} - reached)  # supervisors that started before the file existed
 
 
 def _write_all(line: bytes, pipes: set[Path]) -> set[Path]:
@@ -94,7 +94,7 @@ class StopListener:
         return self._descriptor
 
     def heard(self) -> StopRequest | None:
-        """Returns the latest request, or None."""
+        """Return the latest request, or None."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._take(os.read(self._descriptor, 4096))
@@ -102,7 +102,7 @@ class StopListener:
 
     @property
     def known(self) -> StopRequest | None:
-        """The request that was heard last, or None. Does not look for a new one."""
+        """The latest request that `heard` returned, or None. Does not look for a new one."""
         return self._stop
 
     def refuse(self) -> None:

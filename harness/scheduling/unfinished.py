@@ -1,4 +1,4 @@
-"""What an interrupted run had done, and what is left of it: pure functions of its journal."""
+"""The finished and unfinished cases of an interrupted run: pure functions of its journal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
 
-#: The outcomes of attempts that say nothing about the case.
+#: The outcomes of attempts that give no information about the case.
 _NO_VERDICT = (Outcome.NOT_RUN, Outcome.LOST)
 
 
 def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumption:
-    """What the run in this journal had done. Raises ResumeError if it had not collected its cases yet."""
+    """Return the state of the run in this journal. Raise ResumeError if it had not collected its cases yet."""
     lines = [event for event in contents.events if isinstance(event, Collected)]
     if not lines:
         raise ResumeError("the run ended before it had collected its cases: start it again")
@@ -47,14 +47,14 @@ def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumpt
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """How many attempts at a case must count before it has its verdict. `until_red`: one that is red is enough."""
+    """The number of attempts that must count before a case has its verdict. `until_red`: one red attempt is enough."""
 
     finals: int = 1
     until_red: bool = False
 
 
 def finals_needed(run: RunStarted) -> Needed:
-    """What the run's options ask for."""
+    """Return the numbers that the run's options require."""
     repeat = run.settings.get("repeat")
     if run.isolation == "none" or run.settings.get("verify") or not isinstance(repeat, int):
         return Needed()
@@ -62,8 +62,10 @@ def finals_needed(run: RunStarted) -> Needed:
 
 
 def is_finished(verdict: Verdict, needed: Needed) -> bool:
-    """Whether a case has its verdict. One that was stopped or not run has none, and one that the harness lost neither:
-    a worker may live on for a moment when its zygote and its executor have been killed with the run.
+    """Return whether a case has its verdict.
+
+    A case that was stopped, not run or lost by the harness has none: a worker may live on for a moment after its zygote
+    and its executor have been killed with the run.
     """
     finals = [finish for finish in verdict.finishes if finish.final]
     if not finals or finals[-1].outcome in _NO_VERDICT:
@@ -95,7 +97,7 @@ def _numbers(names: Iterable[str]) -> dict[str, int]:
 
 
 def reopened_lines(contents: JournalContents, known: Resumption) -> list[dict[str, Any]]:
-    """A line of a journal for each case that runs again although it has come to an end: that end counts no more."""
+    """Return a journal line for each case that runs again although it has ended: this end no longer counts."""
     ended = {
         event.case: None
         for event in contents.events
@@ -105,8 +107,9 @@ def reopened_lines(contents: JournalContents, known: Resumption) -> list[dict[st
 
 
 def in_flight(contents: JournalContents, known: Resumption) -> frozenset[str]:
-    """The unfinished cases that ran when the run was interrupted. Their last attempt has not ended, or was lost: a
-    worker that lives on for a moment may have written that itself.
+    """Return the unfinished cases that ran when the run was interrupted: their last attempt has not ended, or was lost.
+
+    A worker that lives on for a moment may have written the loss itself.
     """
     last: dict[str, Start | Finish] = {}
     for event in contents.events:
@@ -116,7 +119,7 @@ def in_flight(contents: JournalContents, known: Resumption) -> frozenset[str]:
 
 
 def lost_lines(contents: JournalContents) -> list[dict[str, Any]]:
-    """A line of a journal for each attempt that was in flight when the run was interrupted: that attempt is lost."""
+    """Return a journal line for each attempt that was in flight when the run was interrupted: the attempt is lost."""
     begun: Counter[tuple[str, int, str, str | None]] = Counter()
     starts: dict[tuple[str, int, str, str | None], Start] = {}
     for event in contents.events:

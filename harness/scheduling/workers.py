@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: Estimated bytes of memory of a CPU worker: torch, the collected cases, and the allocations of a case.
+#: Estimated memory of a CPU worker, in bytes: torch, the collected cases, and the allocations of a case.
 WORKER_MEMORY = 1 << 30
 
 
 def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0, slots: int = 1) -> int:
-    """Returns one worker per slot of a GPU; more than one per GPU only if `memory` (bytes) is enough at 1 GiB each.
+    """Return one worker per slot of a GPU; more than one per GPU only if `memory` (bytes) allows 1 GiB each.
 
     Without a GPU, one per core, limited by `memory` in the same way; at least one. On software devices, one per device,
     but at most one per core, because they compute on the cores.
@@ -23,12 +23,12 @@ def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0, slots
 
 
 def usable_cores() -> int:
-    """Returns the number of cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def available_memory() -> int:
-    """Returns the bytes that this process may still use: the machine's free memory, or less under a cgroup limit."""
+    """Return the bytes that this process may still use: the machine's free memory, or less under a cgroup limit."""
     import psutil
 
     available = int(psutil.virtual_memory().available)

@@ -1,4 +1,4 @@
-"""Hands out cases to xdist's workers, the longest first. The decisions are those of a `Backlog`."""
+"""Hand out cases to xdist's workers, the longest first, as a `Backlog` decides."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ class LongestFirstScheduling(WorkerScheduling):
         *,
         devices: int,
     ) -> None:
-        """`expected` returns the seconds that each of the given cases is expected to take. `widths`, `devices`: see
-        `Backlog`.
-        """
+        """`expected` returns the expected seconds of each of the given cases. `widths`, `devices`: see `Backlog`."""
         super().__init__(config, handed_out)
         self._expected = expected
         self._widths = widths
         self._devices = devices
-        #: How long the cases behind the first one of each queue will take. To add it up for each case would take longer
-        #: the more cases there are.
+        #: Expected seconds of the cases behind the first one of each queue. Adding them up anew per case would be
+        #: quadratic.
         self._waiting: dict[WorkerController, float] = {}
         self._backlog = Backlog((), 1)
 
@@ -52,7 +50,7 @@ class LongestFirstScheduling(WorkerScheduling):
         return bool(self._backlog) or any(self._queues.values())
 
     def schedule(self) -> None:
-        """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
+        """Begin, once all workers have collected. Later: give cases to a worker that has joined since."""
         if self._ids is None:
             self._ids = self._collected()
             if self._ids is None:
@@ -77,7 +75,7 @@ class LongestFirstScheduling(WorkerScheduling):
         self._give_back([self._ids.index(item)])
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Forget a worker. Returns the case that it was running when it died."""
+        """Forget a worker. Return the case that it was running when it died."""
         queue = self._queues.pop(node)
         self._waiting.pop(node, None)
         if not queue:
@@ -93,7 +91,7 @@ class LongestFirstScheduling(WorkerScheduling):
         self._fill_all()
 
     def _by_number(self) -> list[WorkerController]:
-        """The workers in the order of their numbers, in which they got their devices. They come in any order."""
+        """Return the workers in the order of their numbers, in which they got their devices. They join in any order."""
         return sorted(self._queues, key=number)
 
     def _fill_all(self) -> None:
@@ -101,7 +99,10 @@ class LongestFirstScheduling(WorkerScheduling):
             self._fill(node)
 
     def _fill(self, node: WorkerController) -> None:
-        """Give a worker what it needs. One that gets no more is told so: otherwise its last case waits for ever."""
+        """Give a worker the cases that it needs.
+
+        A worker that gets no more cases must be notified: otherwise its last case waits for ever.
+        """
         if node.shutting_down or node not in self._collections:
             return
         place = self._by_number().index(node)
@@ -120,7 +121,7 @@ class LongestFirstScheduling(WorkerScheduling):
                 node.send_runtest_some(list(positions))
 
     def _remove(self, node: WorkerController, position: int) -> None:
-        """A case has left the queue of a worker. It was the first, and the next one waits no more."""
+        """Remove the first case of a worker's queue. The next one no longer waits."""
         queue = self._queues[node]
         place = queue.index(position)
         del queue[place]

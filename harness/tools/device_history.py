@@ -1,4 +1,4 @@
-"""What many runs say of each device, by its UUID: how often it ran cases, was red, and was red alone."""
+"""The history of each device over many runs, by UUID: how often it ran cases, was red, and was red alone."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CPU = "cpu"
 class DeviceRecord:
     """One device over many runs. Times are seconds since 1970.
 
-    `cases`: how many ran on it; `red`: how many of them were red there. `only_here`: those of them that were green on a
-    second device of the same kind; `on_both`: those that were red there, too. `second`: how often it was the second
-    device, and `second_red`: how often the case was red on it then. `sick`, `drained`: lines about its health.
-    `findings`: those that name it, or a case that ran on it, by kind.
+    `cases`: the number of cases that ran on it; `red`: the number of these that were red there. `only_here`: red cases
+    that were green on a second device of the same kind; `on_both`: red cases that were red there too. `second`: how
+    often it was the second device, and `second_red`: how often the case was red on it then. `sick`, `drained`: lines
+    about its health. `findings`: by kind, those that name it, or a case that ran on it.
     """
 
     device: str
@@ -43,11 +43,11 @@ class DeviceRecord:
 
     @property
     def suspicion(self) -> tuple[int, ...]:
-        """Devices are listed with the most suspicious first."""
+        """The sort key: the most suspicious device comes first."""
         return self.only_here, self.drained, self.sick, self.findings.total(), self.red
 
     def as_json(self) -> dict[str, Any]:
-        """All numbers, as JSON values."""
+        """Return all numbers, as JSON values."""
         others = ("device", "hosts", "findings")
         numbers = {name: getattr(self, name) for name in self.__slots__ if name not in others}
         findings = dict(sorted(self.findings.items()))
@@ -56,13 +56,13 @@ class DeviceRecord:
 
 @dataclass(slots=True)
 class History:
-    """What runs say of their devices, the most suspicious first. `findings`: those about no device, by kind."""
+    """The devices of many runs, the most suspicious first. `findings`: findings about no device, by kind."""
 
     devices: tuple[DeviceRecord, ...]
     findings: Counter[str]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as JSON values."""
+        """Return the whole history, as JSON values."""
         return {
             "devices": [record.as_json() for record in self.devices],
             "findings": dict(sorted(self.findings.items())),
@@ -70,7 +70,7 @@ class History:
 
 
 def device_history(runs: Iterable[JournalContents]) -> History:
-    """The devices of these runs. One that is no GPU has the same UUID everywhere, so its host is part of its name."""
+    """Return the devices of these runs. UUIDs of non-GPU devices are not unique, so the host is added."""
     found: dict[str, DeviceRecord] = {}
     others: Counter[str] = Counter()
     for contents in runs:
@@ -80,7 +80,7 @@ def device_history(runs: Iterable[JournalContents]) -> History:
 
 
 def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> Counter[str]:
-    """Enter what a run says. Returns its findings that are about no device, by kind."""
+    """Record a run. Return its findings that are about no device, by kind."""
     begun = [event for event in contents.events if isinstance(event, RunStarted)]
     seen: set[str] = set()
 
@@ -131,7 +131,7 @@ def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> Counter
 
 
 def _names(message: str, uuid: str) -> bool:
-    """Whether a text names a device. ``cpu`` is a word that a text may have for other reasons."""
+    """Return whether a text names a device. ``cpu`` may also occur in a text as an ordinary word."""
     return uuid != CPU and re.search(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", message) is not None
 
 

@@ -1,7 +1,7 @@
 """Propose waivers for the red cases of a run, and name old waivers to remove. A person checks and completes them.
 
-A proposal does not decide that a failure is acceptable. Link and owner are left empty, so that a proposal that nobody
-has read does not load.
+A proposal does not decide that a failure is acceptable. Link and owner are empty, so an unreviewed proposal does not
+load.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Proposals:
 
 
 def read_machine(run_dir: Path) -> Machine | None:
-    """The machine of a run; None without environment.json. Raises ProposalError, EnvironmentFileError."""
+    """Return the machine of a run; None without environment.json. Raise ProposalError, EnvironmentFileError."""
     path = run_dir / environment.FILE_NAME
     data = environment.KIND.read_if_exists(path)
     if data is None:
@@ -92,7 +92,7 @@ def read_machine(run_dir: Path) -> Machine | None:
 
 
 def propose_waivers(contents: JournalContents, machine: Machine | None, today: date) -> Proposals:
-    """An entry for each red case without a waiver, and remarks on the other red cases.
+    """Return an entry for each red case without a waiver, and remarks on the other red cases.
 
     Parametrised variants of one test with the same outcome and message become one pattern, if the pattern matches no
     other collected case.
@@ -118,7 +118,7 @@ def propose_waivers(contents: JournalContents, machine: Machine | None, today: d
 
 
 def proposals_yaml(proposals: Proposals, title: str) -> str:
-    """A waiver file with empty links and owners. `title` names the source of the proposals."""
+    """Return a waiver file with empty links and owners. `title` names the source of the proposals."""
     lines = [
         f"# {_one_printable_line(title)}",
         "# Each entry accepts a known failure under the conditions in 'when'. Check each entry: is the failure",
@@ -151,14 +151,14 @@ class _Ids:
             self._by_function.setdefault(_function(case), []).append(case)
 
     def matched(self, pattern: str, function: str) -> set[str]:
-        """The ids that match `pattern`, which was made from cases of `function`."""
+        """Return the ids that match `pattern`, which was made from cases of `function`."""
         # Comparing all ids takes minutes for 10,000 red cases. Only a wildcard in the name can match another function.
         among = self._by_function[function] if patterns.literal_prefix(_pattern(function)) == function else self._ids
         return {case for case in among if patterns.matches_pattern(pattern, case)}
 
 
 def _patterns(function: str, group: Sequence[Verdict], ids: _Ids) -> Iterator[tuple[str | None, Sequence[Verdict]]]:
-    """One pattern for the group if it matches nothing else, otherwise one per case; None for a case without one."""
+    """Return one pattern for the group if it matches nothing else, otherwise one per case (None if impossible)."""
     together = f"{_pattern(function)}[*]"
     if len(group) > 1 and ids.matched(together, function) == {verdict.case for verdict in group}:
         yield together, group
@@ -170,7 +170,7 @@ def _patterns(function: str, group: Sequence[Verdict], ids: _Ids) -> Iterator[tu
 
 
 def _seen(verdict: Verdict) -> tuple[Outcome, ...]:
-    """The outcomes that a waiver for the case would have to expect. Empty if no waiver is possible."""
+    """Return the outcomes that a waiver for the case would have to expect. Empty if no waiver is possible."""
     ruling = _ruling(verdict)
     if ruling is not None and _of_waiver(ruling):
         return ()
@@ -183,18 +183,18 @@ def _seen(verdict: Verdict) -> tuple[Outcome, ...]:
 
 
 def _ruling(verdict: Verdict) -> Ruling | None:
-    """The rule of the run that gave the case its outcome."""
+    """Return the rule of the run that gave the case its outcome."""
     rulings = (finish.ruling for finish in reversed(verdict.finishes) if finish.ruling is not None)
     return next((ruling for ruling in rulings if ruling.outcome is verdict.outcome), None)
 
 
 def _of_waiver(ruling: Ruling) -> bool:
-    """Whether the rule is a waiver: its source is a line of a file. Options, profiles and promises have no line."""
+    """Return whether the rule is a waiver: only waivers have a line of a file as their source."""
     return re.search(r":[0-9]+$", ruling.source) is not None
 
 
 def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
-    """Conditions that are true for these devices (by UUID) and this driver. Empty if the devices differ in kind."""
+    """Return conditions that hold for these devices (by UUID) and this driver. Empty if the devices differ in kind."""
     kinds = {backend_of(uuid) for uuid in devices}
     backend = kinds.pop() if len(kinds) == 1 else None
     if backend is None:
@@ -216,7 +216,7 @@ def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
 
 
 def _remarks(ledger: Ledger) -> Iterator[str]:
-    """What else to do: old waivers to change or remove, and red cases that cannot be waived."""
+    """Return the remaining steps: old waivers to change or remove, and red cases that cannot be waived."""
     for finding in ledger.findings:
         if finding.kind.startswith("waiver_"):
             yield finding.message
@@ -240,13 +240,13 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
 
 
 def _function(case: str) -> str:
-    """The id without its parameters."""
+    """Return the id without its parameters."""
     path, separator, inside = case.partition("::")
     return f"{path}{separator}{inside.partition('[')[0]}"
 
 
 def _pattern(text: str) -> str:
-    """A pattern for `text`. A ``?`` replaces each character that a pattern or a file cannot contain."""
+    """Return a pattern for `text`. A ``?`` replaces each character that a pattern or a file cannot contain."""
     plain = "".join(character if character.isprintable() and character != "*" else "?" for character in text)
     inner = plain.strip()
     begin = len(plain) - len(plain.lstrip())
@@ -254,13 +254,13 @@ def _pattern(text: str) -> str:
 
 
 def _one_printable_line(text: str) -> str:
-    """The text on one line. Unprintable characters, and those that YAML does not allow, become visible escapes."""
+    """Return the text on one line. Unprintable characters, and those that YAML forbids, become visible escapes."""
     words = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in words)
 
 
 def _quoted(text: str) -> str:
-    """The text as a quoted YAML scalar, so that every reader takes it as text."""
+    """Return the text as a quoted YAML scalar, so that every reader takes it as text."""
     return _dumped(text, default_style='"')
 
 

@@ -134,7 +134,7 @@ def test_two_cases_that_leak_together(make_project: MakeProject, spread: tuple[s
     assert f"\n    {finding.reproduce}\n" in result.terminal
     assert finding.reproduce in "".join(result.junit.itertext())
     status, told = command(project, "report", str(result.run_dir))
-    assert (status, f"    reproduce: {finding.reproduce}\n" in told) == (1, True), told
+    assert (status, f"\n    {finding.reproduce}\n" in told) == (1, True), told
     pasted = paste(project, finding.reproduce)
     (again,) = pasted.ledger.findings
     assert (again.kind, again.cases) == ("batch_leak", PAIR), pasted.tail()

@@ -50,13 +50,13 @@ from harness.tools.cluster.messages import (
     Want,
 )
 
-#: Seconds without a word of the head after which it counts as lost. Cases that run then are stopped.
+#: Seconds without a message from the head after which it counts as lost. Running cases are then stopped.
 HEAD_SILENCE = 120.0
-#: Seconds that a stopped session has to end, after the grace of its cases.
+#: Seconds that a stopped session has to end, after the grace period of its cases.
 MARGIN = 30.0
-#: Seconds between two looks at the journal of the session.
+#: Seconds between two reads of the session's journal.
 LOOK = 0.2
-#: A line of a journal that is longer is not sent. Lines of one message have about so many bytes together.
+#: Maximum bytes of a journal line that is sent; the lines of one message have about this size together.
 LONGEST_LINE, BLOCK = 8 << 20, 4 << 20
 LOG = "pytest.log"
 _TAIL = 4000
@@ -64,16 +64,16 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Session:
-    """A pytest that runs, its end of the socket pair, and its journal."""
+    """A running pytest, its end of the socket pair, and its journal."""
 
     def __init__(self, begin: Begin, number: int, folder: Path) -> None:
-        """Start it. Raises OSError."""
+        """Start pytest. Raise OSError."""
         self.number = number
         self.folder = folder
         self.ended = self.was_ready = False
         folder.mkdir(parents=True)
-        ours, theirs = socket.socketpair()
-        self.socket = ours
+        own_end, session_end = socket.socketpair()
+        self.socket = own_end
         self._buffer = LineBuffer()
         command = [
             sys.executable,
@@ -83,30 +83,30 @@ class Session:
             f"--harness-results-dir={folder}",
             "--harness-progress=off",
         ]
-        told = {remote_queue.VARIABLE: f"{theirs.fileno()}:{os.getpid()}:{begin.node}"}
+        queue_variable = {remote_queue.VARIABLE: f"{session_end.fileno()}:{os.getpid()}:{begin.node}"}
         with (folder / LOG).open("wb") as log:
             self.process = subprocess.Popen(
                 command,
                 cwd=begin.folder,
-                env={**os.environ, **begin.variables, **told},
+                env={**os.environ, **begin.variables, **queue_variable},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[session_end.fileno()],
                 start_new_session=True,
             )
-        theirs.close()
+        session_end.close()
         self._journal = folder / journal.FILE_NAME
         self._offset = 0
         self._descriptor = -1
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Tell the session. One that has ended is noticed by its exit."""
+        """Send a message to the session. The exit of an ended session is noticed elsewhere."""
         with contextlib.suppress(OSError):
             self.socket.sendall(json.dumps({"say": kind, **fields}).encode("ascii") + b"\n")
 
     def hear(self) -> list[dict[str, Any]]:
-        """What the session has said."""
+        """Return the messages of the session."""
         try:
             data = self.socket.recv(1 << 16)
         except OSError:
@@ -117,7 +117,7 @@ class Session:
         return [json.loads(line) for line in self._buffer.feed(data)]
 
     def new_lines(self) -> list[str]:
-        """The whole lines that its journal has got since the last call, at most about `BLOCK` bytes of them."""
+        """Return the new whole lines of its journal since the last call, at most about `BLOCK` bytes of them."""
         if self._descriptor < 0:
             try:
                 self._descriptor = os.open(self._journal, os.O_RDONLY | os.O_CLOEXEC)
@@ -131,19 +131,19 @@ class Session:
         return [line.decode("ascii", "backslashreplace") for line in whole.split(b"\n") if 0 < len(line) < LONGEST_LINE]
 
     def _long_line(self) -> bytes:
-        """A line that is longer than a block."""
+        """Return a line that is longer than a block."""
         found = b""
         while (more := os.pread(self._descriptor, BLOCK, self._offset + len(found))) and b"\n" not in found:
             found += more
         return found[: found.find(b"\n") + 1]
 
     def kill(self) -> None:
-        """End its processes now: the workers die with pytest."""
+        """Kill its processes now: the workers die with pytest."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def output(self) -> str:
-        """The end of what it printed."""
+        """Return the end of its output."""
         with (self.folder / LOG).open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL))
@@ -156,7 +156,7 @@ class Session:
 
 
 class Agent:
-    """Between the head, on two descriptors, and one session at a time."""
+    """Connects the head, on two descriptors, with one session at a time."""
 
     def __init__(self, source: int, target: int) -> None:
         self._source, self._target = source, target
@@ -181,7 +181,7 @@ class Agent:
         self._selector.register(self._wake, selectors.EVENT_READ, self._drain)
 
     def run(self) -> int:
-        """Work until the head says so or is gone. Returns the exit status."""
+        """Work until the head ends it or is gone. Return the exit status."""
         while not (self._quitting and self._session is None):
             for key, _ in self._selector.select(LOOK if self._session is not None else BEAT):
                 key.data()
@@ -260,7 +260,7 @@ class Agent:
         self._selector.register(self._session.socket, selectors.EVENT_READ, self._hear_session)
 
     def _say(self, message: BaseModel) -> None:
-        """Send a line. If the head is gone, the session is stopped: the end of the other stream says so."""
+        """Send a line. If the head is gone, the end of the other stream stops the session."""
         rest = memoryview(messages.encode(message))
         try:
             while rest:
@@ -276,7 +276,7 @@ class Agent:
         if session is None:
             return
         for said in session.hear():
-            self._send_lines(session)  # what a case has written comes before the word that it is done
+            self._send_lines(session)  # lines of a case are sent before the message that it is done
             self._pass_on(session, said)
         if session.ended:
             self._selector.unregister(session.socket)
@@ -303,7 +303,7 @@ class Agent:
                 self._say(Done(**fields))
 
     def _send_lines(self, session: Session) -> None:
-        self._heed_signal()  # the head must know before it reads what a signal to all processes has done
+        self._heed_signal()  # the head must know before it reads the effects of a signal to all processes
         while lines := session.new_lines():
             self._say(Lines(lines=tuple(lines)))
 
@@ -319,7 +319,7 @@ class Agent:
         session.close()
 
     def _stop(self, why: str, *, now: bool = False) -> None:
-        """Stop the session as a signal would: running cases get the grace."""
+        """Stop the session like a signal: running cases get the grace period."""
         self._quitting = True
         if self._session is None or self._begin is None:
             return
@@ -338,7 +338,7 @@ class Agent:
 
 
 def _wake_up(number: int, frame: FrameType | None) -> None:
-    """A handler has to be there, so that the signal wakes the selector."""
+    """Do nothing: the handler must exist, so that the signal wakes the selector."""
 
 
 def _free(base: Path) -> Path:
@@ -349,7 +349,7 @@ def _free(base: Path) -> Path:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Run the agent on the standard streams. What this process prints by mistake goes to standard error."""
+    """Run the agent on the standard streams. Other output of this process goes to standard error."""
     del arguments
     target = os.dup(1)
     os.dup2(2, 1)

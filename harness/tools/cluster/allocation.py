@@ -1,7 +1,7 @@
-"""Whether a new Slurm allocation can be had at all: what is asked for, against what the nodes of the partition have.
+"""Check whether Slurm can grant a new allocation: the request against the nodes of the partition.
 
-Slurm refuses such a request, too, but names neither the nodes nor what they have. Where these functions do not
-understand a request, they have no objection: Slurm decides.
+Slurm also refuses such a request, but names neither the nodes nor their resources. If these functions do not understand
+a request, they raise no objection: Slurm decides.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Resource:
         return ":".join(filter(None, [self.name, self.type, str(self.count)]))
 
     def is_met_by(self, others: Iterable[Resource]) -> bool:
-        """Whether a node with these resources has it."""
+        """Return whether a node with these resources has it."""
         same = [each for each in others if each.name == self.name and self.type in ("", each.type)]
         return sum(each.count for each in same) >= self.count
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """What Slurm knows of a node."""
+    """Slurm's facts about a node."""
 
     name: str
     partitions: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class SlurmNode:
 
     @classmethod
     def of(cls, known: Mapping[str, str]) -> SlurmNode:
-        """From the fields of ``scontrol show node``."""
+        """Return a node from the fields of ``scontrol show node``."""
         return cls(
             known.get("NodeName", ""),
             _words(known.get("Partitions", "")),
@@ -54,13 +54,13 @@ class SlurmNode:
 
     @property
     def has(self) -> str:
-        """Its resources and features as a text."""
+        """Return its resources and features as text."""
         return ", ".join([*map(str, self.gres), *self.features]) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What options of salloc ask for on each node. None where it is not understood."""
+    """The per-node request of salloc options. None where it is not understood."""
 
     nodes: int
     partitions: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Request:
 
 
 def parse_resources(text: str) -> tuple[Resource, ...] | None:
-    """The resources in a text of Slurm such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
+    """Return the resources in a Slurm text such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
     found = []
     for word in _words(re.sub(r"\([^)]*\)", "", text)) if text != "none" else ():
         match = _GRES.fullmatch(word)
@@ -93,7 +93,9 @@ def parse_resources(text: str) -> tuple[Resource, ...] | None:
 
 
 def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
-    """Why no nodes can be had for a request; empty if nothing is known against it. `default`: the usual partition."""
+    """Return why no nodes can satisfy a request; empty if nothing is known against it. `default`: the default
+    partition.
+    """
     partitions = request.partitions or ((default,) if default else ())
     here = [node for node in nodes if not partitions or {*node.partitions} & {*partitions}]
     where = f"partition {', '.join(map(repr, partitions))}" if partitions else "the cluster"
@@ -118,7 +120,7 @@ def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str
 
 
 def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
-    """What there is, and on which nodes."""
+    """Return the available resources, and their nodes."""
     names: dict[str, list[str]] = {}
     for node in nodes:
         names.setdefault(node.has, []).append(node.name)
@@ -126,7 +128,7 @@ def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
 
 
 def _given(options: Sequence[str]) -> dict[str, str]:
-    """Long options with their values, and the short ones of those that are looked at."""
+    """Return long options with their values, and the relevant short options."""
     found: dict[str, str] = {}
     for word in options:
         name, _, value = word.partition("=")

@@ -1,7 +1,8 @@
-"""How the head reaches its nodes: the command that starts an agent on each. Its standard streams are the connection.
+"""Engines: the command that starts an agent on each node. The head talks to the agent over its standard streams.
 
-An engine only makes argument lists. No text of the user goes through a shell on this machine. ssh gives its command to
-a shell on the other machine; that command has quoted words of our own, and what pytest gets comes over the connection.
+An engine only builds argument lists. No text of the user goes through a shell on this machine. ssh passes its command
+to a shell on the other machine; this command has only quoted words of the harness, and pytest's arguments come over the
+connection.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ AGENT = ("-m", "harness.tools.cluster.agent")
 #: The name of a local node.
 NODE = "CONFORMANCE_LOCAL_NODE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:\[\]-]{0,200}")
-#: Seconds for a command of Slurm that only asks.
+#: Time limit, in seconds, for Slurm commands that only query.
 _ASK_LIMIT = 60.0
 _SHOW = ("scontrol", "--oneliner", "show")
 
 
 class EngineError(HarnessError):
-    """The engine cannot be used as it was asked for."""
+    """The engine cannot be used as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A node as the engine knows it. `gres`, `features`: as Slurm writes them."""
+    """A node as the engine knows it. `gres`, `features`: in Slurm's notation."""
 
     name: str
     command: tuple[str, ...]
@@ -43,21 +44,21 @@ class Host:
 
     @property
     def text(self) -> str:
-        """The name, and what the engine knows of the node."""
+        """The name, and the engine's facts about the node."""
         known = ", ".join(filter(None, [self.gres, *self.features]))
         return f"{self.name} ({known})" if known else self.name
 
 
 class Engine(Protocol):
-    """Where the nodes come from."""
+    """The source of the nodes."""
 
     def hosts(self) -> Sequence[Host]:
-        """The nodes, each with the command that starts its agent. Raises EngineError."""
+        """Return the nodes, each with the command that starts its agent. Raise EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Several agents on this machine: for trying things out. Each has its name in a variable."""
+    """Several agents on this machine, for trials. Each has its name in a variable."""
 
     nodes: int = 2
     python: str = sys.executable
@@ -70,7 +71,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """Hosts that this user may log in to without a password. `config`: a configuration file of ssh."""
+    """Hosts that this user can log in to without a password. `config`: an ssh configuration file."""
 
     destinations: tuple[str, ...]
     python: str = sys.executable
@@ -85,7 +86,7 @@ class Ssh:
 
 
 def read_hosts(path: Path) -> tuple[str, ...]:
-    """The hosts in a file, one a line; ``#`` begins a comment. Raises EngineError."""
+    """Return the hosts in a file, one per line; ``#`` begins a comment. Raise EngineError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -102,7 +103,7 @@ def read_hosts(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """The nodes of a Slurm allocation. `options`: further ones for srun, such as those of a container."""
+    """The nodes of a Slurm allocation. `options`: further options for srun, such as those of a container."""
 
     job: str
     python: str = sys.executable
@@ -145,7 +146,7 @@ class Slurm:
 
 
 def check_request(nodes: int, options: Sequence[str]) -> None:
-    """Say at once what no node of the partition has. Raises EngineError."""
+    """Reject a request that no node of the partition can meet, before Slurm queues it. Raise EngineError."""
     known = [
         allocation.SlurmNode.of(scontrol_fields(line)) for line in _ask(*_SHOW, "nodes").splitlines() if line.strip()
     ]
@@ -156,18 +157,20 @@ def check_request(nodes: int, options: Sequence[str]) -> None:
 
 
 def allocate(nodes: int, options: Sequence[str], command: Sequence[str]) -> list[str]:
-    """The command that gets an allocation and runs `command` in it. The allocation ends with that command."""
+    """Return the command that gets an allocation and runs `command` in it. The allocation ends with `command`."""
     return ["salloc", "--no-kill", f"--nodes={nodes}", *options, *command]
 
 
 def scontrol_fields(text: str) -> dict[str, str]:
-    """The fields of a line of ``scontrol --oneliner``. A value may have spaces; a name begins with a capital letter."""
+    """Return the fields of a line of ``scontrol --oneliner``. Values may contain spaces; names begin with a capital
+    letter.
+    """
     found = re.findall(r"(?:^|\s)([A-Z][A-Za-z0-9_:./*&-]*)=(.*?)(?=\s+[A-Z][A-Za-z0-9_:./*&-]*=|\s*$)", text.strip())
     return {name: value.strip() for name, value in found}
 
 
 def processors_by_node(text: str, nodes: int) -> list[int]:
-    """The processors of each node, from SLURM_JOB_CPUS_PER_NODE: ``8(x2),4``; 1 for each if it is unknown."""
+    """Return the processors of each node, from SLURM_JOB_CPUS_PER_NODE: ``8(x2),4``; 1 per node if unknown."""
     counts: list[int] = []
     for part in text.split(",") if text else ():
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())

@@ -13,27 +13,27 @@ from harness.journal import environment
 
 
 class Environments:
-    """What the nodes have said of themselves.
+    """The facts that the nodes have sent about themselves.
 
-    The facts of the run are those of the node `leading`, which most others are like, with the command and the host of
-    the head, and the devices of all nodes. So they agree with the `run` line of the journal, as evidence must.
+    The facts of the run come from the node `leading`, which most others resemble, with the command and the host of the
+    head, and the devices of all nodes. They therefore agree with the `run` line of the journal, as evidence must.
     """
 
     def __init__(self, run_dir: Path, argv: Sequence[str]) -> None:
-        """`argv`: the command of the whole run. Those of the nodes are with their facts."""
+        """`argv`: the command of the whole run. The commands of the nodes are with their facts."""
         self._run_dir = run_dir
         self._command = [escape_invalid_xml(word) for word in argv]
         self.leading = ""
         self._known: dict[str, Mapping[str, Any]] = {}
 
     def keep_earlier(self, part: int) -> None:
-        """Keep the file of the part before."""
+        """Keep the file of the earlier part."""
         path = self._run_dir / environment.FILE_NAME
         if path.exists():
             path.rename(path.with_stem(f"{path.stem}-{part - 1}"))
 
     def add(self, node: str, text: str) -> None:
-        """Write the file anew, with what a node says. A text that is no JSON object is left out. Raises WriteError."""
+        """Rewrite the file with the facts of a node. A text that is not a JSON object is left out. Raise WriteError."""
         try:
             facts = json.loads(text)
         except (ValueError, RecursionError):

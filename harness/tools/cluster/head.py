@@ -1,6 +1,6 @@
-"""The head of a cluster run: starts an agent on each node, gives out the cases, and writes the run's journal.
+"""The head of a cluster run: starts an agent on each node, hands out the cases, and writes the run's journal.
 
-The decisions are those of `CaseQueue`; here are their effects: processes, streams, signals, the clock and the journal.
+`CaseQueue` makes the decisions; this module has their effects: processes, streams, signals, the clock and the journal.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from harness.tools.cluster.queue import (
 from harness.tools.cluster.record import ClusterRecord, SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
 
-#: Seconds between two lines of progress.
+#: Seconds between two progress lines.
 PROGRESS = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOGS = "nodes"
@@ -72,7 +72,7 @@ LOGS = "nodes"
 
 @dataclass(slots=True)
 class Member:
-    """A node, its connection, and its present session."""
+    """A node, its connection, and its current session."""
 
     host: Host
     link: Link
@@ -82,7 +82,7 @@ class Member:
     lost: bool = False
     closed: bool = False
     done: int = 0
-    #: The device of the last attempt at each case that it has, and the end of it.
+    #: The device of the last attempt at each of its cases, and the end of the attempt.
     devices: dict[int, str] = field(default_factory=dict)
     finishes: dict[int, Finish] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ class Head:
     def __init__(
         self, wanted: ClusterRequest, hosts: Sequence[Host], say: Callable[[str], None], earlier: Earlier | None = None
     ) -> None:
-        """`say`: prints a line for people. Raises WriteError."""
+        """`say`: prints a line for people. Raise WriteError."""
         self._wanted = wanted
         self._say = say
         self._earlier = earlier
@@ -115,13 +115,13 @@ class Head:
         self._reference: SessionLines | None = None
         self._facts: dict[str, str] = {}
         self._environments = Environments(wanted.run_dir, wanted.argv)
-        #: What comes before the journal can begin.
+        #: Lines that come before the journal can begin.
         self._early: list[Callable[[], None]] = []
         #: Why the run did not begin; empty if it did.
         self.refusal = ""
         self._counts: Counter[str] = Counter()
         self._signals: list[int] = []
-        #: The name of the first signal; empty without one.
+        #: The name of the first signal; empty without a signal.
         self.stopped_by = ""
         self._shown = time.monotonic()
         self._beaten = 0.0
@@ -158,9 +158,9 @@ class Head:
         return self._record is not None
 
     def run(self) -> None:
-        """Work until all nodes have ended. Raises WriteError if the journal cannot be written."""
-        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
-        before = {number: signal.signal(number, self._on_signal) for number in heeded}
+        """Work until all nodes have ended. Raise WriteError if the journal cannot be written."""
+        handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
+        before = {number: signal.signal(number, self._on_signal) for number in handled}
         wake, write = os.pipe()
         os.set_blocking(write, False)
         os.set_blocking(wake, False)
@@ -213,7 +213,7 @@ class Head:
             self._say(self._progress())
 
     def _stop(self, name: str) -> None:
-        """A signal: running cases get the grace. A second one: they are stopped at once."""
+        """Handle a signal: the first one gives running cases the grace period, the second one stops them at once."""
         if self.stopped_by:
             for member in self._members.values():
                 if not member.closed:
@@ -225,7 +225,7 @@ class Head:
             self._record.append(lines.stopped(name, self._wanted.grace))
         self._act(self._queue.stop(f"the run was stopped by {name}"))
 
-    # What agents say.
+    # Messages of agents.
 
     def _hear(self, member: Member) -> None:
         name = member.host.name
@@ -247,14 +247,14 @@ class Head:
             self._take(member, message)
 
     def _ended(self, member: Member) -> None:
-        """An agent has said its last word, and its connection has ended."""
+        """Handle the end of an agent's connection after its last message."""
         name = member.host.name
         if self._record is not None and not member.lost:
             self._record.node(name, "ended", message=f"it ran {format_count(member.done, 'case')}")
         self._act(self._queue.ended(name))
 
     def _cut(self, member: Member, why: str) -> None:
-        """An agent does not keep to the protocol: nothing more of it is heard."""
+        """Cut off an agent that violates the protocol; ignore its further messages."""
         self._selector.unregister(member.link.source)
         member.closed = True
         member.link.kill()
@@ -283,7 +283,7 @@ class Head:
                 member.link.said_bye = True
 
     def _enter(self, member: Member, text: str) -> None:
-        """A line of the journal of a session."""
+        """Handle a line of the journal of a session."""
         event, fields = records.read_line(text)
         name = member.host.name
         if event is None:
@@ -294,7 +294,7 @@ class Head:
             return
         cases = records.cases_of(event)
         if cases == () and not isinstance(event, Finding):
-            return  # a line that says nothing to the head, such as `activity` and `end`
+            return  # the head has no use for lines such as `activity` and `end`
         if isinstance(event, Finding):
             member.lines.red = True
         if self._record is None:
@@ -313,13 +313,13 @@ class Head:
         self._record.copy(name, member.lines.number, event, fields)
 
     def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
-        """A line about an attempt at a case that the node has."""
+        """Handle a line about an attempt at a case that the node has."""
         assert self._record is not None
         self._queue.began(member.host.name, job)
         if event.devices:
             member.devices[case] = event.devices[0]
         if isinstance(event, Finish) and self._is_lost(member, event):
-            # The queue decides whether the case runs again; the line must not be its end.
+            # The queue decides whether the case runs again, so the line must not end it.
             fields |= {"final": False, "outcome": Outcome.LOST.value}
         elif isinstance(event, Finish) and event.final:
             outcome = event.outcome if event.ruling is None else event.ruling.outcome
@@ -336,13 +336,13 @@ class Head:
             self._record.second_start(member.host.name, member.lines.number, event)
 
     def _gates(self, case: int) -> list[str]:
-        """Why each node cannot run a case, where they have different reasons."""
+        """Return why each node cannot run a case, if the reasons differ."""
         gates = self._queue.gates(case) if len(self._queue.gates(case)) > 1 else {}
         hosts = {reason: [self._members[name].host.text for name in names] for reason, names in gates.items()}
         return [f"on {list_first(names, 8)}: {reason}" for reason, names in hosts.items()]
 
     def _is_lost(self, member: Member, event: Finish) -> bool:
-        """Whether an attempt says nothing about its case: the harness lost it, or who stops the node killed it.
+        """Return whether an attempt has no result for its case: the harness lost it, or a stop of the node killed it.
 
         Slurm sends SIGTERM to every process of a step.
         """
@@ -406,10 +406,10 @@ class Head:
         if self._record is not None:
             self._let_in(member)
 
-    # The begin of the run.
+    # The start of the run.
 
     def _begin(self, now: float) -> None:
-        """Begin once all nodes have collected, or were waited for long enough. Most of them say what the run is."""
+        """Begin once all nodes have collected or have timed out. The majority defines the run."""
         there = [member for member in self._members.values() if member.ready is not None and not member.lost]
         coming = [
             name
@@ -453,13 +453,13 @@ class Head:
             self._let_in(member)
 
     def _usual(self, there: Sequence[Member]) -> SessionLines:
-        """The session that is like most of the others; of several, the first."""
+        """Return the session that equals most of the others; among several, the first."""
         keys = [_key(member) for member in there]
         most = max(Counter(keys).values())
         return next(member.lines for member, key in zip(there, keys, strict=True) if keys.count(key) == most)
 
     def _changes(self, earlier: Earlier, reference: SessionLines, *, anyway: bool = False) -> tuple[str, ...]:
-        """What has changed since the run was started. None if it may go on all the same, except `anyway`."""
+        """Return what has changed since the run was started. Empty for a resumption by force, unless `anyway`."""
         if earlier.force and not anyway:
             return ()
         found = [each.text for each in identity.differences(earlier.facts, reference.facts)]
@@ -468,7 +468,7 @@ class Head:
         return tuple(found)
 
     def _let_in(self, member: Member) -> None:
-        """A session is ready: it takes part if it is like the others."""
+        """Handle a session that is ready: it takes part if it equals the others."""
         assert self._record is not None
         assert self._reference is not None
         ready, name = member.ready, member.host.name
@@ -498,7 +498,7 @@ class Head:
         )
 
     def _difference(self, member: Member, ready: Ready) -> str:
-        """How a session differs from the others; empty if it does not."""
+        """Return how a session differs from the others; empty if it does not."""
         assert self._reference is not None
         found = [each.against for each in identity.differences(self._facts, member.lines.facts)]
         if not found and (ready.hash != journal.digest_of_ids(self._ids) or member.lines.ids != self._ids):
@@ -556,7 +556,7 @@ class Head:
             self._cut(member, str(error))
 
     def _drop(self, member: Member, why: str) -> None:
-        """A node is lost. If it wakes up again, it stops, and what it says is written down as late."""
+        """Drop a lost node. If it wakes up again, it is stopped, and its messages are recorded as late."""
         member.lost = True
         name = member.host.name
         words = member.link.last_words()
@@ -594,6 +594,6 @@ class Head:
 
 
 def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:
-    """What sessions of one run have in common."""
+    """Return the facts that sessions of one run have in common."""
     assert member.ready is not None
     return tuple(sorted(member.lines.facts.items())), member.ready.hash

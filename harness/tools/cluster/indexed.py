@@ -1,7 +1,7 @@
-"""One pod of an indexed Job of Kubernetes.
+"""One pod of an indexed Kubernetes Job.
 
-``python -m harness.tools.cluster.indexed --shards=N --results=DIR -- ARGUMENTS``.
-It becomes pytest with the pod's shard. A pod that takes the place of an evicted one goes on with its run.
+``python -m harness.tools.cluster.indexed --shards=N --results=DIR -- ARGUMENTS``. The process becomes pytest with the
+pod's shard. A pod that replaces an evicted one resumes its run.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_USAGE
 from harness.journal import journal
 
-#: Kubernetes sets it in each pod of an indexed Job, from 0.
+#: Kubernetes sets this variable in each pod of an indexed Job, from 0.
 INDEX = "JOB_COMPLETION_INDEX"
 
 
 class PodError(HarnessError):
-    """This process is no pod of an indexed Job, or its arguments are wrong."""
+    """This process is not a pod of an indexed Job, or its arguments are wrong."""
 
 
 def command(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """The command of this pod's pytest. Raises PodError."""
+    """Return the command of this pod's pytest. Raise PodError."""
     options = dict(word[2:].split("=", 1) for word in words[: _end(words)] if "=" in word)
     shards, results = options.get("shards", ""), options.get("results", "")
     if not shards.isdecimal() or not results or int(shards) < 1:

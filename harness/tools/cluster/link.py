@@ -1,4 +1,4 @@
-"""The head's connection to one agent: a child process whose standard streams lead there."""
+"""The head's connection to one agent: a child process with the agent's standard streams."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from harness.core.text import format_exit_code, single_line
 from harness.tools.cluster import messages
 from harness.tools.cluster.messages import VERSION, Hello, LineBuffer, ProtocolError, ToHead
 
-#: What may come before the first word of the agent: banners of a login.
+#: Maximum bytes before the first message of the agent: login banners.
 _MOST_NOISE = 1 << 20
-#: What may wait to be sent. An agent that reads nothing for so long is lost.
+#: Maximum bytes that wait to be sent. An agent that reads nothing for so long is lost.
 _MOST_WAITING = 64 << 20
-#: Seconds that the child has to end when it has closed its output.
+#: Seconds that the child has to end after it closed its output.
 _END_LIMIT = 2.0
 _BLOCK = 1 << 18
 
 
 class Link:
-    """A child process: srun, ssh, or the agent itself. `log`: the file for what it and the agent print as errors."""
+    """A child process: srun, ssh, or the agent itself. `log`: the file for its standard error and that of the agent."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
-        """Start it. Raises OSError."""
+        """Start the child. Raise OSError."""
         self.name = name
         self.log = log
         self.token = secrets.token_hex(16)
@@ -51,14 +51,14 @@ class Link:
         os.set_blocking(self.target, False)
 
     def say(self, message: BaseModel) -> None:
-        """Send a message, now or when the child reads again. Raises ProtocolError if it does not read at all."""
+        """Send a message, now or when the child reads again. Raise ProtocolError if it does not read at all."""
         self._waiting += messages.encode(message)
         if len(self._waiting) > _MOST_WAITING:
             raise ProtocolError(f"it has not read {len(self._waiting) >> 20} MiB")
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the child reads it. A child that is gone is noticed by the end of its output."""
+        """Send waiting data, as far as the child reads it. The end of its output shows that a child is gone."""
         while self._waiting:
             try:
                 sent = os.write(self.target, self._waiting[:_BLOCK])
@@ -71,13 +71,13 @@ class Link:
 
     @property
     def waits(self) -> bool:
-        """Whether something waits to be sent."""
+        """Return whether data waits to be sent."""
         return bool(self._waiting)
 
     def hear(self) -> list[ToHead] | None:
-        """What the agent has said; None at the end of its stream. Raises ProtocolError.
+        """Return the messages of the agent; None at the end of its stream. Raise ProtocolError.
 
-        What comes before its first word with our token is not of the agent, and is not read.
+        Output before the first message with the head's token is not from the agent, and is skipped.
         """
         try:
             data = os.read(self.source, _BLOCK)
@@ -111,7 +111,7 @@ class Link:
         return hello
 
     def end(self) -> str:
-        """The child has closed its output: wait for it. Returns how it ended, with its last words."""
+        """Wait for a child that has closed its output. Return how it ended, with its last words."""
         try:
             status = self.process.wait(_END_LIMIT)
         except subprocess.TimeoutExpired:
@@ -121,7 +121,7 @@ class Link:
         return f"{self._program} ended with {format_exit_code(status)}{f': {words}' if words else ''}"
 
     def last_words(self) -> str:
-        """The last line of its errors."""
+        """Return the last line of its standard error."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 4096))
@@ -129,13 +129,13 @@ class Link:
         return single_line(lines[-1], 300) if lines else ""
 
     def kill(self) -> None:
-        """End the child now. The agent notices that its connection is gone, and ends its session."""
+        """Kill the child now. The agent notices that its connection is gone, and ends its session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def close(self) -> None:
-        """Close the streams. An agent then ends by itself; one that does not is cut off."""
+        """Close the streams. An agent then ends by itself; one that does not is killed."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """The manifest of a cluster run on Kubernetes: an indexed Job whose pods are the shards of the run.
 
-Pods have no way back to a head that all clusters allow, so here cases do not move: each pod has its shard. Where the
+Not all clusters let pods connect back to a head, so cases do not move between pods: each pod has its shard. If the
 shards' run directories are on one volume, ``harness report merge`` makes one run of them.
 """
 
@@ -15,7 +15,7 @@ import yaml
 
 from harness.core.errors import HarnessError
 
-#: What DNS allows as the name of a Job, with room for what Kubernetes adds.
+#: What DNS allows as the name of a Job, with space for the suffix that Kubernetes adds.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 RESULTS = "/results"
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
@@ -23,12 +23,12 @@ _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 class ManifestError(HarnessError):
-    """There can be no such manifest."""
+    """The manifest cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestRequest:
-    """What the user asked for. `claim`: the PersistentVolumeClaim for the run directories. `node_selector`: pairs."""
+    """The user's request. `claim`: the PersistentVolumeClaim for the run directories. `node_selector`: pairs."""
 
     image: str
     claim: str
@@ -45,7 +45,7 @@ class ManifestRequest:
 
 
 def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
-    """The Job, as Kubernetes reads it. Raises ManifestError."""
+    """Return the Job in Kubernetes' format. Raise ManifestError."""
     if not _NAME.fullmatch(wanted.name):
         raise ManifestError(f"--name={wanted.name!r}: expected small letters, digits and hyphens, at most 52")
     command = [
@@ -83,7 +83,7 @@ def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
         "completionMode": "Indexed",
         "completions": wanted.shards,
         "parallelism": wanted.shards,
-        # A red shard is a result, and no reason to run it again; one whose node is drained goes on elsewhere.
+        # A red shard is a result, not a reason to run it again; a shard whose node is drained continues elsewhere.
         "backoffLimitPerIndex": 0,
         "podFailurePolicy": {
             "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
@@ -97,7 +97,7 @@ def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
 
 
 def manifest_text(wanted: ManifestRequest) -> str:
-    """The manifest as YAML, with what to type next as comments. Raises ManifestError."""
+    """Return the manifest as YAML, with the next commands as comments. Raise ManifestError."""
     shards = " ".join(f"{RESULTS}/shard-{number}" for number in range(1, wanted.shards + 1))
     head = [
         f"# A conformance run in {wanted.shards} shards, one a pod. Each leaves its run directory on the volume.",
@@ -111,7 +111,7 @@ def manifest_text(wanted: ManifestRequest) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that some reader of YAML could take for something else, such as 1e3, yes or null."""
+    """Quotes every text that some YAML reader could take for another type, such as 1e3, yes or null."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
@@ -122,7 +122,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def label_pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """``name=value`` words as pairs. Raises ManifestError."""
+    """Return ``name=value`` words as pairs. Raise ManifestError."""
     found = [(name, value) for word in words for name, sep, value in [word.partition("=")] if sep and name]
     if len(found) != len(words):
         raise ManifestError(f"{', '.join(map(repr, words))}: expected NAME=VALUE")

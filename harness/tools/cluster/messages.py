@@ -1,6 +1,6 @@
-"""What the head of a cluster run and its agents say to each other: a JSON object a line, on the agent's own streams.
+"""The protocol between the head of a cluster run and its agents: one JSON object per line, on the agent's own streams.
 
-Nothing that an agent says is trusted before it is validated here. Unknown kinds and fields are errors.
+Every message of an agent is validated here before use. Unknown kinds and fields are errors.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from harness.core.errors import HarnessError
 from harness.core.text import single_line
 
-#: The longest line. The ids of 100,000 cases fit.
+#: Maximum length of a line, in bytes. The ids of 100,000 cases fit.
 LONGEST = 32 << 20
-#: The version of this protocol. Head and agents must have the same.
+#: The version of this protocol. Head and agents must have the same version.
 VERSION = 1
-#: Seconds between two signs of life, in both directions.
+#: Seconds between two heartbeats, in both directions.
 BEAT = 2.5
 
 Text = Annotated[str, Field(max_length=4096)]
@@ -28,14 +28,14 @@ class _Model(BaseModel):
 
 
 class ProtocolError(HarnessError):
-    """The other end said something that is not of this protocol."""
+    """The other end sent a message that violates the protocol."""
 
 
-# The head says:
+# Messages of the head:
 
 
 class Begin(_Model):
-    """The first line. The agent answers with `Hello` and the same token."""
+    """The first message. The agent answers with `Hello` and the same token."""
 
     say: Literal["begin"] = "begin"
     version: int
@@ -80,7 +80,7 @@ class End(_Model):
 
 
 class Quit(_Model):
-    """End. `stop`: running cases get the grace; empty: the session comes to its end."""
+    """End. `stop`: running cases get the grace period; empty: the session runs to its end."""
 
     say: Literal["quit"] = "quit"
     stop: Text = ""
@@ -88,16 +88,16 @@ class Quit(_Model):
 
 
 class Beat(_Model):
-    """A sign of life, in both directions."""
+    """A heartbeat, in both directions."""
 
     say: Literal["beat"] = "beat"
 
 
-# The agent says:
+# Messages of an agent:
 
 
 class Hello(_Model):
-    """The agent is there."""
+    """The agent has started."""
 
     say: Literal["hello"] = "hello"
     version: int
@@ -108,7 +108,7 @@ class Hello(_Model):
 
 
 class Ready(_Model):
-    """A session has collected and takes cases. `environment`: the text of its environment.json."""
+    """A session has collected and accepts cases. `environment`: the text of its environment.json."""
 
     say: Literal["ready"] = "ready"
     session: Number
@@ -123,14 +123,14 @@ class Ready(_Model):
 
 
 class Want(_Model):
-    """The session can take so many cases more."""
+    """The session can accept this many more cases."""
 
     say: Literal["want"] = "want"
     cases: Number
 
 
 class Lines(_Model):
-    """New lines of the session's journal, as they are."""
+    """New lines of the session's journal, unchanged."""
 
     say: Literal["lines"] = "lines"
     lines: tuple[str, ...]
@@ -144,7 +144,7 @@ class Done(_Model):
 
 
 class SessionOver(_Model):
-    """A session has ended. `output`: the end of what it printed, if it ended badly."""
+    """A session has ended. `output`: the end of its output, if it ended badly."""
 
     say: Literal["session_over"] = "session_over"
     status: int
@@ -152,7 +152,7 @@ class SessionOver(_Model):
 
     @property
     def last_line(self) -> str:
-        """The line of the output that says most: the last one about an error, else the last one."""
+        """The most informative line of the output: the last one about an error, otherwise the last one."""
         lines = [line for line in self.output.splitlines() if line.strip()]
         for sign in ("E  ", "ERROR"):
             if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
@@ -161,14 +161,14 @@ class SessionOver(_Model):
 
 
 class Stopping(_Model):
-    """The node was told to end by somebody else, for example by Slurm since its time is over."""
+    """Something else told the node to end, for example Slurm at the time limit."""
 
     say: Literal["stopping"] = "stopping"
     why: Text
 
 
 class Bye(_Model):
-    """The last word: the agent has ended in order. An agent that is gone without it was lost."""
+    """The last message: the agent has ended in order. An agent that is gone without this message was lost."""
 
     say: Literal["bye"] = "bye"
     sessions: Number
@@ -190,7 +190,7 @@ def encode(message: BaseModel) -> bytes:
 
 
 def to_head(line: bytes) -> ToHead:
-    """What an agent said. Raises ProtocolError."""
+    """Decode a message of an agent. Raise ProtocolError."""
     try:
         return TO_HEAD.validate_json(line)
     except ValidationError as error:
@@ -198,7 +198,7 @@ def to_head(line: bytes) -> ToHead:
 
 
 def to_agent(line: bytes) -> ToAgent:
-    """What the head said. Raises ProtocolError."""
+    """Decode a message of the head. Raise ProtocolError."""
     try:
         return TO_AGENT.validate_json(line)
     except ValidationError as error:
@@ -211,7 +211,7 @@ def _reason(error: ValidationError) -> str:
 
 
 class LineBuffer:
-    """Cuts a stream into lines. Raises ProtocolError for a line that is too long."""
+    """Cuts a stream into lines. Raise ProtocolError for a line that is too long."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
@@ -219,7 +219,7 @@ class LineBuffer:
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole with this data, without their line feeds."""
+        """Return the lines that are complete with this data, without their line feeds."""
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._parts, lines[0]])

@@ -1,7 +1,7 @@
-"""Which node runs which case: a state machine over plain values. It reads no clock and has no effects.
+"""Decide which node runs which case: a state machine over plain values. It reads no clock and has no effects.
 
-Cases are positions in the list of the run. A *job* is one case to be run once: the case itself, or a second look at a
-red one on another device. A node holds jobs under a lease, which ends with the job, the node's session, or the node.
+Cases are positions in the list of the run. A *job* is one run of one case: the case itself, or a second look at a red
+one on another device. A node holds jobs under a lease, which ends with the job, the node's session, or the node.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from enum import Enum, auto
 from harness.core.outcome import Outcome
 from harness.scheduling.backlog import longest_short
 
-#: A case that was in flight on so many lost nodes does not run again: it may be what kills them.
+#: A case that was in flight on this many lost nodes does not run again: it may be the cause.
 MOST_LOSSES = 2
-#: A node whose sessions end so often without a finished case gets no other session.
+#: A node whose sessions end this often without a finished case gets no other session.
 MOST_FAILURES = 3
-#: Seconds after the first node is ready for which the others are waited for before cases are given out.
+#: Seconds after the first node is ready for which cases are held back until the others are ready.
 SETTLE = 20.0
 
 
@@ -38,11 +38,11 @@ class NodeState(Enum):
 
 @dataclass(slots=True)
 class Node:
-    """What is known of a node.
+    """The known state of a node.
 
-    `heard`, `moved`: when it said something, and something of its cases. `since`: when it was started.
-    `kinds`: the kind of each of its devices, by UUID. `free`: how many more jobs it can take.
-    `leased`: the job of each case that it has. `gated`: the cases that it cannot run, each with the reason.
+    `heard`, `moved`: times of its last message, and of its last message about cases. `since`: when it was started.
+    `kinds`: the kind of each of its devices, by UUID. `free`: how many more jobs it can take. `leased`: the job of each
+    case that it has. `gated`: the cases that it cannot run, each with the reason.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Node:
 
     @property
     def takes(self) -> bool:
-        """Whether it may still run cases, now or in another session."""
+        """Whether the node may still run cases, now or in another session."""
         return not self.over and self.state not in (NodeState.QUITTING, NodeState.GONE)
 
 
 @dataclass(slots=True)
 class Job:
-    """`look`: a second look at a red case; `first`: the device on which it was red, on the node `first_on`.
+    """A job. `look`: a second look at a red case; `first`: the device on which it was red, on the node `first_on`.
 
     `losses`: how many nodes were lost while it ran. `shunned`: nodes that have given it back.
     """
@@ -87,7 +87,7 @@ class Job:
     shunned: set[str] = field(default_factory=set)
 
 
-# What is to be done, in this order.
+# The actions of the queue, in this order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,14 @@ class LostAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """A case that has ended without a verdict runs again elsewhere."""
+    """A case that ended without a verdict runs again elsewhere."""
 
     case: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """No node is left that could run a case."""
+    """No remaining node can run a case."""
 
     case: int
     why: str
@@ -157,7 +157,7 @@ Action = Give | End | Open | Quit | Drop | LostAttempt | Reopened | NotRun
 
 
 class Waiting:
-    """Jobs without a lease, in groups: those of one group can run on the same nodes. The key: the nodes that cannot."""
+    """Jobs without a lease, grouped by the nodes that cannot run them (the key)."""
 
     def __init__(self) -> None:
         self.groups: dict[frozenset[str], deque[int]] = {}
@@ -170,7 +170,9 @@ class Waiting:
         (group.appendleft if first else group.append)(job)
 
     def take(self, node: str, others: Set[str] = frozenset()) -> int | None:
-        """A job for a node: of those that the fewest nodes can run, the first. `others` keep what they can run."""
+        """Return a job for a node: the first of those that the fewest nodes can run. `others` keep the jobs that they
+        can run.
+        """
         keys = [key for key, group in self.groups.items() if group and node not in key and others <= key]
         return self.groups[max(keys, key=len)].popleft() if keys else None
 
@@ -184,7 +186,7 @@ class Waiting:
 
 
 class CaseQueue:
-    """The cases of a run, and the nodes that run them. Every event returns what is to be done because of it."""
+    """The cases of a run, and the nodes that run them. Every event returns the resulting actions."""
 
     def __init__(
         self,
@@ -197,10 +199,11 @@ class CaseQueue:
         last_word: float = math.inf,
         second_looks: int = 0,
     ) -> None:
-        """`silence`: a node that says nothing for so many seconds is lost. `start_limit`: seconds to its first word.
+        """`silence`: a node without a message for this many seconds is lost. `start_limit`: seconds until its first
+        message.
 
-        `stuck`: a node with cases, of which it says nothing for so long, is lost. `last_word`: seconds that a node has
-        to end when it is told to. `second_looks`: how many red cases may run again on another device.
+        `stuck`: a node with cases is lost after this many seconds without a message about them. `last_word`: seconds
+        that a node has to end when told to. `second_looks`: how many red cases may run again on another device.
         """
         self.nodes = {name: Node(name, heard=now, since=now, moved=now) for name in nodes}
         self._silence, self._start_limit, self._stuck, self._last_word = silence, start_limit, stuck, last_word
@@ -212,11 +215,11 @@ class CaseQueue:
         self._now = now
         #: How many cases, and how many second looks, have no end yet.
         self.left = self._open_looks = 0
-        #: Why no case is given out any more; empty while cases are.
+        #: Why no case is handed out any more; empty while cases are.
         self.stopped = ""
 
     def load(self, seconds: Sequence[float], finished: frozenset[int] = frozenset()) -> None:
-        """The cases are known. `seconds`: how long each should take. `finished`: those that have their verdict."""
+        """Set the cases. `seconds`: how long each should take. `finished`: those that have their verdict."""
         self.jobs = [Job(case, over=case in finished) for case in range(len(seconds))]
         left = [case for case in range(len(seconds)) if case not in finished]
         self.left, self._is_loaded = len(left), True
@@ -225,16 +228,16 @@ class CaseQueue:
         for job in (*long, *(case for case in left if seconds[case] <= limit)):
             self._waiting.put(job, self._unable(job))
 
-    # What happens to nodes.
+    # Events of nodes.
 
     def heard(self, name: str, now: float) -> None:
-        """A node has said something."""
+        """A node has sent a message."""
         self.nodes[name].heard = now
 
     def ready(
         self, name: str, now: float, *, workers: int, gated: Mapping[int, str], kinds: Mapping[str, str]
     ) -> list[Action]:
-        """A session of a node has collected and takes cases."""
+        """A session of a node has collected and accepts cases."""
         node = self.nodes[name]
         if node.state is not NodeState.STARTING:
             return []
@@ -246,7 +249,7 @@ class CaseQueue:
         return self.tick(now)
 
     def wants(self, name: str, cases: int) -> list[Action]:
-        """A node can take so many cases more."""
+        """A node can take this many more cases."""
         self.nodes[name].free += max(0, cases)
         return self._go_on()
 
@@ -265,7 +268,7 @@ class CaseQueue:
         return [*actions, *self._go_on()]
 
     def refuse(self, name: str, why: str) -> list[Action]:
-        """A node gets no more cases, such as one that is not like the others, or that is about to be stopped."""
+        """Give a node no more cases, because it differs from the others or is about to be stopped."""
         node = self.nodes[name]
         node.over = node.over or why
         return self._go_on()
@@ -280,7 +283,7 @@ class CaseQueue:
         return [Drop(name, why), *self._give_back(node, f"node {name} was lost: {why}"), *self._go_on()]
 
     def ended(self, name: str) -> list[Action]:
-        """A node has said its last word."""
+        """A node has sent its last message."""
         node = self.nodes[name]
         if node.state is NodeState.GONE:
             return []
@@ -289,15 +292,15 @@ class CaseQueue:
         return [*actions, *self._go_on()]
 
     def stop(self, why: str) -> list[Action]:
-        """No more cases are given out; those that run get the grace."""
+        """Hand out no more cases; running cases get the grace period."""
         self.stopped = self.stopped or why
-        told = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
-        for node in told:
+        remaining = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
+        for node in remaining:
             node.state, node.moved = NodeState.QUITTING, self._now
-        return [*(Quit(node.name, why) for node in told), *self._go_on()]
+        return [*(Quit(node.name, why) for node in remaining), *self._go_on()]
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Handle timeouts."""
         self._now = now
         actions: list[Action] = []
         for node in self.nodes.values():
@@ -312,10 +315,12 @@ class CaseQueue:
                 actions += self.lost(node.name, f"it did not end within {self._last_word:.0f} s")
         return [*actions, *self._go_on()]
 
-    # What happens to jobs.
+    # Events of jobs.
 
     def job_of(self, name: str, case: int) -> int | None:
-        """The job on which a node may report for this case: a leased one, or the one that it has done. Else None."""
+        """Return the job on which a node may report for this case: a leased one, or the one that it has done; otherwise
+        None.
+        """
         node = self.nodes[name]
         if case in node.leased:
             return node.leased[case]
@@ -324,7 +329,7 @@ class CaseQueue:
         return case if self.jobs[case].over and self.jobs[case].on == name else None
 
     def gates(self, case: int) -> dict[str, list[str]]:
-        """By reason, the nodes that cannot run a case."""
+        """Return the nodes that cannot run a case, by reason."""
         found: dict[str, list[str]] = {}
         for name, node in self.nodes.items():
             if case in node.gated:
@@ -341,7 +346,7 @@ class CaseQueue:
         self.jobs[job].verdict = outcome
 
     def done(self, name: str, case: int, device: str = "") -> list[Action]:
-        """A node has ended a job that it holds. `device`: on which it ran."""
+        """A node has ended a job that it holds. `device`: where the job ran."""
         node = self.nodes[name]
         if case not in node.leased:
             return []
@@ -388,14 +393,16 @@ class CaseQueue:
         return actions
 
     def _is_settled(self) -> bool:
-        """Whether cases may be given out: no node is still on its way, or they were waited for long enough."""
+        """Return whether cases may be handed out: no node is still starting, or the wait for it is over."""
         if not self.jobs or self._first_ready is None:
             return False
         waits = any(node.state is NodeState.STARTING and node.takes for node in self.nodes.values())
         return not waits or self._now - self._first_ready >= SETTLE
 
     def _unable(self, job: int) -> frozenset[str]:
-        """The nodes that cannot run a job, as far as is known. One that all gate goes to any node, which says why."""
+        """Return the nodes that cannot run a job, as far as known. A job that all nodes gate goes to any node, for the
+        reason.
+        """
         entry = self.jobs[job]
         if entry.look:
             unable = {
@@ -413,9 +420,10 @@ class CaseQueue:
         return frozenset(unable | entry.shunned)
 
     def _deal(self) -> list[Action]:
-        """Give waiting jobs to open nodes, each its share of what is left.
+        """Give waiting jobs to open nodes, each its share of the rest.
 
-        A worker begins a case once it knows the next one. So a node gets more than its share where only it can go on.
+        A worker begins a case once it knows the next one. A node therefore gets more than its share where only it can
+        go on.
         """
         if not self._waiting and not self._looks:
             return []
@@ -433,7 +441,7 @@ class CaseQueue:
         return [Give(name, tuple(jobs)) for name, jobs in given.items()]
 
     def _fill(self, node: Node, room: int, hungry: Set[str], given: dict[str, list[int]]) -> None:
-        """Lease so many jobs to a node. `hungry`: other nodes that have less than their share, and ask for it soon."""
+        """Lease jobs to a node. `hungry`: other nodes that have less than their share, and will ask for it soon."""
         for _ in range(room):
             job = self._waiting.take(node.name, hungry)
             job = self._looks.take(node.name, hungry) if job is None else job
@@ -443,7 +451,9 @@ class CaseQueue:
             given.setdefault(node.name, []).append(job)
 
     def _shares(self, opened: Sequence[Node]) -> dict[str, int]:
-        """How many jobs each open node should have: its part of what is unfinished. A lease does not change it."""
+        """Return how many jobs each open node should have: its share of the unfinished ones. A lease does not change
+        it.
+        """
         unfinished = len(self._waiting) + len(self._looks) + sum(len(each.leased) for each in opened)
         workers = max(1, sum(each.workers for each in opened))
         return {each.name: math.ceil(unfinished * each.workers / workers) for each in opened}
@@ -470,7 +480,7 @@ class CaseQueue:
         return actions
 
     def _without_node(self) -> list[Action]:
-        """The jobs that no node can run any more. A node that has not collected yet may be able to."""
+        """Return the jobs that no node can run any more. A node that has not collected yet may be able to."""
         takes = {name for name, node in self.nodes.items() if node.takes}
         if not self.jobs or any(not self.nodes[name].kinds for name in takes):
             return []
@@ -507,7 +517,7 @@ class CaseQueue:
         return [action for job in reversed(jobs) for action in self._returned(job, node, why)]
 
     def _returned(self, job: int, node: Node, why: str) -> list[Action]:
-        """A lease has ended without a verdict on the case, or without the word that the job is done."""
+        """Handle a lease that ended without a verdict on the case, or without the message that the job is done."""
         entry = self.jobs[job]
         if entry.look or (entry.verdict is not None and entry.verdict is not Outcome.NOT_RUN):
             self._close(job, node.name)  # a second look decides nothing, so it is not repeated
@@ -535,7 +545,7 @@ class CaseQueue:
         return any(node.takes and name not in unable for name, node in self.nodes.items())
 
     def _look_again(self, job: int, node: Node, device: str) -> None:
-        """Have a red case run once more on another device of the same kind, where there is one."""
+        """Run a red case once more on another device of the same kind, if there is one."""
         entry = self.jobs[job]
         kind = node.kinds.get(device)
         if kind is None or entry.verdict not in _OF_CASE or self._looks_left <= 0 or self.stopped:
@@ -554,5 +564,5 @@ class CaseQueue:
         self._looks.put(number, self._unable(number))
 
 
-#: The red outcomes that say something about a case on a device.
+#: The red outcomes that give information about a case on a device.
 _OF_CASE = frozenset(each for each in Outcome if each.is_red and each not in (Outcome.NOT_RUN, Outcome.LOST))

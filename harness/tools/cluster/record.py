@@ -1,4 +1,4 @@
-"""The journal of a cluster run: the lines of its nodes, each with the node's name, and what the head itself knows."""
+"""The journal of a cluster run: the lines of its nodes, each with the node's name, and the lines of the head."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from harness.journal.events import (
 )
 from harness.journal.journal import Damaged, Journal, Unknown
 
-#: What may differ between the nodes of one run. Where each case ran is in its lines.
+#: Facts that may differ between the nodes of one run. The lines of each case name its node.
 FREE = ("device", "driver")
 _ABOUT_CASE = Start | Finish | Levels | Confirmation
 _ABOUT_NODE = Executor | Device | Wait
@@ -41,7 +41,7 @@ _ABOUT_NODE = Executor | Device | Wait
 
 @dataclass(slots=True)
 class SessionLines:
-    """What the first lines of a session's journal say of it."""
+    """The first lines of a session's journal."""
 
     name: str
     number: int
@@ -54,13 +54,13 @@ class SessionLines:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What must be the same in all sessions of the run."""
+        """Return the facts that must be equal in all sessions of the run."""
         known = {} if self.run is None else identity.identity_facts(self.run)
         return {name: text for name, text in known.items() if name not in FREE}
 
 
 def read_line(text: str) -> tuple[Event | None, dict[str, Any]]:
-    """The event in a line of an agent, and its fields. The line may be anything: None if it is no event."""
+    """Return the event in a line of an agent, and its fields; None if the line is not an event."""
     try:
         event = _parser()(1, text.encode("utf-8", "backslashreplace"))
         fields = json.loads(text)
@@ -77,7 +77,7 @@ def _parser() -> Callable[[int, bytes], Event | Damaged | Unknown]:
 
 
 def cases_of(event: Event) -> tuple[str, ...] | None:
-    """The cases that a line is about; None if a node may say it about itself."""
+    """Return the cases that a line is about; None if a node may write it about itself."""
     if isinstance(event, _ABOUT_CASE):
         return (event.case,)
     if isinstance(event, Batch | Finding):
@@ -86,12 +86,12 @@ def cases_of(event: Event) -> tuple[str, ...] | None:
 
 
 def is_head_of_session(event: Event) -> bool:
-    """Whether the line belongs to the start of a session, and is not copied."""
+    """Return whether the line belongs to the start of a session, and is not copied."""
     return isinstance(event, RunStarted | Collected | MustPass | Waiver)
 
 
 def enter_session_line(session: SessionLines, event: Event, fields: dict[str, Any]) -> None:
-    """Take a line of the start of a session."""
+    """Record a line of the start of a session."""
     match event:
         case RunStarted():
             session.run, session.raw_run = event, fields
@@ -102,7 +102,7 @@ def enter_session_line(session: SessionLines, event: Event, fields: dict[str, An
 
 
 class ClusterRecord:
-    """Writes the run's journal. `part`: 2 if the run was resumed once. Raises WriteError where it cannot be written."""
+    """Writes the run's journal. `part`: 2 after one resumption. Raise WriteError if it cannot be written."""
 
     def __init__(self, run_dir: Path, part: int = 1, findings: Iterable[tuple[str, str]] = ()) -> None:
         self._journal = Journal(run_dir / journal.FILE_NAME)
@@ -125,7 +125,7 @@ class ClusterRecord:
         attempts: Mapping[str, int] | None = None,
         resumed: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """The run begins, or goes on. `resumed`: lines about what was in flight when it was interrupted."""
+        """Begin or resume the run. `resumed`: lines about attempts that were in flight when it was interrupted."""
         assert reference.run is not None
         self._seed = reference.run.seed
         self._highest = dict(attempts or {})
@@ -155,15 +155,15 @@ class ClusterRecord:
         )
 
     def prefix(self, node: str, session: int) -> str:
-        """What names of workers begin with, so that they are different in all nodes, sessions and parts of the run."""
+        """Return the prefix of worker names, unique among all nodes, sessions and parts of the run."""
         return f"{node}-" if (self._part, session) == (1, 1) else f"{node}-{self._part}.{session}-"
 
     def lease(self, case: str) -> None:
-        """A case is given to a node: its attempts count on from here."""
+        """Record that a case is leased to a node: its attempts are numbered from here."""
         self._offset[case] = self._highest.get(case, 0)
 
     def copy(self, node: str, session: int, event: Event, fields: dict[str, Any]) -> None:
-        """Write down a line of a node."""
+        """Copy a line of a node."""
         if isinstance(event, Finding):
             text = f"node {node}: {event.message}" if event.kind in finding_kinds.OF_SESSION else event.message
             self.finding(event.kind, text, node, event.cases, event.reproduce)
@@ -182,13 +182,13 @@ class ClusterRecord:
         self._journal.append(fields)
 
     def done(self, case: str) -> None:
-        """The end of a case is written."""
+        """Record that the end of a case is written."""
         self._latest.pop(case, None)
 
     def lost(self, case: str, why: str, *, final: bool) -> None:
-        """The attempt at a case that was in flight is lost, or the one that was to follow."""
+        """Record that the attempt at a case is lost: the one in flight, or the one that was to follow."""
         latest = self._latest.pop(case, {})
-        if "outcome" in latest:  # that attempt has ended, so nothing is lost but what was to follow
+        if "outcome" in latest:  # this attempt has ended; only the following one is lost
             if not final:
                 return
             latest = {}
@@ -198,21 +198,21 @@ class ClusterRecord:
         self._finish(case, {**fields, "outcome": Outcome.LOST.value, "final": final, "message": why})
 
     def not_run(self, case: str, why: str) -> None:
-        """A case does not run any more."""
+        """Record that a case will not run any more."""
         fields = {"attempt": self._highest.get(case, 0) + 1, "seed": self._case_seed(case)}
         self._finish(case, {**fields, "outcome": Outcome.NOT_RUN.value, "final": True, "message": why})
 
     def reopened(self, case: str) -> None:
-        """A case that has ended without a verdict runs again."""
+        """Record that a case that ended without a verdict runs again."""
         self._latest.pop(case, None)
         self._journal.append({"t": time.time(), **lines.reopened(case)})
 
     def node(self, name: str, state: str, **fields: Any) -> None:
-        """Something has become of a node."""
+        """Record a change of a node's state."""
         self._journal.append({"event": "node", "host": name, "state": state, **fields})
 
     def late(self, node: str, event: Event) -> None:
-        """A node spoke about a case that it does not have."""
+        """Record that a node reported a case that it does not have."""
         outcome = event.outcome.value if isinstance(event, Finish) else ""
         message = event.message if isinstance(event, Finish | Finding) else ""
         cases = cases_of(event) or ("",)
@@ -228,7 +228,7 @@ class ClusterRecord:
         )
 
     def second_start(self, node: str, session: int, event: Start) -> None:
-        """An attempt at a red case starts on a second device. It is no attempt of the run."""
+        """Record that an attempt at a red case starts on a second device. It is not an attempt of the run."""
         prefix = self.prefix(node, session)
         kept = event.model_dump(mode="json", include={"case", "attempt", "devices", "seed"})
         line = {"event": "second_start", "t": self._moment(event.t), **kept, "host": node}
@@ -237,25 +237,25 @@ class ClusterRecord:
         self._journal.append(line)
 
     def second_device(self, case: str, **fields: Any) -> None:
-        """A red case ran again on another device."""
+        """Record that a red case ran again on another device."""
         self._journal.append({"event": "second_device", "case": case, **fields})
 
     @property
     def findings(self) -> int:
-        """The number of findings so far."""
+        """Return the number of findings so far."""
         return len(self._findings)
 
     def finding(
         self, kind: str, message: str, node: str = "", cases: Sequence[str] = (), reproduce: str | None = None
     ) -> None:
-        """Write down a finding, once."""
+        """Record a finding, once."""
         if (kind, message) in self._findings:
             return
         self._findings.add((kind, message))
         self._journal.append(lines.finding(kind, message, cases, reproduce=reproduce, host=node))
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Write down a line of the head."""
+        """Append a line of the head."""
         self._journal.append(line)
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ class ClusterRecord:
         self._journal.append(line)
 
     def _moment(self, said: float) -> float:
-        """The time of a line of a node, whose clock may be wrong."""
+        """Return the time of a line of a node, whose clock may be wrong."""
         return min(max(said, self._begun), time.time())
 
     def _case_seed(self, case: str) -> int:

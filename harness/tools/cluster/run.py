@@ -1,4 +1,4 @@
-"""A cluster run from its run directory's side: made and locked, resumed, and reported at the end."""
+"""The run directory of a cluster run: created and locked, resumed, and reported at the end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     arguments: tuple[str, ...]
     argv: tuple[str, ...]
@@ -61,7 +61,7 @@ class ClusterOptions:
 
 
 def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
-    """The arguments of each node's pytest. Raises ClusterError for those that a cluster run cannot have."""
+    """Return the pytest arguments for each node. Raise ClusterError for arguments that are not supported."""
     for word in given:
         short = word.replace("--harness-", "--", 1)
         if short.partition("=")[0] in _OWN:
@@ -79,7 +79,9 @@ def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
 
 
 def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
-    """The variables of this process that nodes get: the harness's options, and what declares software devices."""
+    """Return the variables of this process for the nodes: options of the harness, and those that declare software
+    devices.
+    """
     names = {name for backend in BACKENDS.values() for name in backend.variables}
     return {
         name: value
@@ -89,7 +91,7 @@ def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
 
 
 def run_cluster(asked: ClusterOptions, engine: Engine, say: Callable[[str], None]) -> int:
-    """Run on all nodes of the engine, and report. Returns the exit status."""
+    """Run on all nodes of the engine, and report. Return the exit status."""
     begun = time.monotonic()
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     run_dir, lock = _run_dir(asked, run_id)
@@ -124,7 +126,7 @@ def run_cluster(asked: ClusterOptions, engine: Engine, say: Callable[[str], None
 
 
 def _run_dir(asked: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
-    """The run directory, locked for this process. Raises ClusterError."""
+    """Return the run directory, locked for this process. Raise ClusterError."""
     wanted = asked.resume or asked.results_dir or Path("results") / run_id
     run_dir = wanted.resolve()
     has_run = (run_dir / journal.FILE_NAME).exists()
@@ -144,7 +146,7 @@ def _run_dir(asked: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
 
 
 def _earlier(asked: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]:
-    """What the run had done before it was interrupted, and the seed."""
+    """Return the state of the run before it was interrupted, and the seed."""
     if asked.resume is None:
         return None, random.SystemRandom().getrandbits(32)
     contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
@@ -159,7 +161,7 @@ def _earlier(asked: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]
 
 
 def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[str], None]) -> int:
-    """Write the end of the journal, junit.xml and report.html, and print the summary. Returns the exit status."""
+    """Write the end of the journal, junit.xml and report.html, and print the summary. Return the exit status."""
     path = run_dir / journal.FILE_NAME
     contents = journal.read_run_journal(path)
     ledger = Ledger.from_journal(contents)

@@ -1,4 +1,4 @@
-"""What a cluster run is to do, and what it had done before it was interrupted: plain values."""
+"""The task of a cluster run, and its state before an interruption: plain values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClusterError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """What the user asked for. `silence`: a node that says nothing for so long is lost. Others: `CaseQueue`."""
+    """The user's request. `silence`: a node without a message for this many seconds is lost. Others: `CaseQueue`."""
 
     arguments: tuple[str, ...]
     argv: tuple[str, ...]
@@ -35,7 +35,7 @@ class ClusterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a resumed run had done. `facts`: what must not have changed. `lines`: about what was in flight."""
+    """The state of a resumed run. `facts`: what must not have changed. `lines`: about attempts that were in flight."""
 
     resumption: Resumption
     run_id: str

@@ -1,10 +1,10 @@
 """The fault campaign: which cases catch which fault of a device, and which faults no case catches.
 
-The cases run once on the device without a fault, then once with each fault. A case catches a fault if it
-passed without the fault and is red with it. `lost` and `not_run` do not count: the case itself saw nothing.
+The cases run once on the device without a fault, then once with each fault. A case catches a fault if it passed without
+the fault and is red with it. `lost` and `not_run` do not count, because the case observed nothing.
 
-A case may be red for another reason. If the fault was not seen to occur in it, it runs again with the fault, alone, and
-does not count if it passes.
+A case may be red for another reason. If the fault did not occur in it, it runs again with the fault, alone, and does
+not count if it passes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLE, RECORD = "faults.txt", "faults.json"
 #: The device of a campaign if none is named.
 DEFAULT_DEVICE = FAULTY_BY_DEFAULT.kind
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
-#: Outcomes with which the case itself saw nothing.
+#: Outcomes with which the case itself observed nothing.
 NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 #: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
 _UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
@@ -80,7 +80,7 @@ class Row:
 class OrdersCampaign:
     """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases.
 
-    `device`: the kind of device that the cases ran on. `not_run`: the faults that are still to come.
+    `device`: the kind of device that the cases ran on. `not_run`: the faults that have not run yet.
     """
 
     passed: int
@@ -115,8 +115,10 @@ def tally(ledger: Ledger, fault: str = "") -> Tally:
 
 
 def row(fault: str, breaks: str, clean: Tally, faulty: Tally, passed_alone: Collection[str] = ()) -> Row:
-    """Compare the run with a fault with the run without. `passed_alone`: the doubtful cases that passed when they ran
-    again."""
+    """Compare the run with a fault with the run without.
+
+    `passed_alone`: the doubtful cases that passed when they ran again.
+    """
     caught = {case: outcome for case, outcome in faulty.wrong.items() if case in clean.passed}
     return Row(
         fault,
@@ -128,7 +130,7 @@ def row(fault: str, breaks: str, clean: Tally, faulty: Tally, passed_alone: Coll
 
 
 def orders_text(campaign: OrdersCampaign) -> str:
-    """The table as text, with the missed faults below it."""
+    """Return the table as text, with the missed faults below it."""
     cells = [("fault", "caught by", "")]
     cells += [
         (each.fault, str(len(each.caught_by)) if each.caught else "MISSED", _named(each)) for each in campaign.rows
@@ -149,7 +151,7 @@ def orders_text(campaign: OrdersCampaign) -> str:
 
 
 def orders_json(campaign: OrdersCampaign) -> str:
-    """The whole result as JSON."""
+    """Return the whole result as JSON."""
     values = {
         "device": campaign.device,
         "passed_without_fault": campaign.passed,
@@ -200,9 +202,9 @@ class Runs:
         cases: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> Ledger:
-        """Do one complete run, or one of just these `cases`. `variables` are added to its environment.
+        """Run all cases, or just these `cases`. `variables` are added to the environment.
 
-        Raises CampaignError if it ended before it had a journal.
+        Raise CampaignError if the run ended before it had a journal.
         """
         run_dir, output = self.results / name, self.results / f"{name}.txt"
         command = [
@@ -240,11 +242,11 @@ def run_orders(
     first: bool,
     tell: Callable[[str], object],
 ) -> OrdersCampaign:
-    """Run the cases without a fault and with each fault, and write the record to `results`, anew after each fault.
+    """Run the cases without a fault and with each fault, and update the record in `results` after each fault.
 
     `run` takes the name of a run, options for pytest and `cases`, the only ones to run. The faults are those of this
-    kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line about each run.
-    Raises CampaignError if no case passes without a fault.
+    kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line per run. Raise
+    CampaignError if no case passes without a fault.
     """
     clean = tally(run(CLEAN))
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
@@ -274,6 +276,6 @@ def _with_fault(injection: Injection, clean: Tally, run: Callable[..., Ledger], 
     if not first:
         return judged(injection.name)
     found = judged(injection.name, "--maxfail=1")
-    if found.not_counted and not found.caught:  # it ended at a case that was red for another reason
+    if found.not_counted and not found.caught:  # the run ended at a case that was red for another reason
         found = judged(f"{injection.name}-whole")
     return found

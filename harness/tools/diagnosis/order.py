@@ -1,4 +1,4 @@
-"""Order dependence: finds the earlier cases that make a case go wrong, by running ever fewer of them before it."""
+"""Order dependence: find the earlier cases that make a case fail, by running ever fewer of them before it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from harness.journal.events import Finish, RunStarted, Start
 from harness.journal.journal import Journal, JournalContents
 from harness.supervisor.minimise import minimise
 
-#: Options of pytest that take a value and change how cases are collected, or which warnings are errors.
+#: pytest options with a value that change how cases are collected, or which warnings are errors.
 _KEPT_SHORT = ("-c", "-o", "-p", "-W")
 _KEPT_LONG = ("--config-file", "--confcutdir", "--import-mode", "--override-ini", "--pythonwarnings", "--rootdir")
 
 
 class BisectError(HarnessError):
-    """There is nothing to bisect, or it cannot be bisected."""
+    """There is no failure to bisect, or it cannot be bisected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """A case that went wrong in a shared process, its outcome, and the cases that ran in the process before it.
+    """A case that failed in a shared process, its outcome, and the cases that ran in the process before it.
 
     `earlier` is in order. `masks` maps the variables that made its devices visible to their values; empty on the CPU.
     """
@@ -44,7 +44,7 @@ class Company:
     masks: Mapping[str, str]
 
     def command(self, earlier: Sequence[str]) -> str:
-        """The shell line that runs the case after `earlier` in one process, from the root folder."""
+        """Return the shell line that runs the case after `earlier` in one process, from the root folder."""
         words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *self.options]
         masks = [f"{name}={shlex.quote(value)}" for name, value in self.masks.items()]
         return " ".join([*masks, "pytest", *map(shlex.quote, words)])
@@ -52,7 +52,7 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """The case goes wrong after the `culprits`, and each of them is needed. `trials` is how many runs that took."""
+    """The case fails after the `culprits`, and needs each of them. `trials`: the number of runs of the search."""
 
     company: Company
     culprits: tuple[str, ...]
@@ -60,9 +60,9 @@ class Dependence:
 
 
 def company_of(contents: JournalContents, case: str) -> Company:
-    """The cases that shared a process with `case` before it went wrong.
+    """Return the cases that shared a process with `case` before it failed.
 
-    Raises BisectError if the case did not go wrong, or only in a process of its own.
+    Raise BisectError if the case did not fail, or failed only in a process of its own.
     """
     run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
     if run is not None and run.imported is not None:
@@ -93,7 +93,7 @@ def company_of(contents: JournalContents, case: str) -> Company:
 
 
 def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
-    """The arguments of a run that change how cases are collected, or which warnings are errors."""
+    """Return the arguments of a run that change how cases are collected, or which warnings are errors."""
     kept: list[str] = []
     words = iter(argv[1:])
     for word in words:
@@ -112,7 +112,7 @@ def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
 
 
 def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The options that reproduce the kind of device, its faults, and how cases run."""
+    """Return the options that reproduce the kind of device, its faults, and how cases run."""
     device = settings.get("device", "auto")
     kept = [] if device == "auto" else [f"--device={device}"]
     if injected := settings.get("inject"):
@@ -122,7 +122,7 @@ def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
-    """Find the culprits. `tell` gets a line about each trial. Raises BisectError if the failure does not repeat."""
+    """Find the culprits. `tell` gets a line per trial. Raise BisectError if the failure does not repeat."""
     trials = 0
 
     def goes_wrong(earlier: Sequence[str]) -> bool:
@@ -160,13 +160,13 @@ def record_dependence(run_dir: Path, found: Dependence) -> None:
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a nested run, without variables that set options: the nested run gets its options from us."""
+    """Return the environment for a nested run, without variables that set options: its command line sets them."""
     kept = "HARNESS_CACHE_DIR"  # where the software device was built
     return {n: v for n, v in environ.items() if n == kept or not n.startswith(("PYTEST_", "HARNESS_"))}
 
 
 def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
-    """The outcome of the case after `earlier` in one process. None if one of these ended the process first."""
+    """Return the outcome of the case after `earlier` in one process. None if one of these ended the process first."""
     environ = {**inherited_environment(os.environ), **company.masks}
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         run_dir, listed = Path(folder) / "run", Path(folder) / "cases"

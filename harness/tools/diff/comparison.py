@@ -1,4 +1,4 @@
-"""What changed between a baseline of one or more runs and a new run. Pure functions over plain values."""
+"""Compare a baseline of one or more runs with a new run. Pure functions over plain values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact of machine or software that differs. `old`: the values of the runs of the baseline, each once."""
+    """A fact of machine or software that differs. `old`: the values in the baseline, without duplicates."""
 
     name: str
     old: tuple[str, ...]
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
-    """A finding, and in how many runs of the baseline it was, in words. `cases` are those that it concerns."""
+    """A finding, and in how many runs of the baseline it was, in words. `cases`: the cases that it concerns."""
 
     kind: str
     message: str
@@ -92,9 +92,9 @@ class Comparison:
     fail_on_flaky: bool = False
 
     def is_worse(self, *, strict: bool) -> bool:
-        """Whether the new run is worse than the baseline.
+        """Return whether the new run is worse than the baseline.
 
-        `strict`: new flakes, newly gated, missing and slower cases count, too.
+        `strict`: new flakes, newly gated, missing and slower cases count too.
         """
         found: list[object] = [self.regressions, self.lost, self.new_findings, self.unexplained]
         found += [self.flakes] if strict or self.fail_on_flaky else []
@@ -103,7 +103,7 @@ class Comparison:
 
     @property
     def findings(self) -> Mapping[str, tuple[FindingChange, ...]]:
-        """The lists of findings by heading, the most urgent first."""
+        """Return the lists of findings by heading, the most urgent first."""
         return {
             "new findings": self.new_findings,
             "findings as before": self.still_findings,
@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def lists(self) -> Mapping[str, tuple[Change, ...]]:
-        """The lists of cases by heading, the most urgent first."""
+        """Return the lists of cases by heading, the most urgent first."""
         return {
             "regressions": self.regressions,
             "without a verdict": self.lost,
@@ -127,7 +127,7 @@ class Comparison:
 
 
 def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
-    """Compare `new` with the runs of `baseline`, the oldest first. Raises ValueError without a baseline."""
+    """Compare `new` with the runs of `baseline`, the oldest first. Raise ValueError without a baseline."""
     if not baseline:
         raise ValueError("a comparison needs a baseline")
     lists: dict[str, list[Change]] = {
@@ -179,7 +179,7 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
 
 
 def _times(finding: FindingRecord, runs: Sequence[RunRecord]) -> int:
-    """How many of the runs have the finding."""
+    """Return how many of the runs have the finding."""
     return sum(
         any(
             is_same_finding(finding.kind, finding.message, finding.cases, (o.kind, o.message, o.cases))
@@ -208,11 +208,11 @@ def _unexplained(baseline: Sequence[RunRecord], new: RunRecord) -> str:
 
 
 def is_slower(old: Sequence[float], new: Sequence[float]) -> bool:
-    """Whether a case takes longer now, from the durations of its repetitions in seconds.
+    """Return whether a case takes longer now, from the durations of its repetitions in seconds.
 
-    Every new duration is above every old one, and there are so many that chance alone arranges them like this in less
-    than one of 1,000 cases (an exact permutation test: one of ``comb(len(old) + len(new), len(new))`` arrangements).
-    So six and seven repetitions are enough, or thirty and three. The medians must differ by `FACTOR` and
+    Every new duration must be above every old one, and there must be enough of them that chance alone arranges them
+    like this in less than one of 1,000 cases (an exact permutation test: one of ``comb(len(old) + len(new), len(new))``
+    arrangements). Six and seven repetitions are enough, or thirty and three. The medians must differ by `FACTOR` and
     `LEAST_SECONDS` as well, since a small difference is of no interest.
     """
     if not old or not new or min(new) <= max(old):
@@ -224,7 +224,7 @@ def is_slower(old: Sequence[float], new: Sequence[float]) -> bool:
 
 
 def _kind(old: Sequence[Outcome], now: Outcome) -> str | None:
-    """The list of a case that the baseline has. None if nothing has changed."""
+    """Return the list for a case that the baseline has. None if nothing has changed."""
     ran = [outcome for outcome in old if outcome.ran]
     if now in (Outcome.NOT_RUN, Outcome.LOST):
         return "lost"
@@ -280,7 +280,7 @@ def _slower(old: Sequence[float], new: Sequence[float]) -> str:
 
 
 def _changed_facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact, ...]:
-    """The facts that the new run has otherwise than the last run of the baseline, or that differ within it."""
+    """Return the facts that changed since the last run of the baseline, or that differ within it."""
     found = []
     for name in dict.fromkeys(name for run in (new, *baseline) for name in run.facts):
         old = tuple(dict.fromkeys(run.facts[name] for run in baseline if name in run.facts))

@@ -13,24 +13,24 @@ from harness.tools.diff.comparison import Change, Comparison, Fact, FindingChang
 
 #: The version of the JSON document.
 SCHEMA = 1
-#: The most cases of one list in Markdown: forges cut long texts off.
+#: Maximum entries of one list in Markdown: forges cut long texts off.
 _MOST_ROWS = 100
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&@])")
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """One line for each case, the most urgent first; at the end the counts."""
+    """Return one line per case, the most urgent first, and the counts at the end."""
     return "\n".join(_lines(comparison)) + "\n"
 
 
 def comparison_json(comparison: Comparison) -> str:
-    """All lists as JSON, with one list for each key."""
+    """Return all lists as JSON, one list per key."""
     values: dict[str, Any] = {"schema": SCHEMA, **asdict(comparison)}
     return json.dumps(values, indent=2, ensure_ascii=True) + "\n"
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """Tables for a job summary of a forge. All texts of the runs are escaped."""
+    """Return tables for a job summary of a forge. All texts of the runs are escaped."""
     parts = [f"## {_title(comparison)}", _escaped(_headline(comparison))]
     if comparison.facts:
         rows = "\n".join(

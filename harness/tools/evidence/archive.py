@@ -1,8 +1,8 @@
-"""The archive: a zip file that has exactly one form for given files, and is read as if an enemy had made it.
+"""The archive: a zip file with exactly one form for given files, read as untrusted input.
 
-Members are not compressed. So the bytes do not depend on the version of a compression library, and nothing can unpack
-to more than its size. A reader writes the archive again from its members and compares: whatever is not a member, such
-as bytes between members, comments, times or attributes, cannot hold anything.
+Members are not compressed: the bytes do not depend on the version of a compression library, and nothing can unpack to
+more than its size. A reader writes the archive again from its members and compares: data outside members, such as bytes
+between them, comments, times or attributes, cannot hold anything.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MOST_MEMBERS = 100_000
 MOST_BYTES = 2 << 30
 _CHUNK = 1 << 20
 _LONGEST_NAME = 1024
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that the format knows
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time of the format
 _UNIX = 3
 _ATTRIBUTES = (stat.S_IFREG | 0o644) << 16
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR_SIZE = 20
-#: What the standard library raises for archives that are damaged or use what it does not know.
+#: Exceptions of the standard library for archives that are damaged or use unsupported features.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -63,14 +63,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """What was read: the members by name, or `problems` for which nothing else may be believed."""
+    """The contents of an archive: the members by name, or `problems` for which nothing else may be trusted."""
 
     members: dict[str, Content]
     problems: tuple[str, ...] = ()
 
 
 def write_archive(file: IO[bytes], members: Iterable[tuple[str, int, Iterable[bytes]]]) -> None:
-    """Write an archive of these members (name, size, chunks), which must come in the order of their names."""
+    """Write an archive of these members (name, size, chunks), which must be in the order of their names."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, size, chunks in members:
             info = zipfile.ZipInfo(name, _EPOCH)
@@ -81,13 +81,13 @@ def write_archive(file: IO[bytes], members: Iterable[tuple[str, int, Iterable[by
 
 
 def file_chunks(file: IO[bytes]) -> Iterator[bytes]:
-    """The rest of a file in pieces."""
+    """Yield the rest of a file in chunks."""
     while chunk := file.read(_CHUNK):
         yield chunk
 
 
 def name_fault(name: str) -> str:
-    """Why a name may not be that of a member; empty if it may."""
+    """Return why a name is not valid for a member; empty if it is."""
     parts = name.split("/")
     if not name or len(name) > _LONGEST_NAME:
         return f"its name has {len(name)} characters, expected 1 to {_LONGEST_NAME}"
@@ -109,9 +109,10 @@ def name_fault(name: str) -> str:
 def read_archive(
     file: IO[bytes], path: Path, wanted: Callable[[str], bool], most_bytes: int = MOST_BYTES
 ) -> ArchiveContents:
-    """Read an archive to its end, without writing any member to disk. `wanted`: names whose data is needed.
+    """Read an archive to its end, without writing any member to disk. `wanted`: returns whether a name's data is
+    needed.
 
-    Raises ArchiveError if it cannot be read as an archive.
+    Raise ArchiveError if it cannot be read as an archive.
     """
     size = os.fstat(file.fileno()).st_size
     if size > most_bytes:
@@ -131,7 +132,7 @@ def read_archive(
 
 
 def _too_many(file: IO[bytes], size: int, path: Path) -> str:
-    """Look at the end of the archive before the standard library makes an object of each member."""
+    """Check the end of the archive before the standard library makes an object for each member."""
     file.seek(max(0, size - _END.size - _LOCATOR_SIZE - _END64.size))
     tail = file.read()
     file.seek(0)
@@ -177,7 +178,7 @@ def _structure(infos: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
 
 
 def _collisions(names: Iterable[str]) -> Iterator[str]:
-    """Names that are one name on some file systems."""
+    """Return names that are one name on some file systems."""
     known: dict[str, str] = {}
     for name in names:
         key = unicodedata.normalize("NFC", name).casefold()

@@ -1,4 +1,4 @@
-"""Why the files of a run are no evidence: pure checks of a run's record, each with a sentence of its own."""
+"""Reasons why the files of a run are not evidence: pure checks of a run's record, each with its own sentence."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from harness.journal.events import (
 from harness.tools.evidence import junit_check
 from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, is_software, mapping_or_empty
 
-#: Seconds by which the clock of a machine may be set back or forward while a run goes on.
+#: Seconds by which the clock of a machine may be adjusted during a run.
 CLOCK = 5.0
-#: Of many lines or shards with the same fault, so many are named.
+#: Maximum number of lines or shards with the same fault that are named.
 _SHOWN = 10
-#: Why executors end that ran cases of the run, and nothing else.
+#: The reasons for the end of executors that ran cases of the run, and nothing else.
 _CASES_RAN = frozenset({"retired", "unfit"})
 _UNTRUE = frozenset(
     {"collections_differ", "collection_missing", "collection_wrong", "duplicate_ids", "not_collected", "unknown"}
@@ -48,14 +48,14 @@ Attempt = tuple[str, int, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason. `unfinished`: the run is only not complete."""
+    """One reason. `unfinished`: the run is incomplete, but not wrong."""
 
     text: str
     unfinished: bool = False
 
 
 def run_problems(record: EvidenceRecord) -> Iterator[Problem]:
-    """Every reason why a run directory with these files is no evidence."""
+    """Yield every reason why a run directory with these files is not evidence."""
     for check in _UNFINISHED:
         yield from (Problem(text, unfinished=True) for text in check(record))
     for check in _WRONG:
@@ -149,7 +149,7 @@ def _forced(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _after_the_end(record: EvidenceRecord) -> Iterator[str]:
-    """``harness bisect`` adds its results behind the end. A resumed run adds its lists of cases and another part."""
+    """Check that only ``harness bisect`` results, or the lists and the part of a resumed run, follow the end."""
     numbered = record.numbered()
     ends = [position for position, (_, event) in enumerate(numbered) if isinstance(event, End)]
     if not ends:
@@ -186,7 +186,7 @@ def _times(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _attempts(record: EvidenceRecord) -> Iterator[str]:
-    """Each attempt starts once and ends once, in an executor that lives.
+    """Check that each attempt starts once and ends once, in a live executor.
 
     A case that no node could run any more ends without a start. An attempt on a second device needs no end.
     """
@@ -218,12 +218,12 @@ def _attempts(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _never_came(event: Finish) -> bool:
-    """Whether the line ends a case because nothing is left that could run it, and not an attempt."""
+    """Return whether the line ends a case because nothing is left that could run it, rather than an attempt."""
     return event.final and event.executor is None and event.outcome in (Outcome.NOT_RUN, Outcome.LOST)
 
 
 def _second_devices(record: EvidenceRecord, executors: Set[str]) -> Iterator[str]:
-    """What is said of a second device was seen there. `executors`: those that started."""
+    """Check that results on second devices come from these devices. `executors`: those that started."""
     seen: set[tuple[str, str, str]] = set()
     for number, event in record.numbered():
         if isinstance(event, SecondStart):
@@ -236,10 +236,10 @@ def _second_devices(record: EvidenceRecord, executors: Set[str]) -> Iterator[str
 
 
 def _executors(record: EvidenceRecord) -> Iterator[str]:
-    """An executor counts its attempts itself, and its end is recorded.
+    """Check that an executor's own count of attempts matches, and that its end is recorded.
 
-    It is not if its worker, its session or its node died, which is a finding, or if the run was interrupted and
-    resumed, also as a shard.
+    The end is missing if its worker, its session or its node died, which is a finding, or if the run was interrupted
+    and resumed, also as a shard.
     """
     found = Counter(event.executor for event in record.contents.events if isinstance(event, Start | SecondStart))
     alive: dict[str, Number] = {}
@@ -256,7 +256,7 @@ def _executors(record: EvidenceRecord) -> Iterator[str]:
             alive[event.executor] = number
             continue
         alive.pop(event.executor, None)
-        counts = found[event.executor] or event.reason in _CASES_RAN  # others rehearse and examine
+        counts = found[event.executor] or event.reason in _CASES_RAN  # other executors rehearse and examine
         if counts and event.cases != found[event.executor]:
             ran = format_count(event.cases, "attempt")
             have = found[event.executor]
@@ -267,20 +267,22 @@ def _executors(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _ends_all_on(event: Event) -> TypeGuard[Finding]:
-    """Whether a line says that all processes on a node of a cluster run are gone, or that nobody knows of them."""
+    """Return whether a line states that all processes on a node are gone, or that their state is unknown."""
     return isinstance(event, Finding) and event.kind in ("node_lost", "session") and event.host != ""
 
 
 def _nodes(record: EvidenceRecord) -> Iterator[str]:
-    """A node that was lost makes the run red."""
-    told = {event.host for event in record.contents.events if isinstance(event, Finding) and event.kind == "node_lost"}
+    """Check that a lost node makes the run red."""
+    reported = {
+        event.host for event in record.contents.events if isinstance(event, Finding) and event.kind == "node_lost"
+    }
     for number, event in record.numbered():
-        if isinstance(event, Node) and event.state == "lost" and event.host not in told:
+        if isinstance(event, Node) and event.state == "lost" and event.host not in reported:
             yield f"journal line {number}: node {event.host} was lost, but the journal has no finding about that"
 
 
 def _contradictions(record: EvidenceRecord) -> Iterator[str]:
-    """What one line says of itself."""
+    """Check each line for contradictions."""
     # The traceback of a process that broke in a repetition, of a case that had passed.
     broke = {event.case for event in record.contents.events if isinstance(event, Confirmation) and event.failure}
     for number, event in record.numbered():
@@ -322,7 +324,7 @@ def _status(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _lists(record: EvidenceRecord) -> Iterator[str]:
-    """Must-pass lists and waivers are those of the run's identity."""
+    """Check that must-pass lists and waivers match the run's identity."""
     known = record.runs[0].identity
     lists = [event for event in record.contents.events if isinstance(event, MustPass)]
     found = ", ".join(f"{each.name} {each.hash[:19]}" for each in lists) or "none"
@@ -345,7 +347,7 @@ def _lists(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _is_a_rule(source: str, run: RunStarted) -> bool:
-    """Whether a ruling may come from there: from a mark in a test file, or from an option for a case with a mark."""
+    """Return whether a ruling may come from this source: a mark in a test file, or an option for a case with a mark."""
     option = source.partition(" ")[0]
     if option in ("repeat", "--verify"):
         return bool(run.settings.get(option.removeprefix("--")))
@@ -398,7 +400,7 @@ def _imported(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _software(record: EvidenceRecord) -> Iterator[str]:
-    """Whoever claims a GPU has no trace of a simulated one."""
+    """Check that a run that claims a GPU has no trace of a simulated one."""
     run, known = record.run, record.environment
     if run.label != labels(run.devices):
         expected = labels(run.devices)
@@ -429,7 +431,7 @@ def _software(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _environments(record: EvidenceRecord) -> Iterator[str]:
-    """The environment files belong to this journal."""
+    """Check that the environment files belong to this journal."""
     for name in record.unreadable:
         yield f"{name} is not the environment file of a run: expected a JSON object"
     runs, merged = record.runs, bool(record.shards)
@@ -456,7 +458,7 @@ def _environments(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _pairs(run: RunStarted, known: object) -> Iterator[tuple[str, object, object]]:
-    """What an environment file says, and what it must say by the journal; None if the journal does not know."""
+    """Yield facts: name, value in an environment file, and value in the journal (None if it has none)."""
     facts = mapping_or_empty(known)
     versions, same = mapping_or_empty(facts.get("versions")), run.identity
     names = {row["name"] for uuid, row in device_rows(facts).items() if uuid in run.devices}

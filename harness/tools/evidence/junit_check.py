@@ -1,4 +1,4 @@
-"""Whether junit.xml is the report of a journal."""
+"""Check that junit.xml is the report of a journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.core.text import single_line
 from harness.reporting import junit
 from harness.tools.evidence.record import EvidenceRecord, mapping_or_empty
 
-#: How every report of ours begins. Others could hide a document type, and entities in it, in another encoding.
+#: The beginning of every report of the harness. Others could hide a document type, with entities, in another encoding.
 _FIRST_BYTES = b"<?xml version='1.0' encoding='utf-8'?>\n"
 _MOST = 10
 _RESULTS = ("failure", "error", "skipped")
@@ -19,7 +19,7 @@ Name = tuple[str, str]
 
 
 def junit_problems(record: EvidenceRecord) -> Iterator[str]:
-    """Each difference between the report and what follows from the journal."""
+    """Yield each difference between the report and the journal."""
     if record.junit is None:
         if record.ledger.end is not None:
             yield "junit.xml is missing: write it with harness report"
@@ -64,7 +64,7 @@ def _cases(found: Element, expected: Element) -> Iterator[str]:
 
 
 def _outcomes(document: Element) -> Mapping[Name, tuple[str, ...]]:
-    """The verdicts on each case; one that is there twice has two."""
+    """Return the verdicts on each case; a duplicate case has two."""
     found: dict[Name, tuple[str, ...]] = {}
     for case in document.iter("testcase"):
         name = case.get("classname", ""), case.get("name", "")

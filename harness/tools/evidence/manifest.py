@@ -1,4 +1,4 @@
-"""manifest.json: what an evidence archive claims, what its run came to, and the SHA-256 of each of its files."""
+"""manifest.json: the claim of an evidence archive, the results of its run, and the SHA-256 of each of its files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WAIVERS = "waivers.json"
 #: The folders of the run directory and of the must-pass lists in the archive.
 RUN = "run/"
 LISTS = "must-pass/"
-#: The source of what is waived by a mark in its test file, and by no waiver.
+#: The source of cases that a mark in their test file waives, without a waiver.
 BY_MARK = "mark xfail"
-#: Increased with every change that a reader of the previous number would misread.
+#: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -32,7 +32,7 @@ class _Model(BaseModel):
 
 
 class Claim(_Model):
-    """What the run is evidence of."""
+    """The claim: what the run is evidence of."""
 
     device: str
     """The kind of the devices: cuda, simcuda, soft or cpu."""
@@ -45,7 +45,7 @@ class Claim(_Model):
 
 
 class RunFacts(_Model):
-    """The run: its identity, when and with what it ran."""
+    """The run: its identity, time and environment."""
 
     run_ids: tuple[str, ...]
     """One for each part: a run that was resumed once has two."""
@@ -88,7 +88,7 @@ class FindingFacts(_Model):
 
 
 class Results(_Model):
-    """What the verdicts come to."""
+    """The totals of the verdicts."""
 
     verdict: str
     """green, red, ``nothing ran`` or unfinished."""
@@ -127,7 +127,7 @@ class FileFacts(_Model):
 
 
 class Summary(_Model):
-    """What follows from the files of the run."""
+    """The facts that follow from the files of the run."""
 
     complete: bool
     claim: Claim
@@ -151,7 +151,7 @@ class Manifest(Summary):
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The file. The same manifest gives the same bytes."""
+    """Return the contents of the file. Equal manifests give equal bytes."""
     values = manifest.model_dump(mode="json", by_alias=True)
     return (json.dumps(values, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode("ascii")
 
@@ -162,7 +162,7 @@ def make_manifest(summary: Summary, files: dict[str, FileFacts], left_out: dict[
 
 
 def summary_of(record: EvidenceRecord, *, complete: bool) -> Summary:
-    """What follows from the journal and the environment files."""
+    """Return the facts that follow from the journal and the environment files."""
     ledger, run, known = record.ledger, record.run, record.environment
     versions, system, git = (mapping_or_empty(known.get(name)) for name in ("versions", "os", "git"))
     rows = device_rows(known)
@@ -242,11 +242,11 @@ def _used(record: EvidenceRecord) -> list[UsedWaiver]:
 
 
 def derived_files(record: EvidenceRecord) -> dict[str, bytes]:
-    """The files of the archive that are written from the journal: must-pass lists and waivers, by name."""
+    """Return the files of the archive that are written from the journal: must-pass lists and waivers, by name."""
     lists = [event for event in record.contents.events if isinstance(event, MustPass)]
     files: dict[str, bytes] = {}
     for each in lists:
-        # Lists of two folders may have the same file name.
+        # Lists from two folders may have the same file name.
         name = f"{LISTS}{each.name}" if f"{LISTS}{each.name}" not in files else f"{LISTS}{each.hash[7:19]}-{each.name}"
         files[name] = mustpass.must_pass_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
     waivers = [waiver_fields(each) for each in record.waivers]
@@ -254,5 +254,5 @@ def derived_files(record: EvidenceRecord) -> dict[str, bytes]:
 
 
 def waiver_fields(waiver: BaseModel) -> dict[str, object]:
-    """A waiver of the journal as it is in its file and in the hash of the run's waivers."""
+    """Return a waiver of the journal as in its file and in the hash of the run's waivers."""
     return waiver.model_dump(mode="json", exclude={"event", "t"})

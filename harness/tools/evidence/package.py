@@ -1,4 +1,4 @@
-"""Makes an evidence archive of a run directory."""
+"""Make an evidence archive of a run directory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.manifest import FileFacts, Manifest
 from harness.tools.evidence.record import EvidenceRecord
 
-#: What is in a run directory for the time of the run only; and the page, which nobody could verify: `harness report
-#: html` makes it again from the journal.
+#: Files that exist only during a run; and the page, which cannot be verified: `harness report html` makes it again from
+#: the journal.
 _NOT_PACKED = frozenset({".lock", compiler_caches.FOLDER, page.FILE_NAME})
 
 
@@ -37,10 +37,10 @@ class RunFiles:
 
 
 def files_of(run_dir: Path) -> RunFiles:
-    """Every file of a run directory.
+    """Return every file of a run directory.
 
-    Links that cases left in ``files/`` are not followed; pytest makes some for each test with a temporary folder.
-    Raises PackageError for other links, and for what is not a regular file.
+    Links that cases left in ``files/`` are not followed; pytest makes some for each test with a temporary folder. Raise
+    PackageError for other links, and for anything that is not a regular file.
     """
     found = RunFiles({}, {})
     for path in _walk(run_dir):
@@ -83,7 +83,7 @@ def _leads_out(path: Path, run_dir: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A run that can be packed. `problems`: why `harness verify` would refuse it."""
+    """A run to pack. `problems`: why `harness verify` would refuse it."""
 
     run_dir: Path
     files: RunFiles
@@ -92,7 +92,7 @@ class Package:
 
     @classmethod
     def of(cls, run_dir: Path) -> Package:
-        """Read a run directory. Raises PackageError, JournalError."""
+        """Read a run directory. Raise PackageError, JournalError."""
         contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
         for event in contents.events:
             if isinstance(event, RunStarted) and event.imported is not None:
@@ -106,7 +106,7 @@ class Package:
         return cls(run_dir, files, known, tuple(checks.run_problems(known)))
 
     def write(self, out: Path) -> Manifest:
-        """Write the archive. Raises WriteError; PackageError if a file changes while it is read."""
+        """Write the archive. Raise WriteError; PackageError if a file changes during this."""
         if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(self.run_dir)):
             raise PackageError(f"{str(out)!r} is in the run directory, so it would contain itself: name another place")
         derived = manifests.derived_files(self.record)
@@ -143,7 +143,7 @@ class Package:
 
 
 def _unchanged(path: Path, facts: FileFacts) -> Iterator[bytes]:
-    """The content of a file. Raises PackageError if it is not the one that was hashed."""
+    """Return the content of a file. Raise PackageError if it is not the content that was hashed."""
     digest = sha256()
     with path.open("rb") as file:
         for chunk in archive.file_chunks(file):

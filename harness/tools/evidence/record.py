@@ -1,4 +1,4 @@
-"""What the files of a run directory say about the run: read from bytes, as plain values."""
+"""The record of a run from the files of its run directory: read from bytes, as plain values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EvidenceRecord:
 
     @property
     def shards(self) -> tuple[MergedShard, ...]:
-        """The shards that a merged run was made of."""
+        """The shards of a merged run."""
         return tuple(event for event in self.contents.events if isinstance(event, MergedShard))
 
     @property
@@ -62,12 +62,12 @@ class EvidenceRecord:
 
     @property
     def kind(self) -> str:
-        """The kind of the run's devices; ``mixed`` for several kinds, ``unknown`` for a kind that nobody knows."""
+        """The kind of the run's devices; ``mixed`` for several kinds, ``unknown`` for an unknown kind."""
         found = {backend.kind if (backend := backend_of(uuid)) else "unknown" for uuid in self.run.devices}
         return found.pop() if len(found) == 1 else "mixed" if found else "unknown"
 
     def numbered(self) -> list[tuple[int, Event]]:
-        """The events with the numbers of their lines, which count from 1."""
+        """The events with their line numbers, from 1."""
         skipped = {each.number for each in self.contents.damaged} | {each.number for each in self.contents.unknown}
         lines = self.data.split(b"\n")
         numbers = [number for number, line in enumerate(lines, start=1) if line and number not in skipped]
@@ -75,14 +75,14 @@ class EvidenceRecord:
 
 
 def is_read(name: str) -> bool:
-    """Whether `read_record` wants the file with this path in the run directory."""
+    """Return whether `read_record` needs the file with this path in the run directory."""
     return name in (journal.FILE_NAME, junit.FILE_NAME) or _ENVIRONMENT.fullmatch(name) is not None
 
 
 def read_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
-    """The run in these files, by path in the run directory. `where` is only for error messages.
+    """Return the run in these files, by path in the run directory. `where` is only for error messages.
 
-    Raises JournalError if the journal is not that of a run.
+    Raise JournalError if the journal is not the journal of a run.
     """
     data = files[journal.FILE_NAME]
     contents = journal.parse_run_journal(where, data)
@@ -100,9 +100,9 @@ def read_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
 
 
 def device_rows(known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The devices in the facts of an environment file by UUID, with kind and model as texts.
+    """Return the devices in the facts of an environment file by UUID, with kind and model as texts.
 
-    The file may hold anything. The model is the name and, if it is known, the compute capability.
+    The file may hold anything. The model is the name and, if known, the compute capability.
     """
     rows = {}
     for row in environment.devices_of(known):
@@ -113,7 +113,7 @@ def device_rows(known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def is_software(kind: str) -> bool:
-    """Whether devices of this kind are simulated or software devices."""
+    """Return whether devices of this kind are simulated or software devices."""
     return kind in BACKENDS and BACKENDS[kind].software
 
 
@@ -122,12 +122,12 @@ def is_gpu(kind: str) -> bool:
 
 
 def mapping_or_empty(value: object) -> Mapping[str, Any]:
-    """The value if it is a JSON object, otherwise an empty one."""
+    """Return the value if it is a JSON object, otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def optional_text(value: object) -> str | None:
-    """The value if it is a text, without characters that cannot be written."""
+    """Return the value if it is a text, without characters that cannot be written; otherwise None."""
     return escape_invalid_xml(value) if isinstance(value, str) else None
 
 

@@ -10,10 +10,10 @@ from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.text import single_line
 
-#: What a signature is for. One made for another purpose is not accepted.
+#: The purpose of a signature. A signature for another purpose is not accepted.
 NAMESPACE = "gpu-conformance"
 _TOOL = "ssh-keygen"
-#: Seconds. Signing may wait for a passphrase, or for a finger on a key.
+#: Time limit in seconds. Signing may wait for a passphrase, or for a touch of a security key.
 _SIGNING = 120.0
 _VERIFYING = 30.0
 
@@ -23,12 +23,12 @@ class SignatureError(HarnessError):
 
 
 def signature_path(archive: Path) -> Path:
-    """Where the signature of an archive is."""
+    """Return the path of the signature of an archive."""
     return archive.with_name(f"{archive.name}.sig")
 
 
 def sign_archive(archive: Path, key: Path) -> Path:
-    """Write the signature beside the archive. Raises SignatureError, WriteError."""
+    """Write the signature beside the archive. Raise SignatureError, WriteError."""
     try:
         with archive.open("rb") as data:
             done = _run(data, _SIGNING, "sign", "-f", str(key), "-n", NAMESPACE)
@@ -40,12 +40,12 @@ def sign_archive(archive: Path, key: Path) -> Path:
 
 
 def signature_problem(archive: IO[bytes], signature: Path, signers: Path, identity: str = "") -> tuple[str, str]:
-    """Who signed the archive, and why that is not accepted; empty if it is.
+    """Return who signed the archive, and why the signature is not accepted; empty if it is.
 
-    The open file is read, so that it is the one that was verified, whatever has its name now.
+    The open file is read, because its name may now refer to another file than the verified one.
 
-    `signers`: an allowed-signers file, see ``man ssh-keygen``. Without `identity`, everyone in it is accepted. Raises
-    SignatureError if the tool or that file is missing.
+    `signers`: an allowed-signers file, see ``man ssh-keygen``. Without `identity`, everyone in it is accepted. Raise
+    SignatureError if the tool or this file is missing.
     """
     if not signers.is_file():
         raise SignatureError(f"there is no file of allowed signers at {str(signers)!r}")

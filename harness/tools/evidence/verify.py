@@ -1,4 +1,4 @@
-"""Verifies an evidence archive: everything that it says is derived again from its journal."""
+"""Verify an evidence archive: derive all its statements again from its journal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from harness.tools.evidence.archive import ArchiveError, Content
 from harness.tools.evidence.manifest import Manifest, Summary
 from harness.tools.evidence.record import EvidenceRecord, is_gpu
 
-#: How many waived cases are named.
+#: Maximum number of waived cases that are named.
 _SHOWN = 20
-#: What each part of the manifest is about, for the sentence about a difference.
+#: The subject of each part of the manifest, for the sentence about a difference.
 _ABOUT = {
     "complete": "whether the run is complete",
     "claim": "the claim",
@@ -41,9 +41,9 @@ _ABOUT = {
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What the verifier expects of the evidence beside that it is true.
+    """The verifier's demands beyond the truth of the evidence.
 
-    `lists`: must-pass lists that the run must have satisfied. `gpu`: whether it must be of GPUs.
+    `lists`: must-pass lists that the run must have satisfied. `gpu`: whether it must have run on GPUs.
     """
 
     green: bool = False
@@ -53,7 +53,7 @@ class Demands:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found. It is verified if there are no `problems`. `record` and `manifest` are None if not readable."""
+    """The result. Verified if there are no `problems`. `record` and `manifest` are None if not readable."""
 
     problems: tuple[str, ...]
     manifest: Manifest | None = None
@@ -61,7 +61,7 @@ class Verification:
 
 
 def verify_archive(file: IO[bytes], path: Path, demands: Demands, most_bytes: int = archive.MOST_BYTES) -> Verification:
-    """Verify the archive in an open file. Raises ArchiveError if it cannot be read as an archive."""
+    """Verify the archive in an open file. Raise ArchiveError if it cannot be read as an archive."""
     read = archive.read_archive(file, path, _is_wanted, most_bytes)
     if read.problems:
         return Verification(read.problems)
@@ -144,7 +144,7 @@ def _record(members: dict[str, Content], path: Path) -> tuple[EvidenceRecord | N
 
 
 def _claims(manifest: Manifest, known: EvidenceRecord) -> Iterator[str]:
-    """The claim alone, in words of its own: it is what a reader believes first."""
+    """Yield problems of the claim, with specific sentences: a reader believes the claim first."""
     claim = manifest.claim
     if (claim.gpu or is_gpu(claim.device)) and not is_gpu(known.kind):
         yield (
@@ -163,7 +163,7 @@ def _claims(manifest: Manifest, known: EvidenceRecord) -> Iterator[str]:
 
 
 def _differences(manifest: Manifest, summary: Summary) -> Iterator[str]:
-    """Every value of the manifest that does not follow from the run."""
+    """Yield every value of the manifest that does not follow from the run."""
     said, expected = manifest.model_dump(mode="json"), summary.model_dump(mode="json")
     for part, about in _ABOUT.items():
         have, want = _flat(part, said[part]), _flat(part, expected[part])
@@ -188,7 +188,7 @@ def _shown(value: object) -> str:
 
 
 def _derived(known: EvidenceRecord, members: dict[str, Content]) -> Iterator[str]:
-    """Files that follow from the journal."""
+    """Yield problems of files that follow from the journal."""
     expected = manifests.derived_files(known)
     for name, data in expected.items():
         content = members.get(name)
@@ -231,7 +231,7 @@ def _demands(known: EvidenceRecord, demands: Demands) -> Iterator[str]:
 
 
 def red_reason(known: EvidenceRecord) -> str:
-    """What makes the run red, in a few words; what was counted if nothing does."""
+    """Return why the run is red, in a few words; the counts if it is not."""
     ledger = known.ledger
     counts = Counter(verdict.outcome for verdict in ledger.red)
     words = [f"{number} {outcome}" for outcome, number in counts.items()]
@@ -240,7 +240,7 @@ def red_reason(known: EvidenceRecord) -> str:
 
 
 def extract_archive(file: IO[bytes], folder: Path) -> None:
-    """Write the run directory in a verified archive to a new folder. Raises ArchiveError."""
+    """Write the run directory in a verified archive to a new folder. Raise ArchiveError."""
     try:
         folder.mkdir(parents=True)
         with zipfile.ZipFile(file) as packed:
@@ -259,7 +259,7 @@ def extract_archive(file: IO[bytes], folder: Path) -> None:
 
 
 def verification_lines(known: EvidenceRecord, manifest: Manifest) -> list[str]:
-    """The result of a verified archive, for people."""
+    """Return the result of a verified archive, for people."""
     results, machine = manifest.results, manifest.machine
     totals = ", ".join(f"{number} {outcome}" for outcome, number in known.ledger.counts.items()) or "no cases"
     state = {"green": "the run is green", "red": f"the run is red, {red_reason(known)}"}.get(

@@ -1,1 +1,1 @@
-"""A kit: one file with which a machine without network runs the suites."""
+"""A kit: one file to run the suites on a machine without network."""

@@ -1,4 +1,4 @@
-"""Makes a kit: a tar file with wheels, suites, configuration, and the script that runs them."""
+"""Make a kit: a tar file with wheels, suites, configuration, and the script that runs them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROGRAMS = ("run.sh", "start.py")
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """A kit that was made. `size` in bytes; `wheels`: the names of its wheels."""
+    """A finished kit. `size`: in bytes. `wheels`: the names of its wheels."""
 
     path: Path
     size: int
@@ -37,9 +37,9 @@ class Kit:
 
 
 def make_kit(root: Path, out: Path, *, python: str, platforms: Sequence[str] = ()) -> Kit:
-    """Make a kit of the checkout `root`, for this version of Python. `platforms`: see `kit.wheels.collect`.
+    """Make a kit of the checkout `root`, for this version of Python. `platforms`: see `collect_wheels`.
 
-    Raises WheelError, WriteError.
+    Raise WheelError, WriteError.
     """
     wheels.needed_requirements(root)  # raises for another project, before anything is built
     with tempfile.TemporaryDirectory(prefix="harness-kit-") as temp:
@@ -86,7 +86,7 @@ def _manifest(root: Path, files: Mapping[str, Path], python: str, machine: str) 
 
 
 def _machine(platforms: Sequence[str]) -> str:
-    """The type of machine, as `uname -m` says it, of tags such as ``manylinux_2_28_x86_64``."""
+    """Return the machine type, in the words of `uname -m`, for tags such as ``manylinux_2_28_x86_64``."""
     if not platforms:
         return platform.machine()
     return next(
@@ -96,7 +96,7 @@ def _machine(platforms: Sequence[str]) -> str:
 
 
 def _write(out: Path, files: Mapping[str, Path], manifest: bytes) -> None:
-    """The same files give the same bytes: names in order, no times, no owners."""
+    """Write the tar file. Equal files give equal bytes: names in order, no times, no owners."""
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
         _add(tar, MANIFEST, manifest, executable=False)
         for name, path in sorted(files.items()):

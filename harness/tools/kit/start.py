@@ -1,6 +1,6 @@
-"""Unpacks the wheels of a kit, runs the suites with the Python that runs this, and packs the result.
+"""Unpack the wheels of a kit, run the suites with the current Python, and pack the result.
 
-It stands beside kit.json in a kit, and needs nothing but Python and an installed torch: the wheels go into the folder
+The script stands beside kit.json in a kit. It needs only Python and an installed torch: the wheels go into the folder
 ``site`` of the kit, and nothing is installed into the environment. See docs/kit.md.
 """
 
@@ -26,11 +26,11 @@ _EXIT_UNUSABLE = 4
 
 
 class KitError(Exception):
-    """The kit cannot be used here. The text says why and what to do."""
+    """The kit cannot be used here. The text gives the reason and the next step."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the suites with these arguments of pytest. Returns pytest's exit status; 4 if the kit cannot be used here."""
+    """Run the suites with these pytest arguments. Return pytest's exit status; 4 if the kit cannot be used here."""
     try:
         kit = json.loads((HERE / "kit.json").read_text(encoding="utf-8"))
         check_machine(kit, python=platform.python_version(), machine=platform.machine(), torch=torch_version())
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def check_machine(kit: dict[str, Any], *, python: str, machine: str, torch: str | None) -> None:
-    """Raises KitError if the kit is for another Python or another machine, or if torch is missing or too old."""
+    """Raise KitError if the kit is for another Python or another machine, or if torch is missing or too old."""
     wanted = str(kit["python"])
     if python.split(".")[:2] != wanted.split("."):
         raise KitError(
@@ -70,7 +70,7 @@ def check_machine(kit: dict[str, Any], *, python: str, machine: str, torch: str 
 
 
 def check_files(kit: dict[str, Any], folder: Path) -> list[str]:
-    """The names of files that are not as they were. Raises KitError if a wheel is missing or damaged."""
+    """Return the names of files that have changed. Raise KitError if a wheel is missing or damaged."""
     changed = []
     for name, digest in kit["files"].items():
         path = folder / name
@@ -84,7 +84,7 @@ def check_files(kit: dict[str, Any], folder: Path) -> list[str]:
 
 
 def install(kit: dict[str, Any]) -> None:
-    """Unpack the wheels into the folder ``site``, once. Raises KitError."""
+    """Unpack the wheels into the folder ``site``, once. Raise KitError."""
     mark = _SITE / _COMPLETE
     wanted = json.dumps({name: digest for name, digest in kit["files"].items() if name.startswith("wheels/")})
     if mark.is_file() and mark.read_text(encoding="utf-8") == wanted:
@@ -104,7 +104,7 @@ def install(kit: dict[str, Any]) -> None:
 
 
 def torch_version() -> str | None:
-    """The version of torch that this Python has, without importing it."""
+    """Return the version of torch that this Python has, without importing it."""
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

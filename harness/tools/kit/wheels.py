@@ -1,4 +1,4 @@
-"""The wheels of a kit: the harness's own, those that it needs except torch, and pip to unpack them. Uses pip."""
+"""The wheels of a kit: the harness, its dependencies except torch, and pip to unpack them. Uses pip."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from packaging.requirements import Requirement
 from harness.core.errors import HarnessError
 
 PROJECT = "gpu-conformance-harness"
-#: That of the oldest glibc 2 that wheels for Python 3.11 and later are made for.
+#: The minor version of the oldest glibc 2 that has wheels for Python 3.11 and later.
 _OLDEST_MINOR = 17
-#: What the machine must have installed.
+#: The requirement that the machine must already have installed.
 GIVEN = "torch"
 
 
@@ -30,8 +30,8 @@ class WheelError(HarnessError):
 def collect_wheels(root: Path, folder: Path, *, python: str, platforms: Sequence[str]) -> None:
     """Put all wheels into `folder`. `root`: the checkout of this project.
 
-    `python` is a version such as ``3.12``; `platforms` are tags of wheels, such as ``manylinux_2_28_x86_64``, or empty
-    for this machine's. Raises WheelError.
+    `python` is a version such as ``3.12``; `platforms` are wheel tags, such as ``manylinux_2_28_x86_64``, or empty for
+    this machine. Raise WheelError.
     """
     wanted = [*needed_requirements(root), "pip"]
     limits = folder / "constraints.txt"
@@ -46,7 +46,7 @@ def collect_wheels(root: Path, folder: Path, *, python: str, platforms: Sequence
     finally:
         limits.unlink()
     with tempfile.TemporaryDirectory(prefix="harness-build-") as temp:
-        # A build leaves folders beside its sources, and takes what is in them the next time.
+        # A build leaves folders beside its sources, and packs their contents the next time.
         source = Path(temp, "source")
         shutil.copytree(root / "harness", source / "harness", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -68,7 +68,9 @@ def accepted(platforms: Sequence[str]) -> list[str]:
 
 
 def needed_requirements(root: Path) -> list[str]:
-    """The requirements of the project in `root`, without torch and extras. Raises WheelError if it is no checkout."""
+    """Return the requirements of the project in `root`, without torch and extras. Raise WheelError if it is not a
+    checkout.
+    """
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     except (OSError, ValueError, KeyError):
@@ -80,14 +82,14 @@ def needed_requirements(root: Path) -> list[str]:
 
 
 def least_torch(root: Path) -> str:
-    """The oldest release of torch that the project in `root` takes."""
+    """Return the oldest release of torch that the project in `root` accepts."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     torch = next(each for text in project["dependencies"] if (each := Requirement(text)).name == GIVEN)
     return next(clause.version for clause in torch.specifier if clause.operator == ">=")
 
 
 def constraints(root: Path) -> list[str]:
-    """The pinned versions of the project in `root`, without torch's."""
+    """Return the pinned versions of the project in `root`, without torch."""
     path = root / "constraints.txt"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return [line for line in lines if not line.startswith(f"{GIVEN}==")]

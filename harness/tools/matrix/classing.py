@@ -1,6 +1,6 @@
-"""What the red results of one case have in common, and how sure that is. Pure functions over plain values.
+"""Classify failures: what the red results of one case have in common, and how sure this is. Pure functions.
 
-An observation is the verdict of one run on the case. `Place` says where it was made. An explanation is a value that a
+An observation is the verdict of one run on the case. `Place` is where it was made. An explanation is a value that a
 place can have, such as a driver: it is complete if all observations with it are red and no others are.
 """
 
@@ -14,9 +14,9 @@ from itertools import combinations
 
 
 class Factor(StrEnum):
-    """A property of a place that can explain a failure. The narrowest comes first: it claims the least.
+    """A property of a place that can explain a failure. The narrowest comes first, because it claims the least.
 
-    The later ones tell runs on one and the same machine apart: what somebody changed, or the time at which it changed.
+    The later factors distinguish runs on the same machine: a change by a person, or the time of a change.
     """
 
     UUID = "uuid"
@@ -61,7 +61,7 @@ _KINDS = {
     Factor.SINCE: Kind.SINCE,
     Factor.UNTIL: Kind.UNTIL,
 }
-#: What runs on one machine can differ in.
+#: The differences between runs on one machine.
 CONDITIONS = (Factor.OPTION, Factor.COMMIT, Factor.SETTING)
 TIMES = (Factor.SINCE, Factor.UNTIL)
 _MACHINE = tuple(factor for factor in Factor if factor not in (*CONDITIONS, *TIMES))
@@ -75,13 +75,13 @@ class Sure(StrEnum):
     ONE = "one observation"
 
 
-#: A class is strong if chance gives such results less often than this, with all red cases counted as tries.
+#: A class is strong if chance gives such results less often than this, corrected for the number of red cases.
 SIGNIFICANCE = 0.01
-#: The values of one factor that a mixed class names.
+#: Maximum number of values of one factor in a mixed class.
 MOST_VALUES = 3
-#: Combinations of two factors that are named.
+#: Maximum number of combinations of two factors.
 MOST_PAIRS = 3
-#: Conditions that are named beside the first one: a run that differs in one fact often differs in many.
+#: Maximum number of further conditions: a run that differs in one fact often differs in many.
 MOST_CONDITIONS = 4
 
 
@@ -104,7 +104,7 @@ class Place:
     run: str = ""
 
     def values(self, factor: Factor) -> tuple[str, ...]:
-        """What the place has of a factor. Several values only where a case ran on several devices."""
+        """Return the place's values of a factor: several only where a case ran on several devices."""
         if factor is Factor.UUID:
             return self.uuids
         if factor is Factor.DEVICE:
@@ -118,12 +118,12 @@ class Place:
 
     @property
     def machine(self) -> tuple[object, ...]:
-        """The place without UUIDs, and whatever the run was."""
+        """The place without UUIDs and without facts of the run."""
         return (self.host, self.devices, self.driver, self.torch)
 
     @property
     def spot(self) -> tuple[object, ...]:
-        """The very same devices, whatever the run was."""
+        """The same devices, without facts of the run."""
         return (*self.machine, self.uuids)
 
 
@@ -196,7 +196,7 @@ class Classing:
 
 
 def classify(tallies: Mapping[Place, Tally], tries: int = 1) -> Classing | None:
-    """The class of a case; None if it is red and flaky nowhere. `tries`: how many cases are classed in the matrix."""
+    """Return the class of a case; None if it is red and flaky nowhere. `tries`: the number of classified cases."""
     seen = _Seen(tallies, max(1, tries))
     if not seen.bad:
         return None
@@ -225,7 +225,7 @@ def classify(tallies: Mapping[Place, Tally], tries: int = 1) -> Classing | None:
 
 
 def _is_pair(first: Cause, second: Cause) -> bool:
-    """Whether two causes may do it together. Of two conditions, or with a time, too many pairs would fit by chance."""
+    """Return whether two causes may act together. Of two conditions, or with a time, too many pairs fit by chance."""
     return first.factor in _MACHINE and second.factor in (*_MACHINE, *CONDITIONS) and first.factor is not second.factor
 
 
@@ -257,7 +257,7 @@ class _Seen:
 
     @property
     def mixed_places(self) -> int:
-        """The same of places: the very same devices."""
+        """The number of places (sets of devices) with both good and bad results."""
         return sum(_is_mixed(tally) for tally in self.spots.values())
 
     def is_single_on_mixed_machine(self) -> bool:
@@ -265,10 +265,10 @@ class _Seen:
         return self.total.bad == 1 and self.mixed_machines > 0
 
     def covering(self) -> list[Cause]:
-        """Every cause that all bad places have, the narrowest first.
+        """Return every cause that all bad places have, the narrowest first.
 
-        What tells the runs of one machine apart is a cause only where one machine has good and bad results: without
-        that the machines differ, and what differs between them is named as a difference.
+        A difference between runs of one machine is a cause only if one machine has good and bad results. Otherwise the
+        machines differ, and their differences are reported as such.
         """
         found: list[Cause] = []
         factors = (*_MACHINE, *CONDITIONS) if self.mixed_machines else _MACHINE
@@ -285,21 +285,22 @@ class _Seen:
         return found
 
     def is_complete(self, causes: Explanation) -> bool:
-        """Whether exactly the observations with all these causes are red."""
+        """Return whether exactly the observations with all these causes are red."""
         return all(
             tally.red == tally.all if all(cause.holds(place) for cause in causes) else not tally.bad
             for place, tally in self.tallies.items()
         )
 
     def alike(self, first: Cause, second: Cause) -> bool:
-        """Whether the two hold in the same places."""
+        """Return whether the two hold in the same places."""
         return all(first.holds(place) is second.holds(place) for place in self.tallies)
 
     def chance(self, causes: Explanation) -> float:
-        """The probability that all bad results fall on places with these causes, given where the first of them fell.
+        """Return the probability that all bad results fall on places with these causes, given where the first of them
+        fell.
 
-        The units are machines for causes that several machines can have, otherwise observations: a machine that is
-        red in ten runs says no more about its driver than one that is red in one run.
+        The units are machines for causes that several machines can have, otherwise observations: a machine that is red
+        in ten runs is no more evidence about its driver than one that is red in one run.
         """
         wide = all(cause.factor in (Factor.DEVICE, Factor.DRIVER, Factor.TORCH) for cause in causes)
         inside = [place for place in self.tallies if all(cause.holds(place) for cause in causes)]
@@ -314,7 +315,7 @@ class _Seen:
         )
 
     def inside(self, causes: Explanation) -> Tally:
-        """The observations with all these causes."""
+        """Return the observations with all these causes."""
         return sum((tally for place, tally in self.tallies.items() if all(c.holds(place) for c in causes)), Tally())
 
     @property
@@ -323,7 +324,7 @@ class _Seen:
         return sum(tally.bad > 0 for tally in self.machines.values())
 
     def values_that_explain(self, least: int) -> Explanation:
-        """A few values of one factor that only red observations have, each at least `least` of them, or nothing.
+        """Return a few values of one factor that only red observations have, each at least `least` of them, or nothing.
 
         Of several such factors, the widest.
         """
@@ -337,7 +338,9 @@ class _Seen:
         return ()
 
     def _red_values(self, factor: Factor) -> dict[str, int]:
-        """The number of red observations by value; nothing if a bad place has no value, or if there are many values."""
+        """Return the number of red observations by value; nothing if a bad place has no value, or if there are many
+        values.
+        """
         red: dict[str, int] = {}
         for place, tally in self.bad.items():
             values = place.values(factor)
@@ -353,9 +356,10 @@ def _is_mixed(tally: Tally) -> bool:
 
 
 def hypergeometric(everything: int, inside: int, bad: int) -> float:
-    """The probability that `bad` of `everything`, drawn at random, are all `inside`, if the first of them is.
+    """Return the probability that `bad` of `everything`, drawn at random, are all `inside`, if the first of them is.
 
-    The first one names the suspect, so it is no evidence against it. So one bad result has probability 1.
+    The first bad result names the suspect, so it is no evidence against it. A single bad result therefore has
+    probability 1.
     """
     if not 0 < bad <= inside <= everything:
         return 1.0
@@ -363,9 +367,9 @@ def hypergeometric(everything: int, inside: int, bad: int) -> float:
 
 
 def sureness(bad: int, chance: float, tries: int) -> Sure:
-    """``strong`` if chance, times the number of cases that are classed, is at most `SIGNIFICANCE`; otherwise ``weak``.
+    """Return ``strong`` if chance times the number of classified cases is at most `SIGNIFICANCE`; otherwise ``weak``.
 
-    Many cases are classed at once, and chance has as many tries (the Bonferroni correction).
+    Many cases are classified at once, and chance has as many tries (the Bonferroni correction).
     """
     if bad == 1:
         return Sure.ONE
@@ -373,7 +377,7 @@ def sureness(bad: int, chance: float, tries: int) -> Sure:
 
 
 def _everywhere(seen: _Seen) -> Classing:
-    # A case that fails every other time is red in each of so many runs with this probability.
+    # A case that fails every other time is red in each of these runs with this probability.
     chance = 0.5**seen.total.red
     same = tuple((cause,) for cause in seen.covering())
     sure = sureness(seen.total.bad, chance, seen.tries)
@@ -413,7 +417,7 @@ def _mixed(seen: _Seen, causes: Explanation, *, together: bool = False, also: tu
 
 
 def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
-    """Good and bad on the very same devices is what a flake is. So it is strong if that was seen more than once."""
+    """Classify a flake: good and bad on the same devices. It is strong if this was seen more than once."""
     sure = Sure.STRONG if seen.mixed_places else Sure.WEAK
     sure = Sure.ONE if seen.total.bad == 1 else sure
     also = _few(complete)
@@ -422,10 +426,10 @@ def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
 
 
 def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
-    """The classes of all cases, each looked at in the light of the others.
+    """Return the classes of all cases, each adjusted to the others.
 
-    Cases that were bad once each, all of them on the same device, are no flakes: they are of class ``one_uuid``, as far
-    as chance would give so many of them on one device less often than `SIGNIFICANCE`.
+    Cases that were bad once each, all on the same device, are not flakes: their class is ``one_uuid`` if chance would
+    give so many of them on one device less often than `SIGNIFICANCE`.
     """
     suspects: dict[Cause, list[int]] = {}
     for case, each in classings.items():
@@ -441,7 +445,7 @@ def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
 
 
 def _suspect(classing: Classing) -> Cause | None:
-    """The one device that all bad results of a case are from, if they are."""
+    """Return the single device of all bad results of a case, if there is one."""
     cause = classing.causes[0] if classing.kind is Kind.ONE_UUID else None
     if classing.kind is Kind.FLAKE and classing.also:
         cause = classing.also[0][0]
@@ -449,7 +453,7 @@ def _suspect(classing: Classing) -> Cause | None:
 
 
 def joint_chance(classings: Sequence[Classing], tries: int) -> float:
-    """The probability that, of `tries` red cases, so many have all their bad results on the device of the first."""
+    """Return the probability that, of `tries` red cases, so many have all bad results on the device of the first."""
     shares = [
         math.comb(each.inside.all, each.total.bad) / math.comb(each.total.all, each.total.bad) for each in classings
     ]
@@ -472,7 +476,7 @@ def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
 
 
 def tally(observations: Iterable[tuple[Place, Tally]]) -> dict[Place, Tally]:
-    """The observations by place."""
+    """Return the observations by place."""
     found: dict[Place, Tally] = {}
     for place, each in observations:
         found[place] = found.get(place, Tally()) + each

@@ -1,4 +1,4 @@
-"""What tells the runs of one machine apart: options, commit, versions and variables. Pure functions."""
+"""The facts that distinguish the runs of one machine: options, commit, versions and variables. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from harness.tools.matrix.classing import Factor
 
 #: A fact by its factor and name, with its values: an option such as ``--inject`` may have several.
 Facts = Mapping[tuple[Factor, str], tuple[str, ...]]
-#: Facts that are properties of a place already, and the seed, which is another one in each run.
+#: Facts that are already properties of a place, and the seed, which differs in each run.
 _ELSEWHERE = frozenset({"torch", "driver", "device", "devices", "--seed"})
 _COMMIT = "commit"
-#: Whether the environment of a run is known. It tells nothing by itself.
+#: Whether the environment of a run is known. This fact explains nothing.
 _READ = (Factor.SETTING, "environment.json")
 _SHOWN = 100
 _MOST_VALUES = 20
 
 
 def facts_of(run: RunStarted, known: Mapping[str, Any] | None) -> Facts:
-    """What a run was. `known`: the facts of its environment.json, None if it has none."""
+    """Return the facts of a run. `known`: the facts of its environment.json, None without the file."""
     found: dict[tuple[Factor, str], tuple[str, ...]] = {} if known is None else {_READ: ("read",)}
     for name, value in {**record.environment_facts(known or {}), **identity.identity_facts(run)}.items():
         if name in _ELSEWHERE:
@@ -33,7 +33,7 @@ def facts_of(run: RunStarted, known: Mapping[str, Any] | None) -> Facts:
 
 
 def _values(factor: Factor, value: str) -> Iterator[str]:
-    """The values of a fact. None if it is not set."""
+    """Return the values of a fact. None if it is not set."""
     parts = value.split("; ") if factor is Factor.OPTION else [value]
     for part in parts[:_MOST_VALUES]:
         if part:
@@ -45,23 +45,23 @@ def _values(factor: Factor, value: str) -> Iterator[str]:
 
 
 def differing(runs: Sequence[Facts]) -> list[frozenset[tuple[Factor, str]]]:
-    """For each run, in words, its values that not all runs have: ``--inject=no_wait``, ``without $CUDA_HOME``.
+    """Return, for each run, its values that not all runs have: ``--inject=no_wait``, ``without $CUDA_HOME``.
 
     A fact that a run does not record explains nothing there. Only options, and variables where the environment is
-    known, are absent if they are not recorded.
+    known, count as absent if they are not recorded.
     """
     names = dict.fromkeys(name for run in runs for name in run if name != _READ)
-    told: list[set[tuple[Factor, str]]] = [set() for _ in runs]
+    values_by_run: list[set[tuple[Factor, str]]] = [set() for _ in runs]
     for factor, name in names:
         every = [run.get((factor, name), ()) for run in runs]
         if len({*every}) == 1:
             continue
         common = set(every[0]).intersection(*every[1:])
-        for run, mine, values in zip(runs, told, every, strict=True):
+        for run, mine, values in zip(runs, values_by_run, every, strict=True):
             mine.update((factor, _words(factor, name, value)) for value in values if value not in common)
             if not values and (factor is Factor.OPTION or (name.startswith("$") and _READ in run)):
                 mine.add((factor, f"without {name}"))
-    return list(map(frozenset, told))
+    return list(map(frozenset, values_by_run))
 
 
 def _words(factor: Factor, name: str, value: str) -> str:

@@ -14,7 +14,7 @@ from harness.tools.matrix.reading import MOST_CASES, Finding
 def listed_findings(
     of_runs: Sequence[Sequence[Finding]], machine_of: Sequence[int]
 ) -> tuple[tuple[model.Finding, ...], list[tuple[int, ...]]]:
-    """The findings, those of most runs first, and for each run the places of its own among them.
+    """Return the findings, the most frequent first, and for each run the positions of its findings in that list.
 
     `of_runs`: the findings of each run. `machine_of`: the number of each run's machine.
     """

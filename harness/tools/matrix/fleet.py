@@ -1,4 +1,4 @@
-"""One matrix of many runs. `Fleet` takes one run after the other and keeps little of each."""
+"""One matrix of many runs. `Fleet` takes one run at a time and keeps little of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.tools.matrix.findings import listed_findings
 from harness.tools.matrix.model import HoleKind, Matrix
 from harness.tools.matrix.reading import NONE, Device, RunSummary, Said, Unreadable
 
-#: Different messages of a case, and things that gated cases lack, that are kept.
+#: Maximum number of different messages of a case, and of missing requirements of gated cases.
 MOST_MESSAGES = 3
 MOST_FOUND = 5
 
@@ -39,9 +39,9 @@ _ABSENT = {
     HoleKind.DESELECTED: "options of the run left it out",
     HoleKind.OTHER_SHARD: "it is in another shard of the run, which is not here",
 }
-#: The version of the harness among the facts of a run.
+#: The fact with the version of the harness.
 HARNESS = "harness"
-#: What runs say about cases by number. These come first, so that 0 is a case that a run does not have.
+#: Results of cases in runs, by number. These come first, so that 0 is a case that a run does not have.
 _FIRST = (HoleKind.NOT_COLLECTED, HoleKind.DESELECTED, HoleKind.OTHER_SHARD)
 #: Beyond the places of a tally.
 _SILENT = 3
@@ -58,7 +58,7 @@ class NothingReadError(HarnessError):
 
 @dataclass(slots=True)
 class _Run:
-    """A run of the fleet. `column`: by case, the number of what the run says about it."""
+    """A run of the fleet. `column`: by case, the number of its result in the run."""
 
     summary: RunSummary
     column: array[int]
@@ -66,7 +66,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Said:
-    """What a red or flaky case said in all runs."""
+    """The messages of a red or flaky case in all runs."""
 
     messages: dict[str, int] = field(default_factory=dict)
     reproduce: str = ""
@@ -81,7 +81,7 @@ class _MachineKey:
 
 
 class Fleet:
-    """The runs so far. `notes`: what was left out before, in sentences."""
+    """The runs added to this matrix. `notes`: sentences about runs that were left out before."""
 
     def __init__(self, notes: Iterable[str] = ()) -> None:
         self._cases: dict[str, int] = {}
@@ -92,7 +92,7 @@ class Fleet:
         self._notes = list(notes)
 
     def add(self, found: RunSummary | Unreadable) -> None:
-        """Take another run. One that cannot be read, or is a copy of an earlier one, becomes a note."""
+        """Add a run. A run that cannot be read, or is a copy of an earlier one, becomes a note."""
         if isinstance(found, Unreadable):
             self._notes.append(f"{found.name} was left out: {found.reason}")
             return
@@ -120,14 +120,14 @@ class Fleet:
         self._runs.append(_Run(_without_cases(found), column))
 
     def matrix(self) -> Matrix:
-        """The matrix of all runs. Raises NothingReadError if there is none."""
+        """Return the matrix of all runs. Raise NothingReadError without a run."""
         self._leave_out_parts()
         if not self._runs:
             raise NothingReadError(f"no run can be read: {'; '.join(self._notes[:3])}; give other folders")
         return _Maker(self._runs, self._cases, list(self._said), self._troubles, [*self._notes, *self._twins()]).made()
 
     def _leave_out_parts(self) -> None:
-        """The shards of a merged run are in that run already."""
+        """Leave out the shards of a merged run, which contains them."""
         merged = {part: run.summary.name for run in self._runs for part in run.summary.parts}
         for run in self._runs:
             if whole := merged.get(run.summary.run_id):
@@ -211,7 +211,7 @@ class _Maker:
         )
 
     def _rows(self) -> list[tuple[int, ...]]:
-        """For each case, in the order of the matrix, what each run says."""
+        """Return the result of each run for each case, in the order of the matrix."""
         whole = max(len(run.column) for run in self._runs)
         columns = [[*run.column, *(whole - len(run.column)) * [0]] for run in self._runs]
         rows = list(zip(*columns, strict=True))
@@ -220,7 +220,7 @@ class _Maker:
     # ---- cells ----
 
     def _cells_of(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """For each case the cells of all machines."""
+        """Return the cells of all machines for each case."""
         columns = [self._column(machine, rows) for machine in range(len(self._machines))]
         return list(zip(*columns, strict=True)) if rows else []
 
@@ -240,7 +240,7 @@ class _Maker:
         return column
 
     def _cell(self, numbers: Iterable[int]) -> tuple[int, _Hole | None]:
-        """The number of the cell, and the hole that it is part of."""
+        """Return the number of the cell, and the hole that it is part of."""
         said = [self._said[number] for number in numbers]
         ran = [each.outcome for each in said if isinstance(each, Said)]
         outcomes = tuple(sorted(Counter(ran).items(), key=lambda item: item[0].severity))
@@ -256,7 +256,7 @@ class _Maker:
     # ---- failures ----
 
     def _failures(self, rows: Sequence[tuple[int, ...]]) -> dict[int, model.Failure]:
-        """The failures by case."""
+        """Return the failures by case."""
         bad = {number for number, each in enumerate(self._said) if isinstance(each, Said) and _is_bad(each.outcome)}
         red = [(place, self._counts(row)) for place, row in enumerate(rows) if not bad.isdisjoint(row)]
         known: dict[_Counts, Classing | None] = {}
@@ -272,7 +272,7 @@ class _Maker:
         }
 
     def _counts(self, row: tuple[int, ...]) -> _Counts:
-        """The observations of a case."""
+        """Return the observations of a case."""
         counts: dict[int, list[int]] = {}
         for run, number in enumerate(row):
             kind = self._kinds[number]
@@ -281,7 +281,7 @@ class _Maker:
         return tuple((place, red, flaky, green) for place, (red, flaky, green) in sorted(counts.items()))
 
     def _place(self, run: int, number: int) -> int:
-        """The number of the place that a run speaks of."""
+        """Return the number of the place of a result in a run."""
         found = self._place_of.get((run, number))
         if found is None:
             said = self._said[number]
@@ -328,7 +328,7 @@ class _Maker:
         return sorted(made, key=lambda group: (order[group.kind], -len(group.cases), group.cases))
 
     def _bad_runs(self, place: int) -> tuple[int, ...]:
-        """The runs in which a case was red or flaky."""
+        """Return the runs in which a case was red or flaky."""
         return tuple(run for run, number in enumerate(self._told[place]) if 0 <= self._kinds[number] < 2)
 
     def _group(
@@ -443,7 +443,7 @@ class _Hole:
 
 
 def exit_status(matrix: Matrix) -> int:
-    """0 if nothing is red, 1 if a run is, 5 if no case ran."""
+    """Return 0 if nothing is red, 1 if a run is, 5 if no case ran."""
     if any(run.red for run in matrix.runs):
         return EXIT_RED
     ran = any(outcome.ran for cell in matrix.cells for outcome in cell.outcomes)
@@ -451,7 +451,7 @@ def exit_status(matrix: Matrix) -> int:
 
 
 def place_of(summary: RunSummary, uuids: Sequence[str]) -> Place:
-    """The place of an attempt on these devices. Without any, the names are those of all devices of the run."""
+    """Return the place of an attempt on these devices. Without devices, the place has the names of all of them."""
     known = {device.uuid: device for device in summary.devices}
     used = [known.get(uuid, Device(uuid, "unknown device")) for uuid in uuids]
     unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
@@ -465,7 +465,7 @@ def place_of(summary: RunSummary, uuids: Sequence[str]) -> Place:
 
 
 def _known(version: str) -> str:
-    """A version as a place has it: a machine without a driver has none that could explain anything."""
+    """Return a version for a place: a machine without a driver has none that could explain anything."""
     return "" if version == NONE else escape_invalid_xml(version)
 
 
@@ -480,7 +480,7 @@ def _key(summary: RunSummary) -> _MachineKey:
 
 
 def _order(key: _MachineKey) -> tuple[object, ...]:
-    """By device, driver, torch, host; numbers within them by size."""
+    """Return the sort key: device, driver, torch, host; numbers within them by size."""
     return tuple(_natural(text) for text in (key.device, key.driver, key.torch, key.host))
 
 
@@ -490,7 +490,7 @@ def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _when(summary: RunSummary) -> str:
-    """A run with the time of its begin, in words."""
+    """Return a run with the time of its start, in words."""
     try:
         begun = f"{datetime.fromtimestamp(summary.begun, UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError):
@@ -499,9 +499,9 @@ def _when(summary: RunSummary) -> str:
 
 
 def _fault(failure: model.Failure, bad_runs: tuple[int, ...]) -> tuple[object, ...]:
-    """What failures of one fault have in common: the class with its causes, or the runs in which they were bad.
+    """Return what failures of one fault have in common: the class with its causes, or the runs in which they were bad.
 
-    What is red wherever it ran may be gated in some runs, so that the runs tell nothing.
+    A case that is red wherever it ran may be gated in some runs, so its runs explain nothing.
     """
     apart = () if failure.causes or failure.kind is Kind.EVERYWHERE else bad_runs
     return failure.kind, failure.causes, failure.together, apart
@@ -512,7 +512,7 @@ def _is_bad(outcome: Outcome) -> bool:
 
 
 def _kind(said: Said | HoleKind) -> int:
-    """Where a tally counts it: red, flaky, green, or `_SILENT` if it is no observation."""
+    """Return the category in a tally: red, flaky, green, or `_SILENT` if it is not an observation."""
     if isinstance(said, HoleKind) or said.outcome in _HOLES:
         return _SILENT
     return 0 if said.outcome.is_red else 1 if said.outcome is Outcome.FLAKY else 2

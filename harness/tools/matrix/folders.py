@@ -1,4 +1,4 @@
-"""The run directories that the folders of a command line mean."""
+"""Find the run directories in the folders of a command line."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from harness.core.errors import HarnessError
 from harness.core.text import escape_invalid_xml, format_count, list_first
 from harness.journal import journal
 
-#: Levels of folders below one that is given, in which run directories are looked for: from a checkout,
-#: ``matrix-results/NIGHT/RUN/PART`` of `ci/slurm/nightly.sbatch`.
+#: Levels of subfolders that are searched for run directories: from a checkout, ``matrix-results/NIGHT/RUN/PART`` of
+#: `ci/slurm/nightly.sbatch`.
 LEVELS = 4
 
 
 class NoRunError(HarnessError):
-    """A path that is given is no run directory, and no folder of run directories."""
+    """A given path is neither a run directory nor a folder of run directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """Run directories, each once, in the order of their paths, so that a matrix does not depend on that of arguments.
+    """Run directories without duplicates, in the order of their paths: a matrix must not depend on the order of
+    arguments.
 
-    `notes`: what was left out, in sentences.
+    `notes`: sentences about folders that were left out.
     """
 
     runs: tuple[Path, ...]
@@ -33,9 +34,9 @@ class FoundRuns:
 
 
 def find_runs(given: Sequence[Path]) -> FoundRuns:
-    """The run directories among `given`, and those in folders up to `LEVELS` levels below.
+    """Return the run directories among `given`, and those in folders up to `LEVELS` levels below.
 
-    Symbolic links below what is given are not followed: a folder from elsewhere may lead anywhere. Raises NoRunError.
+    Symbolic links below the given folders are not followed: they may lead anywhere. Raise NoRunError.
     """
     runs: dict[str, Path] = {}
     links: list[str] = []
@@ -92,7 +93,7 @@ def _notes(links: Sequence[str], twice: int) -> Iterable[str]:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether it is a regular file and no symbolic link."""
+    """Return whether the path is a regular file and not a symbolic link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

@@ -1,4 +1,4 @@
-"""A plan for the systems that run it: GitHub, GitLab, Slurm. And for people."""
+"""The output formats of a plan: for GitHub, GitLab, Slurm, and people."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from harness.core.text import format_count, list_first
 from harness.tools.matrix.jobs import Job, PlanError
 from harness.tools.matrix.words import PlanFormat, System
 
-#: GitHub starts at most so many jobs of one matrix.
+#: The maximum number of jobs that GitHub starts for one matrix.
 GITHUB_MOST = 256
-#: What GitLab's jobs are made of.
+#: The template that GitLab's jobs extend.
 GITLAB_JOBS = "ci/gitlab-jobs.yml"
-#: What Slurm runs.
+#: The script that Slurm runs.
 SLURM_SCRIPT = "ci/slurm/nightly.sbatch"
 
 
 def github_jobs(jobs: Sequence[Job]) -> str:
-    """One line of JSON that ``strategy.matrix`` reads."""
+    """Return one line of JSON for ``strategy.matrix``."""
     if len(jobs) > GITHUB_MOST:
         raise PlanError(f"{len(jobs)} jobs, and GitHub runs {GITHUB_MOST} of one matrix: choose some with --machine")
     include = [
@@ -45,7 +45,7 @@ def github_jobs(jobs: Sequence[Job]) -> str:
 
 
 def gitlab_pipeline(jobs: Sequence[Job]) -> str:
-    """A child pipeline as JSON, which is YAML too. Its jobs extend those of ``ci/gitlab-jobs.yml``."""
+    """Return a child pipeline as JSON, which is also YAML. Its jobs extend those of ``ci/gitlab-jobs.yml``."""
     pipeline: dict[str, Any] = {"include": [{"local": GITLAB_JOBS}]}
     for job in jobs:
         pipeline[job.name] = {
@@ -58,17 +58,17 @@ def gitlab_pipeline(jobs: Sequence[Job]) -> str:
 
 
 def slurm_commands(jobs: Sequence[Job]) -> str:
-    """One command for each job, quoted for a shell."""
+    """Return one command per job, quoted for a shell."""
     return "".join(f"{shlex.join(_sbatch(job))}\n" for job in jobs)
 
 
 def job_names(jobs: Sequence[Job]) -> str:
-    """For scripts: for each job its run and the folder of its part, ``RUN/PART``."""
+    """Return ``RUN/PART`` per job, for scripts: its run and the folder of its part."""
     return "".join(f"{job.run}/{job.part}\n" for job in jobs)
 
 
 def job_table(jobs: Sequence[Job]) -> str:
-    """For people: a line for each run, with the number of its parts, which are a job each."""
+    """Return a table for people: one line per run, with the number of its parts. Each part is a job."""
     head = ("run", "when", "machine", "driver", "torch", "python", "profile", "parts", "runs by")
     parts: dict[str, list[Job]] = {}
     for job in jobs:
@@ -96,9 +96,10 @@ def job_table(jobs: Sequence[Job]) -> str:
 
 
 def formatted_plan(jobs: Sequence[Job], form: PlanFormat, by: System | None) -> tuple[str, str]:
-    """The plan in a format, and a note about the jobs that `by` does not reach. The note is empty if there are none.
+    """Return the plan in a format, and a note about the jobs that `by` does not reach. The note is empty without such
+    jobs.
 
-    Raises PlanError if no job is left.
+    Raise PlanError if no job is left.
     """
     implied = next((system for system in System if system.value == form.value), None)
     if implied is not None:

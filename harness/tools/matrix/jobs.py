@@ -13,7 +13,7 @@ from harness.tools.matrix.words import When
 
 
 class PlanError(HarnessError):
-    """A plan has no job that was asked for, or a system cannot run it."""
+    """A plan has no selected job, or a system cannot run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def part(self) -> str:
-        """The name of its folder below that of the run: ``1of2``, or ``whole``."""
+        """The folder name below the folder of the run: ``1of2``, or ``whole``."""
         return self.shard.replace("/", "of") or "whole"
 
     @property
@@ -52,7 +52,7 @@ class Job:
         return f"{self.run}-{self.part}" if self.shard else self.run
 
     def variables(self) -> dict[str, str]:
-        """What ``ci/matrix.sh job`` reads from the environment."""
+        """Return the variables that ``ci/matrix.sh job`` reads from the environment."""
         return {
             "MATRIX_RUN": self.run,
             "MATRIX_HARDWARE": self.hardware,
@@ -67,9 +67,9 @@ class Job:
 
 
 def all_jobs(plan: LoadedPlan) -> list[Job]:
-    """Every job of the plan, in the order of the file.
+    """Return every job of the plan, in the order of the file.
 
-    Raises ConfigError if two are the same, or if an exclude leaves nothing out.
+    Raise ConfigError if two jobs are the same, or if an exclude leaves nothing out.
     """
     file = plan.file
     problems: list[str] = []
@@ -95,7 +95,7 @@ def all_jobs(plan: LoadedPlan) -> list[Job]:
 
 
 def select(jobs: Collection[Job], whens: Collection[When], machines: Collection[str]) -> list[Job]:
-    """The jobs at these times, on these machines if any are named. Raises PlanError if there are none."""
+    """Return the jobs at these times, on these machines if any are named. Raise PlanError if there are none."""
     known = list(dict.fromkeys(job.machine for job in jobs))
     for name in machines:
         if name not in known:

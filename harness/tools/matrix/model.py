@@ -1,4 +1,4 @@
-"""The format of ``matrix.json``: models, and the JSON schema that is shipped for it.
+"""The format of ``matrix.json``: models, and the shipped JSON schema.
 
 After a change here, run ``python -m harness.tools.matrix.model`` to regenerate the schema.
 """
@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.core.outcome import Outcome
 from harness.tools.matrix.classing import Factor, Kind, Sure
 
-#: Increased with every change that a reader of the previous number would misread.
+#: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("matrix.schema.json")
 
 
 class HoleKind(StrEnum):
-    """Why a machine says nothing about a case. Of several reasons on one machine the first one in this order counts."""
+    """Why a machine has no result for a case. Of several reasons on one machine, the first in this order counts."""
 
     WAIVED = "waived"
     LOST = "lost"
@@ -78,7 +78,7 @@ class Machine(_Model):
 
 
 class Cell(_Model):
-    """What a machine says about a case. Equal cells are listed once."""
+    """The result of a case on a machine. Equal cells are listed once."""
 
     outcomes: dict[Outcome, int]
     """The number of runs with each outcome. Empty if no run collected the case."""
@@ -94,7 +94,7 @@ class Cause(_Model):
 
 
 class Message(_Model):
-    """What a red or flaky case said."""
+    """A message of a red or flaky case."""
 
     text: str
     runs: int
@@ -165,7 +165,7 @@ class Group(_Model):
 
 
 class Finding(_Model):
-    """A problem that makes runs red and belongs to no single case. Its text is the same everywhere, but for numbers."""
+    """A problem that makes runs red and belongs to no single case. Its texts differ only in numbers."""
 
     kind: str
     message: str
@@ -183,7 +183,7 @@ class Finding(_Model):
 
 
 class Hole(_Model):
-    """Cells without a result, for one and the same reason."""
+    """Cells without a result, for the same reason."""
 
     kind: HoleKind
     reason: str
@@ -208,7 +208,7 @@ class Value(_Model):
 
 
 class Difference(_Model):
-    """A fact that is not the same in all runs, although it may change results."""
+    """A fact that differs between runs, although it may change results."""
 
     name: str
     values: tuple[Value, ...]
@@ -239,12 +239,12 @@ class Matrix(_Model):
 
 
 def matrix_json(matrix: Matrix) -> bytes:
-    """The contents of ``matrix.json``: the same bytes for the same matrix. A lone surrogate becomes an escape."""
+    """Return the contents of ``matrix.json``: equal matrices give equal bytes. A lone surrogate becomes an escape."""
     return json.dumps(matrix.model_dump(by_alias=True), separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
 def matrix_schema_text() -> str:
-    """The contents of the shipped schema file."""
+    """Return the contents of the shipped schema file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     value: dict[str, Any] = {**head, **Matrix.model_json_schema(mode="serialization")}
     return json.dumps(value, indent=2) + "\n"

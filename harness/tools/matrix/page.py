@@ -1,4 +1,4 @@
-"""The page of a matrix: one HTML file that loads nothing and runs no other script than its own."""
+"""The page of a matrix: one HTML file that loads no other file and runs only its own script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.tools.matrix.model import Failure, Group, HoleKind, Matrix
 
 _PACKAGE = "harness.tools.matrix"
 _SHARED = "harness.reporting.page"
-#: Entries of one list that the page itself has. The JSON has all of them.
+#: Maximum entries of one list in the page. The JSON has all of them.
 LISTED = 20
 MOST_GROUPS = 100
 MOST_HOLES = 200
@@ -28,7 +28,7 @@ MOST_FINDINGS = 200
 
 
 def render_matrix(matrix: Matrix) -> bytes:
-    """The page in UTF-8, the same for the same matrix."""
+    """Return the page in UTF-8; equal matrices give equal bytes."""
     styles = [shell.asset(_SHARED, "page.css"), shell.asset(_PACKAGE, "matrix.css")]
     scripts = [shell.asset(_SHARED, "shared.js"), shell.asset(_PACKAGE, "matrix.js")]
     classes = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
@@ -87,7 +87,7 @@ def _word(matrix: Matrix) -> str:
 
 
 def _headline_facts(matrix: Matrix) -> list[tuple[str, str]]:
-    """The facts below the headline."""
+    """Return the facts below the headline."""
     machines = matrix.machines
     size = len(machines) * len(matrix.cases)
     holes = sum(machine.holes for machine in machines)
@@ -108,7 +108,7 @@ def _doubts(matrix: Matrix) -> list[str]:
 
 
 def _data(matrix: Matrix) -> dict[str, Any]:
-    """What the script gets: texts once each, rows with equal cells by number."""
+    """Return the data for the script: each text once, rows with equal cells by number."""
     outcomes = list(Outcome)
     number_of = {outcome: number for number, outcome in enumerate(outcomes)}
     files, suites, patterns = _Numbers(), _Numbers(), _Numbers()
@@ -179,7 +179,7 @@ def _failure(failure: Failure, group: int) -> list[Any]:
 
 
 class _Numbers:
-    """Values by number, so that each is in the data once."""
+    """Values by number, so that the data holds each of them once."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Reads ``configs/matrix.yaml``: which machines there are, and what runs on them.
+"""Read ``configs/matrix.yaml``: the machines, and the runs on them.
 
 ``docs/matrix.md`` describes every key. After a change of the models, run ``python -m harness.tools.matrix.planfile`` to
 regenerate the schema.
@@ -23,10 +23,10 @@ from harness.gating.profiles import Profile, load_profile
 from harness.tools.matrix.words import When
 
 SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
-#: Releases of torch that the cases are written for, oldest first.
+#: The supported releases of torch, oldest first.
 TORCH = ("2.11", "2.12", "2.13", "2.14", "2.15")
 PYTHON = ("3.11", "3.12", "3.13", "3.14")
-#: Stands for the job's driver in labels, tags and Slurm options.
+#: Placeholder for the job's driver in labels, tags and Slurm options.
 DRIVER = "{driver}"
 _MOST_SHARDS = 256
 _MOST_MINUTES = 7 * 24 * 60
@@ -53,7 +53,7 @@ def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-# Texts that get into names of files, shells and files of other systems. None of them begins like an option.
+# Texts that become parts of file names, shell commands and files of other systems. None of them begins like an option.
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,60}$")]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9_.:-]|\{driver\}){0,100}$")]
@@ -71,7 +71,7 @@ class _Model(BaseModel):
 
 
 class Slurm(_Model):
-    """Options of ``sbatch``. What is left out is the cluster's default."""
+    """Options of ``sbatch``. A missing option has the cluster's default."""
 
     partition: SlurmText | None = None
     gres: SlurmText | None = None
@@ -131,21 +131,21 @@ class PlanFile(_Model):
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlan:
-    """A plan whose machines, profiles and hardware files exist and fit together."""
+    """A plan whose machines, profiles and hardware files exist and match."""
 
     file: Loaded[PlanFile]
     hardware: Mapping[str, Hardware]
     """By the name of the machine."""
 
     def device(self, machine: str) -> str:
-        """The kind of device that a machine's cases run on, as ``--device`` names it."""
+        """Return the kind of device that a machine's cases run on, as ``--device`` names it."""
         return str(self.hardware[machine].device["device"])
 
 
 def load_plan(path: Path, configs: Path, base: Path) -> LoadedPlan:
     """Read a plan, and check it against the hardware files and profiles below `configs`.
 
-    Raises ConfigError with a line for each problem.
+    Raise ConfigError with one line per problem.
     """
     loaded = configfile.load_config(path, PlanFile)
     problems: list[str] = []
@@ -173,7 +173,7 @@ def load_plan(path: Path, configs: Path, base: Path) -> LoadedPlan:
 
 
 def _of_machine(machine: Machine, hardware: Hardware) -> Iterator[tuple[str, str]]:
-    """Problems of a machine, each with the key that it is about."""
+    """Yield the problems of a machine, each with its key."""
     device = str(hardware.device["device"])
     backend = BACKENDS.get(device)
     if machine.drivers and backend is not None and not backend.hardware:
@@ -187,7 +187,7 @@ def _of_machine(machine: Machine, hardware: Hardware) -> Iterator[tuple[str, str
 
 
 def _places(machine: Machine) -> dict[str, tuple[str, ...]]:
-    """For each system that the machine is reached by: the texts that choose a host."""
+    """Return the texts that choose a host, for each system that reaches the machine."""
     slurm = machine.slurm
     places = {
         "github": machine.github,
@@ -237,7 +237,7 @@ def _of_product(
 
 
 def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
-    """Why a run with this profile does not start on this hardware. Empty if it does."""
+    """Return why a run with this profile does not start on this hardware. Empty if it does."""
     device = str(hardware.device["device"])
     if profile.device not in (None, "auto", device):
         return f"the profile is for {profile.device}, hardware {name!r} is {device}"
@@ -251,7 +251,7 @@ def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
 
 
 def plan_schema_text() -> str:
-    """The contents of the shipped schema file, for editors and other programs."""
+    """Return the contents of the shipped schema file, for editors and other programs."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     value: dict[str, Any] = {**head, **PlanFile.model_json_schema()}
     return json.dumps(value, indent=2) + "\n"

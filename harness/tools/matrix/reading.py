@@ -1,4 +1,4 @@
-"""What one run says about its machine and about each case, in few bytes. Runs are read by several processes."""
+"""Summarise one run: its machine and the result of each case, in few bytes. Several processes read runs."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
 from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
 
-#: Characters of a message, and of a command, that are kept. A longer command is left out: a part of one does not work.
+#: Maximum characters of a message, and of a command. A longer command is left out: a part of it does not work.
 MOST_OF_MESSAGE = 300
 MOST_OF_COMMAND = 1000
-#: Different attempts of a run whose messages are kept, and lines among which a doubled one is noticed.
+#: Maximum attempts of a run whose messages are kept, and lines among which a duplicate is noticed.
 MOST_MESSAGES = 100_000
 MOST_LINES = 1_000_000
-#: Findings of a run that are kept, and cases that each of them names.
+#: Maximum findings of a run, and cases of a finding.
 MOST_FINDINGS = 100
 MOST_CASES = 20
-#: The version of what a machine does not have.
+#: The version of a component that a machine does not have.
 NONE = "none"
-#: Facts of a run that belong to its machine, and so may differ; a different seed is no difference, either.
+#: Facts of a run that belong to its machine, and may therefore differ; a different seed is no difference, either.
 _MACHINE = frozenset({"torch", "driver", "device", "--seed"})
 
 
@@ -59,9 +59,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a run says about a case: the outcome, the UUIDs of the devices that it ran on, and why it did not run.
+    """The result of a case in a run: the outcome, the UUIDs of its devices, and why it did not run.
 
-    `found`: of a gated case, what the machine has instead of what `reason` asks for.
+    `found`: for a gated case, the value that the machine has instead of `reason`.
     """
 
     outcome: Outcome
@@ -72,7 +72,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What a red or flaky case said, and the command that runs it again."""
+    """The message of a red or flaky case, and the command that runs it again."""
 
     message: str
     reproduce: str = ""
@@ -80,7 +80,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding of a run. `cases`: the first of those that it concerns, `concerned`: how many there are."""
+    """A finding of a run. `cases`: the first of its cases; `concerned`: the number of its cases."""
 
     kind: str
     message: str
@@ -125,19 +125,19 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A run directory that cannot be read, and why."""
+    """A run directory that cannot be read, with the reason."""
 
     name: str
     reason: str
 
 
 def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[RunSummary | Unreadable]:
-    """Every run, in order. Several processes read, by default one a core. Raises ReaderDiedError."""
+    """Return every run, in order. Several processes read, by default one per core. Raise ReaderDiedError."""
     wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
     if wanted < 2:
         yield from map(read_summary, run_dirs)
         return
-    # Not forked: what the caller has open and which threads it has is not known here.
+    # Not forked: the open files and threads of the caller are unknown.
     context = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(wanted, mp_context=context, initializer=gc.disable) as pool:
@@ -181,7 +181,7 @@ class _Attempt:
 
 
 class _Reader:
-    """The events of a run, one after the other. Equal attempts are one object: a run may have millions."""
+    """Processes the events of a run one at a time. Equal attempts are one object: a run may have millions."""
 
     def __init__(self) -> None:
         self.run: RunStarted | None = None
@@ -236,7 +236,7 @@ class _Reader:
             case Collected():
                 self._tally.add_collected(CollectedList.of(event))
                 self._collected.update(event.ids)
-                # The collected cases come first, in their order, whatever began before this line was written.
+                # The collected cases come first, in their order, even if others began before this line was written.
                 self._ids = dict.fromkeys(event.ids) | self._ids
                 self._deselected |= dict.fromkeys(event.deselected)
                 self._elsewhere |= dict.fromkeys(event.selected)
@@ -245,7 +245,7 @@ class _Reader:
                 self._attempts[event.case] = reopened_attempts(attempts, lambda each: replace(each, final=False))
 
     def _is_double(self, line: bytes) -> bool:
-        """Whether the line came before. It is counted if so, and remembered as long as there are not too many."""
+        """Return whether the line is a duplicate, and count it. Lines are remembered up to a limit."""
         key = hash(line)
         if key in self._lines:
             self._doubled += 1
@@ -275,7 +275,7 @@ class _Reader:
 
     def summary(self, name: str, known: Mapping[str, Any] | None) -> RunSummary:
         run = self.run
-        assert run is not None  # `read_summary` has seen to it
+        assert run is not None  # `read_summary` has checked this
         says, said, troubles = self._verdicts()
         unknown = sum(self._unknown.values())
         known_of = self._tally.summary(Oddities(self._damages, unknown, self._doubled, tuple(self._damaged)))
@@ -316,7 +316,7 @@ class _Reader:
         decided: dict[tuple[bool, tuple[int, ...]], tuple[int, Trouble | None, Outcome, bool]] = {}
         for index, case in enumerate(self._ids):
             attempts = self._attempts.get(case, [])
-            # Equal attempts are one object, and all of them are alive, so that their ids tell them apart.
+            # Equal attempts are one object, and all of them are alive, so their ids are unique.
             key = (case in self._started, tuple(map(id, attempts)))
             if (found := decided.get(key)) is None:
                 decision = decide_outcome(attempts, int(key[0]))
@@ -364,7 +364,7 @@ class _Reader:
 
 
 def _unexplained(summary: Summary) -> Iterator[str]:
-    """Why the run is red, where neither a case nor a finding says it."""
+    """Return why the run is red if neither a case nor a finding explains it."""
     status = summary.run_exit_status()
     if summary.end is None or status in (EXIT_OK, EXIT_NOTHING_RAN) or summary.red_cases or summary.findings:
         return
@@ -396,7 +396,7 @@ def _devices(uuids: Sequence[str], known: Mapping[str, Any], run: RunStarted) ->
 
 
 def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> Device:
-    """`alone`: the name that all devices of the run have, if the run's identity tells one."""
+    """Return a device. `alone`: the name that all devices of the run have, if the run's identity has one."""
     row, backend = rows.get(uuid, {}), backend_of(uuid)
     name = row.get("name") or alone or (backend.label if backend is not None and not backend.hardware else "")
     return Device(

@@ -12,19 +12,19 @@ from harness.tools.matrix.classing import Cause, Factor
 from harness.tools.matrix.model import Cause as CauseValue
 from harness.tools.matrix.model import Difference, Finding, Group, Hole, Matrix
 
-#: Lines of one list that are printed. The page and the JSON have all of them.
+#: Maximum lines of one printed list. The page and the JSON have all of them.
 MOST_LINES = 20
 MOST_NAMES = 3
 MOST_FINDINGS = 50
 
 
 def matrix_text(matrix: Matrix) -> str:
-    """A few lines: what is red and why, what is not known, what is doubtful."""
+    """Return a short report: red results with causes, unknown results, doubts."""
     return "".join(f"{_indent(line)}{inert.inert_line(line)}\n" for line in _lines(matrix))
 
 
 def headline_text(matrix: Matrix) -> str:
-    """For example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
+    """Return for example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
     where = f"{format_count(len(matrix.runs), 'run')} on {format_count(len(matrix.machines), 'machine')}"
     total, bad = format_count(len(matrix.cases), "case"), matrix.failures
     findings = f"; {findings_text(matrix)}" if matrix.findings else ""
@@ -34,25 +34,25 @@ def headline_text(matrix: Matrix) -> str:
 
 
 def findings_text(matrix: Matrix) -> str:
-    """For example ``2 findings make 3 runs red``."""
+    """Return for example ``2 findings make 3 runs red``."""
     runs = len({run for each in matrix.findings for run in each.runs})
     word = "makes" if len(matrix.findings) == 1 else "make"
     return f"{format_count(len(matrix.findings), 'finding')} {word} {format_count(runs, 'run')} red"
 
 
 def classes_text(matrix: Matrix) -> str:
-    """The number of cases of each class: ``3 everywhere, 9 one driver``; empty without any."""
+    """Return the number of cases of each class: ``3 everywhere, 9 one driver``; empty without any."""
     kinds = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
     return ", ".join(f"{kinds[kind]} {title}" for kind, title in wording.TITLES.items() if kinds[kind])
 
 
 def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
-    """The causes of the JSON in words."""
+    """Return the causes of the JSON in words."""
     return wording.explanation_text(tuple(Cause(each.factor, each.value) for each in causes), together=together)
 
 
 def title_of(group: Group) -> str:
-    """What a group is about, and since when if that is known: ``option --inject=x, since RUN (DATE)``."""
+    """Return the subject of a group, and since when if known: ``option --inject=x, since RUN (DATE)``."""
     causes = tuple(Cause(each.factor, each.value) for each in group.causes)
     title = wording.title_text(group.kind, causes, together=group.together)
     since = [each[0] for each in group.also if len(each) == 1 and each[0].factor is Factor.SINCE] if causes else []
@@ -60,7 +60,7 @@ def title_of(group: Group) -> str:
 
 
 def apart_of(group: Group) -> str:
-    """What a group cannot be told apart from; empty if it can."""
+    """Return the causes that a group cannot be told apart from; empty without any."""
     also = [tuple(Cause(each.factor, each.value) for each in causes) for causes in group.also]
     return wording.apart_text(also, maybe_flake=group.maybe_flake)
 
@@ -112,7 +112,7 @@ def _finding(matrix: Matrix, finding: Finding) -> Iterator[str]:
 
 
 def hole_text(hole: Hole) -> str:
-    """For example ``gated, memory: wanted >=40GiB (found 22.0GiB): 400 cells, 200 cases on 2 machines``."""
+    """Return for example ``gated, memory: wanted >=40GiB (found 22.0GiB): 400 cells, 200 cases on 2 machines``."""
     found = f" (found {', '.join(hole.found)})" if hole.found else ""
     reason = f", {hole.reason}" if hole.reason else ""
     where = f"{format_count(len(hole.cases), 'case')} on {format_count(len(hole.machines), 'machine')}"
@@ -120,13 +120,13 @@ def hole_text(hole: Hole) -> str:
 
 
 def difference_text(difference: Difference) -> str:
-    """For example ``suite files: sha256:5e5e5e5e5e5e in 195 runs, sha256:0d0d0d0d0d0d in 5 runs``."""
+    """Return for example ``suite files: sha256:5e5e5e5e5e5e in 195 runs, sha256:0d0d0d0d0d0d in 5 runs``."""
     values = [f"{value_text(each.value)} in {format_count(each.runs, 'run')}" for each in difference.values]
     return f"{difference.name}: {', '.join(values[:5])}{', …' if len(values) > 5 else ''}"
 
 
 def value_text(value: str) -> str:
-    """A hash is cut: its beginning tells it from others."""
+    """Return the value, with hashes cut to an unambiguous beginning."""
     return value[:19] if value.startswith("sha256:") else value or "not recorded"
 
 

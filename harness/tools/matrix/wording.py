@@ -24,7 +24,7 @@ TITLES = {
     Kind.MIXED: "mixed",
     Kind.FLAKE: "flake",
 }
-#: What stands for the causes of a class that has none.
+#: The text for a class without causes.
 _HEADINGS = {
     Kind.EVERYWHERE: "wherever it ran",
     Kind.FLAKE: "now and then, with no cause in common",
@@ -45,24 +45,24 @@ _NOUNS = {
 
 
 def cause_text(each: Cause) -> str:
-    """For example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
+    """Return for example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
     return each.value if each.value.startswith("without ") else f"{_NOUNS[each.factor]} {each.value}"
 
 
 def explanation_text(causes: Explanation, *, together: bool = True) -> str:
-    """For example ``driver 580.95 together with torch 2.13.0``."""
+    """Return for example ``driver 580.95 together with torch 2.13.0``."""
     if together:
         return " together with ".join(map(cause_text, causes))
     return " or ".join(map(cause_text, causes))
 
 
 def title_text(kind: Kind, causes: Explanation, *, together: bool) -> str:
-    """What a group of failures is about: ``driver 580.95``, ``wherever it ran``."""
+    """Return the subject of a group of failures: ``driver 580.95``, ``wherever it ran``."""
     return explanation_text(causes, together=together) if causes else _HEADINGS[kind]
 
 
 def classing_text(classing: Classing) -> str:
-    """The class of one case in a sentence."""
+    """Return the class of one case in a sentence."""
     total, inside, causes = classing.total, classing.inside, classing.causes
     others = total.all - inside.all
     if classing.kind is Kind.EVERYWHERE:
@@ -97,12 +97,12 @@ def _sometimes(inside: Tally, what: str) -> str:
 
 
 def apart_text(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
-    """What fits equally well, in a phrase: ``host n3; driver 580.95; a flake``. Empty if nothing does."""
+    """Return the explanations that fit equally well: ``host n3; driver 580.95; a flake``. Empty without any."""
     return "; ".join([explanation_text(each) for each in also] + (["a flake"] if maybe_flake else []))
 
 
 def advice_text(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool) -> str:
-    """What to do next: the run that tells explanations apart, or the step that follows from the class."""
+    """Return the next step: the run that tells explanations apart, or the step that follows from the class."""
     if kind is Kind.EVERYWHERE:
         untried = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
         return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]
@@ -145,7 +145,7 @@ _STEPS = {
 
 
 def _otherwise(each: Cause) -> str:
-    """How a run without the cause is made."""
+    """Return how to make a run without the cause."""
     if each.factor is Factor.COMMIT:
         return "at another commit"
     if each.value.startswith("without "):

@@ -1,4 +1,4 @@
-"""The words that choose jobs of a plan and how it is printed. Imports nothing, so that help texts are fast."""
+"""The words that select the jobs of a plan and its output format. Imports nothing, to keep help texts fast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class When(StrEnum):
-    """How often a job runs. Something else calls ``harness matrix plan`` at that time."""
+    """How often a job runs. A scheduler outside the harness calls ``harness matrix plan`` at that time."""
 
     NIGHTLY = "nightly"
     WEEKLY = "weekly"
@@ -14,7 +14,7 @@ class When(StrEnum):
 
 
 class System(StrEnum):
-    """What runs jobs. Each value is the key of a machine that says how it is reached."""
+    """The system that runs jobs. Each value is the key of a machine that says how to reach it."""
 
     GITHUB = "github"
     GITLAB = "gitlab"
@@ -22,7 +22,7 @@ class System(StrEnum):
 
 
 class PlanFormat(StrEnum):
-    """Who reads the plan."""
+    """The reader of the plan."""
 
     TABLE = "table"
     SLURM = "slurm"

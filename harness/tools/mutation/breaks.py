@@ -1,6 +1,6 @@
-"""What a break of torch is, and the ways to make one. Importing this file does not import torch.
+"""Breaks of torch, and the ways to make them. Importing this file does not import torch.
 
-A break is made in a process that is used for nothing else and is never undone.
+A break is made in a process that is used for nothing else, and is never undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class BreakError(HarnessError):
-    """A break is written wrongly, or its name is unknown."""
+    """A break has an error, or its name is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Theme:
         self.add(Break(name, breaks, suites, lambda: edit(where, old, new), shows))
 
     def add(self, each: Break) -> None:
-        """Add a break. Raises BreakError if it lacks something."""
+        """Add a break. Raise BreakError if it is incomplete."""
         if not _NAME.fullmatch(each.name):
             raise BreakError(f"the break {each.name!r}: expected a name of small letters, digits and underscores")
         if not each.breaks.strip() or not each.suites:
@@ -93,9 +93,9 @@ def replace(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
 
 
 def edit(where: str, old: str, new: str) -> None:
-    """Replace each `old` in the source of a function by `new`, and compile it anew.
+    """Replace each `old` in the source of a function by `new`, and recompile it.
 
-    `where`: ``module:function`` or ``module:Class.method``. Raises BreakError if the source of this release of torch
+    `where`: ``module:function`` or ``module:Class.method``. Raise BreakError if the source in this release of torch
     does not have `old`.
     """
     module, _, path = where.partition(":")
@@ -108,7 +108,7 @@ def edit(where: str, old: str, new: str) -> None:
     if old not in source:
         raise BreakError(f"the source of {where} does not have {old!r}")
     made: dict[str, Any] = {}
-    # In a function with the class as a variable, for `super()` without arguments.
+    # Inside a function with the class as a variable, for `super()` without arguments.
     outer = f"def outer(__class__):\n{textwrap.indent(source.replace(old, new), '    ')}\n    return {found.__name__}\n"
     exec(compile(f"from __future__ import annotations\n{outer}", f"<{where}>", "exec"), found.__globals__, made)
     setattr(owner, name, made["outer"](owner))
@@ -117,10 +117,9 @@ def edit(where: str, old: str, new: str) -> None:
 def replace_kernel(operator: str, around: Callable[..., Any], keys: Sequence[str] = ("CPU",)) -> None:
     """Replace the kernels of an operator for these dispatch keys.
 
-    `around` is called with the kernel as a function, then the arguments of the operator. So whoever calls the operator,
+    `around` is called with the kernel as a function, then the arguments of the operator. Every caller of the operator,
     in Python or C++, gets the broken one. In the place of a tensor `around` may get a number, as in ``x * 2.0``. The
-    kernel takes it as a tensor of no dimensions, of a type with which the result has the type that it has with the
-    number.
+    kernel takes it as a tensor of no dimensions, of a type with which the result has the same type as with the number.
     """
     import warnings
 
@@ -145,7 +144,7 @@ def replace_kernel(operator: str, around: Callable[..., Any], keys: Sequence[str
 
 
 def _places_of_tensors(operator: str) -> frozenset[int]:
-    """The places of the arguments that are tensors."""
+    """Return the positions of the tensor arguments."""
     import torch
 
     name, _, overload = operator.partition(".")
@@ -154,10 +153,10 @@ def _places_of_tensors(operator: str) -> frozenset[int]:
 
 
 def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence[Any]:
-    """The arguments, with tensors for numbers in these places.
+    """Return the arguments, with tensors for numbers in these positions.
 
     torch passes a number to a kernel as a tensor that does not decide the type of the result. A kernel in Python gets
-    the number, and a kernel in C++ does not take it back.
+    the number, and a kernel in C++ does not accept the number.
     """
     numbers = [place for place in tensors if place < len(arguments) and type(arguments[place]) in _NUMBERS]
     if not numbers:
@@ -168,7 +167,7 @@ def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence
     made = list(arguments)
     for place in numbers:
         number = arguments[place]
-        # Not torch.tensor, which copies: the kernel that copies may be the broken one.
+        # Not torch.tensor, which copies: the copy kernel may be the broken one.
         exact = torch.scalar_tensor(number, dtype=getattr(torch, _NUMBERS[type(number)]))
         wanted = [torch.result_type(other, number) for other in others]
         fits = [torch.result_type(other, exact) for other in others] == wanted
@@ -178,14 +177,14 @@ def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence
 
 #: The type of the tensor that torch makes of a number.
 _NUMBERS: Mapping[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-#: Kernels are registered as long as their library lives.
+#: Kernels stay registered while their library lives.
 _LIBRARIES: list[Any] = []
 
 
 def is_mistake(text: str) -> bool:
-    """Whether a text is that of an exception which tells of a wrongly written break, and not of a wrong value.
+    """Return whether a text is an exception that shows an error in a break, rather than a wrong value.
 
-    torch that computes wrongly does not raise these, and code that is given the wrong values raises others.
+    Wrong computations in torch do not raise these exceptions, and code with wrong values raises others.
     """
     kind, colon, _ = text.partition(":")
     return bool(colon) and kind.rpartition(".")[2] in _MISTAKES
@@ -198,7 +197,7 @@ _MISTAKES = frozenset(
 
 
 def by_name(breaks: Sequence[Break]) -> Mapping[str, Break]:
-    """The breaks by name. Raises BreakError if two have the same name."""
+    """Return the breaks by name. Raise BreakError if two have the same name."""
     found: dict[str, Break] = {}
     for each in breaks:
         if each.name in found:

@@ -1,4 +1,4 @@
-"""Runs cases with torch broken, one break a run, and without a break, and makes the table of it."""
+"""Run cases without a break and with each break of torch, and build the table of results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MutationRun(Protocol):
 
 
 class Runner:
-    """Runs pytest in processes of its own, always with the same `options`. `catalogue`: a file of breaks, or None."""
+    """Runs pytest in child processes, always with the same `options`. `catalogue`: a file of breaks, or None."""
 
     def __init__(self, results: Path, options: Sequence[str], catalogue: Path | None) -> None:
         self._results = results
@@ -36,7 +36,7 @@ class Runner:
         self._catalogue = catalogue
 
     def __call__(self, name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger:
-        """One run of these cases. Raises CampaignError if it has no journal."""
+        """Run these cases once. Raise CampaignError if the run has no journal."""
         started = runs.Runs(tuple(cases), tuple(self._options), self._results, device)
         if each is None:
             return started.run(name)
@@ -54,10 +54,10 @@ def run_mutations(
     jobs: int,
     tell: Callable[[str], object],
 ) -> Table:
-    """Run the cases without a break, once for each kind of device, and then those of each break with it.
+    """Run the cases without a break, once per kind of device, and then the cases of each break with it.
 
-    `unusable`: why breaks cannot be used. `jobs`: the number of runs at the same time. `tell` gets a line a run.
-    Raises BreakError if there are no cases, CampaignError if they do not run.
+    `unusable`: reasons why breaks cannot be used, by name. `jobs`: the number of parallel runs. `tell` gets one line
+    per run. Raise BreakError if there are no cases, CampaignError if they do not run.
     """
     usable = [each for each in breaks if each.name not in unusable]
     with ThreadPoolExecutor(jobs) as pool:
@@ -95,9 +95,9 @@ def _row(each: Break, clean: Tally, run: MutationRun, tell: Callable[[str], obje
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
     ran = checked & clean.passed
     texts = {verdict.case: verdict.message for verdict in ledger.verdicts}
-    # Without the break they passed, so the exception is one of the break.
+    # They passed without the break, so the break caused the exception.
     stumbled = {case: texts[case] for case in tally.wrong if case in clean.passed and is_mistake(texts[case])}
-    if each.apply is None:  # a fault has no code that could be written wrongly
+    if each.apply is None:  # a fault has no code that could be wrong
         stumbled = {}
     red = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
     caught = {case: outcome for case, outcome in red.items() if case not in stumbled}

@@ -1,8 +1,8 @@
-"""Shows that breaks take effect. Each is shown in a process of its own, forked from this one.
+"""Show that breaks take effect, each in its own process, forked from this one.
 
 Command line: ``python -m harness.tools.mutation.demonstration CATALOGUE DEVICE LIBRARY NAME...``. CATALOGUE is a file
-or empty. LIBRARY is that of a software device, or empty. Prints a line of JSON for each break: its name, and an
-empty text or why it cannot be used.
+or empty. LIBRARY is the library of a software device, or empty. The output has one line of JSON per break: its name,
+and why it cannot be used (empty if it can).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.tools.diagnosis.order import inherited_environment
 from harness.tools.mutation.breaks import Break, is_mistake
 from harness.tools.mutation.source import read_source
 
-#: Seconds that one demonstration may take.
+#: Time limit of one demonstration, in seconds.
 LIMIT = 60
 
 
@@ -34,7 +34,7 @@ class DemonstrationError(HarnessError):
 
 
 def judge_outcomes(before: str, again: str, after: str) -> str:
-    """What is wrong with a demonstration, by its value twice before the break and once after; or an empty text."""
+    """Return what is wrong with a demonstration, or "". Its value is taken twice before the break and once after."""
     if before != again:
         return f"its demonstration differs without the break: {single_line(before)} and {single_line(again)}"
     if before == after:
@@ -45,27 +45,27 @@ def judge_outcomes(before: str, again: str, after: str) -> str:
 
 
 def observe(shows: Callable[[], object]) -> str:
-    """The value of a demonstration as a text; or the error that it raises."""
+    """Return the value of a demonstration as text, or the error that it raises."""
     try:
         return repr(shows())
-    except Exception as error:  # noqa: BLE001 - a break may make torch raise anything: that is an effect
+    except Exception as error:  # noqa: BLE001 - a break may make torch raise anything: this is an effect
         return f"{type(error).__name__}: {error}"
 
 
 def show(each: Break) -> str:
-    """Break torch in this process. Returns what is wrong with the demonstration, or an empty text."""
+    """Break torch in this process. Return what is wrong with the demonstration, or an empty text."""
     assert each.shows is not None
     assert each.apply is not None
     before, again = observe(each.shows), observe(each.shows)
     try:
         each.apply()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the break cannot be used
+    except Exception as error:  # noqa: BLE001 - after any error, the break cannot be used
         return f"it cannot be made with this torch: {error!r}"
     return judge_outcomes(before, again, observe(each.shows))
 
 
 def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mapping[str, str]:
-    """Those of the breaks that cannot be used, and why. Raises DemonstrationError."""
+    """Return the unusable breaks, with reasons. Raise DemonstrationError."""
     if not names:
         return {}
     backend = BACKENDS[device]
@@ -82,15 +82,15 @@ def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mappi
     done = subprocess.run(
         [*command, *names], env=environment, capture_output=True, text=True, errors="replace", check=False
     )
-    told = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    if done.returncode or told.keys() != set(names):
+    answers = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    if done.returncode or answers.keys() != set(names):
         last = " ".join(done.stderr.strip().splitlines()[-3:])
         raise DemonstrationError(f"the demonstrations do not run (exit status {done.returncode}): {last!r}")
-    return {name: why for name, why in told.items() if why}
+    return {name: why for name, why in answers.items() if why}
 
 
 def main(catalogue: str, device: str, library: str, names: Sequence[str]) -> None:
-    """Fork a process for each break, one after the other."""
+    """Fork one process per break, one at a time."""
     import torch  # noqa: F401 - once, before the forks
 
     found = read_source(Path(catalogue) if catalogue else None)

@@ -1,7 +1,7 @@
-"""A pytest plugin that breaks torch in the processes of a run that import test files: the zygote, and so executors.
+"""A pytest plugin that breaks torch in the processes that import test files: the zygote, and so executors.
 
-`harness mutate` loads it with ``-p harness.tools.mutation.plugin``. The variable `VARIABLE` names the break and, before
-a colon, the file of the catalogue if it is not the harness's own.
+`harness mutate` loads it with ``-p harness.tools.mutation.plugin``. The variable `VARIABLE` names the break, preceded
+by the catalogue file and a colon if it is not the harness's catalogue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "HARNESS_MUTATION"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Break torch before the first test file is imported. Supervisors import none and must stay whole."""
+    """Break torch before the first test file is imported. Supervisors import none and must stay intact."""
     plugins = session.config.pluginmanager.get_plugins()
     if not any(getattr(plugin, "is_harness_zygote", False) for plugin in plugins):
         return

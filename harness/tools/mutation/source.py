@@ -1,4 +1,4 @@
-"""Where breaks come from: the harness's own catalogue, or a file of the user's."""
+"""Sources of breaks: the harness's catalogue, or a file of the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.tools.mutation.catalogue import catalogue
 
 
 def read_source(path: Path | None) -> Mapping[str, Break]:
-    """The breaks of the harness's catalogue, or of a Python file with a `Theme` named ``broken``. Raises BreakError."""
+    """Return the breaks of the harness's catalogue, or of a file with a `Theme` named ``broken``. Raise BreakError."""
     if path is None:
         return catalogue()
     spec = importlib.util.spec_from_file_location("harness_user_breaks", path)
@@ -21,7 +21,7 @@ def read_source(path: Path | None) -> Mapping[str, Break]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - it is the code of a user
+    except Exception as error:  # noqa: BLE001 - the code of a user may raise anything
         raise BreakError(
             f"--catalogue={str(path)!r} cannot be imported{_line(error, path)}: {type(error).__name__}: {error}"
         ) from None
@@ -32,14 +32,14 @@ def read_source(path: Path | None) -> Mapping[str, Break]:
 
 
 def _line(error: Exception, path: Path) -> str:
-    """Where in the file an error comes from. A syntax error has its line in its own text, and no frame in the file."""
+    """Return the line of the file that an error comes from. A syntax error names its line itself and has no frame."""
     frames = traceback.extract_tb(error.__traceback__)
     numbers = [frame.lineno for frame in frames if frame.filename == str(path.absolute())]
     return f" (line {numbers[-1]})" if numbers else ""
 
 
 def chosen(words: str) -> Break:
-    """The break that a text ``FILE:NAME`` names; without FILE, one of the harness's own. Raises BreakError."""
+    """Return the break that a text ``FILE:NAME`` names; without FILE, a break of the harness. Raise BreakError."""
     file, _, name = words.rpartition(":")
     found = read_source(Path(file) if file else None)
     if name not in found:

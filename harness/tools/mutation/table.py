@@ -1,4 +1,4 @@
-"""Which cases notice which breaks of torch. Pure: plain values in, text and JSON out.
+"""The table of cases that notice breaks of torch. Pure: plain values in, text and JSON out.
 
 A case catches a break if it passed without it and is red with it.
 """
@@ -17,10 +17,10 @@ _SHOWN = 3  # cases named in a line of the table; the JSON record has all of the
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one break. `caught_by`: by case, its outcome. `ran`: the cases that could have caught it.
+    """The result of one break. `caught_by`: by case, its outcome. `ran`: the cases that could have caught it.
 
-    `stumbled`: by case, the exception that the break itself made it raise, a TypeError for example. That is no catch.
-    `unusable`: why the break was not tried; or an empty text.
+    `stumbled`: by case, the exception that the break itself raised in it, a TypeError for example. This is not a catch.
+    `unusable`: why the break was not tried; otherwise empty.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All breaks that were asked for. `wrong`: by case, its outcome where it was red without a break."""
+    """All selected breaks. `wrong`: cases that were red without a break, with their outcomes."""
 
     rows: tuple[Row, ...]
     wrong: Mapping[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Table:
 
     @property
     def caught_alone(self) -> Mapping[str, str]:
-        """By break that one case alone caught, that case."""
+        """The breaks that a single case caught, with this case."""
         return {row.name: next(iter(row.caught_by)) for row in self.tried if len(row.caught_by) == 1}
 
     @property
@@ -70,7 +70,7 @@ class Table:
 
 
 def mutation_text(table: Table) -> str:
-    """The table as text, with what follows from it below."""
+    """Return the table as text, followed by its summary."""
     cells = [("break", "device", "caught by", "")]
     cells += [(row.name, row.device, _count(row), _named(row)) for row in table.rows]
     widths = [max(len(line[column]) for line in cells) for column in range(3)]
@@ -97,7 +97,7 @@ def mutation_text(table: Table) -> str:
 
 
 def mutation_json(table: Table) -> str:
-    """The whole table as JSON."""
+    """Return the whole table as JSON."""
     values = {
         "breaks": [
             {
