@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.journal import journal
 from harness.journal.events import Finish, RunStarted
 from harness.journal.ledger import Ledger
@@ -80,7 +80,8 @@ def differences(one: Run, many: Run) -> list[str]:
 def shown(name: str, done: Run) -> str:
     counts = ", ".join(f"{number} {outcome.value}" for outcome, number in done.ledger.counts.items())
     time_text = f"{done.wall:.0f} s" + (f", {done.cpu:.0f} s of processor time" if done.cpu else "")
-    return f"{name}: exit status {done.status}, {time_text}; {counts}; {counted(len(done.ledger.findings), 'finding')}"
+    findings = format_count(len(done.ledger.findings), "finding")
+    return f"{name}: exit status {done.status}, {time_text}; {counts}; {findings}"
 
 
 def main() -> int:
@@ -111,7 +112,7 @@ def main() -> int:
     for (host, devices), number in sorted(many.places.items()):
         print(f"  {host} on {devices}: {number} attempts")
     found = differences(one, many)
-    print(f"{counted(len(one.verdicts), 'case')}, {counted(len(found), 'difference')}, {many.runs} run line")
+    print(f"{format_count(len(one.verdicts), 'case')}, {format_count(len(found), 'difference')}, {many.runs} run line")
     for line in found[:_SHOWN]:
         print(f"  {line}")
     if known.json is not None:

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a hundredth of the work, to check that it runs")
     parts = 100 if parser.parse_args().quick else 1
     begin = time.perf_counter()
-    library: Path = build.build(progress=lambda line: print(line, file=sys.stderr))
+    library: Path = build.build_softdevice(progress=lambda line: print(line, file=sys.stderr))
     print(f"library built or found after {time.perf_counter() - begin:.1f} s: {library}")
     import torch
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.backends.backend import Kind
+from harness.backends.backend import DeviceKind
 from harness.backends.table import BACKENDS
-from harness.checks.keeping import Keeps, parse
+from harness.checks.keeping import Keeps, parse_keeps_mark
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ _ALIKE = 0.85
 class Current:
     """The kind of device of this process, and the seed of the running case."""
 
-    kind: Kind
+    kind: DeviceKind
     seed: int
 
 
@@ -54,7 +54,7 @@ def kept(item: pytest.Item) -> Keeps | None:
     if mark is None:
         return None
     file, line, _ = item.location
-    return parse(mark.args, mark.kwargs, f"{file}:{0 if line is None else line + 1}")
+    return parse_keeps_mark(mark.args, mark.kwargs, f"{file}:{0 if line is None else line + 1}")
 
 
 def misspelt_marks(item: pytest.Item) -> list[str]:

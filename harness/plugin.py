@@ -18,8 +18,8 @@ from harness import fixtures
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
-from harness.collection.ignored_marks import IgnoredMarks
-from harness.collection.scope import Scope
+from harness.collection.ignored_marks import IgnoredMarksPlugin
+from harness.collection.scope import CaseScope
 from harness.configuration import command_line, neighbours, options
 from harness.configuration.command_line import CommandLine
 from harness.core.errors import HarnessError
@@ -43,10 +43,12 @@ def pytest_load_initial_conftests(
         from harness.sim.native import provider
 
         try:
-            wanted = provider.of(backend).provide().variables
+            wanted = provider.provider_of(backend).provide().variables
             if backend.interposed:
-                wanted = front.preload(options.get(options.EarlyConfig(early_config), "inject"), wanted)
-            provider.of(backend).prepare(wanted)
+                wanted = front.interposer_preload(
+                    options.get_option(options.EarlyConfig(early_config), "inject"), wanted
+                )
+            provider.provider_of(backend).prepare(wanted)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
     result = yield
@@ -56,14 +58,14 @@ def pytest_load_initial_conftests(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    return command_line.run_again(config)
+    return command_line.restart_session(config)
 
 
 def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
     """The device that this process must have from its start on, because cases run in it. None for most sessions."""
     try:
-        backend = BACKENDS.get(options.get(config, "device"))
-        inline = options.get(config, "isolation") == "none" or options.steps_aside(config)
+        backend = BACKENDS.get(options.get_option(config, "device"))
+        inline = options.get_option(config, "isolation") == "none" or options.isolation_off_flag(config)
     except pytest.UsageError:
         return None  # an invalid option is reported once it is known whether the session has cases
     return backend if backend is not None and backend.from_start and inline and not _runs_nothing(config) else None
@@ -72,7 +74,7 @@ def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """``-n auto``: one worker per GPU or software device, else by cores and memory. xdist's variable has priority."""
-    if not Scope.of(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+    if not CaseScope.of(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from harness.controller import plan
     from harness.scheduling import workers
@@ -85,20 +87,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    concerned = bool(Scope.of(config).any or config.getini("harness_suites"))
+    concerned = bool(CaseScope.of(config).any or config.getini("harness_suites"))
     if concerned:  # an installed harness that is not active adds nothing to a session
-        fixtures.provide(config, foreign=Scope.of(config).all)
+        fixtures.provide(config, foreign=CaseScope.of(config).all)
     if _in_zygote(config):
         return
     if _runs_nothing(config):
-        if Scope.of(config).any and config.getoption("collectonly", False):
+        if CaseScope.of(config).any and config.getoption("collectonly", False):
             from harness.controller.listing import ListingHooks
 
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
         return
-    if concerned and not Scope.of(config).all:
-        config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
-    if not Scope.of(config).any:
+    if concerned and not CaseScope.of(config).all:
+        config.pluginmanager.register(IgnoredMarksPlugin(), "harness-ignored-marks")
+    if not CaseScope.of(config).any:
         return
     if hasattr(config, "workerinput"):
         _configure_xdist_worker(config)
@@ -108,28 +110,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _configure_xdist_worker(config: pytest.Config) -> None:
     from harness.configuration.context import RunContext
-    from harness.configuration.rootdir import Root
+    from harness.configuration.rootdir import RootFolder
     from harness.controller import machine, stop_signals
     from harness.supervisor import hooks
     from harness.supervisor.worker import Worker
 
     given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
-    context = RunContext.from_json(given[worker_messages.CONTEXT])
+    context = RunContext.from_json(given[worker_messages.CONTEXT_KEY])
     if context.isolation != "none":
-        neighbours.settle(config)
+        neighbours.disable_unused_snapshot_checks(config)
         stop_signals.leave_to_controller()
     stop_signals.release()  # a signal that came before, and is not ignored, is handled now
-    if config.invocation_params.args == context.told_args and (wrong := context.root.difference(Root.of(config))):
+    if config.invocation_params.args == context.root_args and (wrong := context.root.difference(RootFolder.of(config))):
         config.pluginmanager.register(hooks.MisplacedHooks(wrong), "harness-misplaced")
         return
     worker = Worker(
         context,
         machine.inventory(context.device),
         name=given["workerid"],
-        device=given[worker_messages.DEVICE],
+        device=given[worker_messages.DEVICE_KEY],
         workerinput=given,
-        late=functools.partial(worker_messages.send_late, config),
-        fail=functools.partial(worker_messages.send_failure, config),
+        late=functools.partial(worker_messages.send_late_report, config),
+        fail=functools.partial(worker_messages.send_write_failure, config),
     )
     hooks.register(config, worker, contextlib.nullcontext)
 
@@ -144,12 +146,12 @@ def _configure_controller(config: pytest.Config) -> None:
     from harness.supervisor.worker import Worker
 
     queue = RemoteQueue.of_this_process()
-    run = Run(config, plan.inventory(config), plugin_argument=scope.named(config), queue=queue)
+    run = Run(config, plan.inventory(config), plugin_argument=scope.is_named_by_user(config), queue=queue)
     if run.context.isolation != "none":
-        run.notes += neighbours.settle(config)
+        run.notes += neighbours.disable_unused_snapshot_checks(config)
     config.pluginmanager.register(hooks.ControllerHooks(run, config), "harness-controller")
     if config.getoption("dist", "no") != "no":
-        config.pluginmanager.register(compact_reports.ExpandingHooks(), "harness-compact-reports")
+        config.pluginmanager.register(compact_reports.ExpandReportsPlugin(), "harness-compact-reports")
         return
     late = functools.partial(hooks.show_late, config)
     leased = run.leases.take("main")
@@ -158,7 +160,7 @@ def _configure_controller(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if Scope.of(item.config).has(item.path):
+    if CaseScope.of(item.config).has(item.path):
         from harness.collection.cases import CASE_ID
 
         item.stash[CASE_ID] = item.nodeid
@@ -170,14 +172,14 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
-    if report.passed and Scope.of(collector.config).any:
-        from harness.collection.mark_errors import mark_errors
+    if report.passed and CaseScope.of(collector.config).any:
+        from harness.collection.mark_errors import find_mark_errors
         from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
 
         items = [
             node for node in report.result if isinstance(node, pytest.Item) and not isinstance(node, DescribedItem)
         ]
-        errors = [text for node in items for text in mark_errors(node)]
+        errors = [text for node in items for text in find_mark_errors(node)]
         if errors:
             report.outcome = "failed"
             report.longrepr = "\n".join(errors)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.backends.table import BACKENDS
-from harness.checks.state.section import Section
+from harness.checks.state.section import StateSection
 from harness.cli.reference import REGENERATE
 from harness.configuration.options import OPTIONS
 from harness.journal.identity import FREE
@@ -56,7 +56,7 @@ def test_the_list_of_a_backend_leads_to_each_backend(kind: str) -> None:
 def test_the_names_of_the_lists_are_those_of_the_code() -> None:
     assert f"`{REGENERATE}`" in TEXT
     assert set(OPTIONS) >= FREE
-    assert Section.__module__ == "harness.checks.state.section"
+    assert StateSection.__module__ == "harness.checks.state.section"
 
 
 def test_the_set_up_is_the_one_of_the_readme() -> None:

@@ -112,7 +112,7 @@ def main() -> int:
 def _conduct(options: argparse.Namespace) -> None:
     """Both sides' campaigns, one after the other."""
     source = sources.given(options.source) if options.source else _download(options.cache)
-    names = options.faults.split(",") if options.faults else list(faults.catalogue("simcuda"))
+    names = options.faults.split(",") if options.faults else list(faults.fault_catalogue("simcuda"))
     parts = {
         "": [name for name in names if name not in STOPPING],
         "-first": [name for name in names if name in STOPPING],

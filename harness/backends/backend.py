@@ -1,4 +1,4 @@
-"""What is special about one kind of device. Each kind is a frozen value in a file of its own; `table` lists them.
+"""The properties of one kind of device. Each kind is a frozen value in a file of its own; `table` lists them.
 
 Facts hold in every process. Functions are called in executors only. They take the torch module that the process has
 imported. None of them initialises a device.
@@ -12,14 +12,17 @@ from types import ModuleType
 from typing import Any, Protocol
 
 #: Names a kind of device: in ``--device``, in ``requires(device=…)``, in inventories.
-Kind = str
+DeviceKind = str
 
 
 class DeviceCounters(Protocol):
     """Reads what the devices of one kind hold for this process."""
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
-        """Values by meter; `full` adds expensive ones. What cannot be read goes to `unreadable`, with the reason."""
+        """Return values by meter; `full` adds expensive ones.
+
+        What cannot be read goes to `unreadable`, with the reason.
+        """
         ...
 
 
@@ -33,7 +36,7 @@ class Backend:
     - `inventory`: the function that lists the devices of this kind, as ``module:function``. It takes the environment,
       returns an `Inventory`, and raises HarnessError if a run with ``--device=kind`` cannot have such a device.
     - `noun`: what a sentence calls the devices. `device_name`: the name of each device of this kind, if they share one.
-    - `label`: what reports call the device, so that nobody takes a result on it for a result on a GPU. Empty for a GPU.
+    - `label`: what reports call the device, so that its results are not mistaken for results on a GPU. Empty for a GPU.
     - `no_gpu`: why it lacks what only a GPU has. Empty for a GPU.
     - `uuid_prefixes`: how the UUIDs of its devices begin.
     - `mask`: the variable that lists the visible devices; `variables`: others that decide which devices exist.
@@ -50,8 +53,8 @@ class Backend:
 
     Functions:
 
-    - `in_use`: whether anything in this process uses the devices, torch or not, as far as no device node tells. A fork
-      of the process could then not use them.
+    - `in_use`: whether anything in this process uses the devices, torch or not, beyond what device nodes show. A fork
+      of such a process could not use them.
     - `is_initialized`: whether torch uses the devices in this process.
     - `device_count`.
     - `synchronize` one device, by index. It raises RuntimeError for a sticky error.
@@ -64,12 +67,12 @@ class Backend:
 
     - `counters` makes a reader of memory and similar resources.
     - `objects` maps meters that count torch objects to what is counted
-      (`harness.checks.meters.torch_memory.ObjectCounts`).
+      (`harness.checks.meters.torch_memory.TorchObjectCounts`).
     - `own_threads`: the number of threads that the devices keep.
     - `ignored_meters`: meters of the process that say nothing once a device is initialised.
     """
 
-    kind: Kind
+    kind: DeviceKind
     torch_type: str
     inventory: str
     noun: str
@@ -102,7 +105,7 @@ class Backend:
     ignored_meters: tuple[str, ...] = ()
 
     def first_device(self, torch: ModuleType) -> Any:
-        """The `torch.device` of the first visible device of this kind."""
+        """Return the `torch.device` of the first visible device of this kind."""
         return torch.device(self.torch_type, 0) if self.accelerator else torch.device(self.torch_type)
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MASK = "CUDA_VISIBLE_DEVICES"
 INJECT = "CUDA_INJECT"
-#: The faults of CUDA's interface, be the runtime behind it real or simulated.
+#: The faults of CUDA's interface, for a real and a simulated runtime.
 FAULTS = "interposer/csrc/faults.def"
 
 #: The path of each device counter in `torch.cuda.memory_stats_as_nested_dict`.
@@ -41,7 +41,7 @@ class CudaCounters:
         self._driver: DriverMemory | None = None
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
-        """See `DeviceCounters`. `full` adds the private pools."""
+        """Return the counters; see `DeviceCounters`. `full` adds the private pools."""
         if self._driver is None:
             from harness.backends.nvml_memory import (
                 DriverMemory,  # 10 ms for pynvml: only a process that uses CUDA pays
@@ -61,7 +61,7 @@ class CudaCounters:
             unreadable["pinned_bytes"] = "torch before 2.13 counts freed blocks as in use"
         if full:
             values.update(dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0))
-            values.update(private_pools(torch.cuda.memory_snapshot()))
+            values.update(count_private_pools(torch.cuda.memory_snapshot()))
         return values | self._driver.read(torch, values, unreadable)
 
 
@@ -72,17 +72,17 @@ def _read_counters(
     unreadable: MutableMapping[str, str],
 ) -> None:
     for name, path in paths.items():
-        found: Any = stats
+        counter: Any = stats
         for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if isinstance(found, int):
-            values[name] = found
+            counter = counter.get(key) if isinstance(counter, Mapping) else None
+        if isinstance(counter, int):
+            values[name] = counter
         else:
             unreadable[name] = f"this torch has no counter {'.'.join(path)}"
 
 
-def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The number of private pools by device, as readings. `segments`: from `torch.cuda.memory_snapshot`."""
+def count_private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the number of private pools by device, as readings. `segments`: from `torch.cuda.memory_snapshot`."""
     owners: dict[int, set[tuple[int, ...]]] = {}
     for segment in segments:
         owner = tuple(segment.get("segment_pool_id", _NO_POOL))
@@ -92,13 +92,13 @@ def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def torch_uses_cuda(torch: ModuleType) -> bool:
-    """Whether torch uses CUDA in this process, be it simulated or not. Does not initialise it."""
+    """Return whether torch uses CUDA in this process, simulated or not. Does not initialise it."""
     return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Whether this process uses GPUs. Does not initialise any."""
-    return torch_uses_cuda(torch) and simulation.runtime() is None
+    """Return whether this process uses GPUs. Does not initialise any."""
+    return torch_uses_cuda(torch) and simulation.simulated_runtime() is None
 
 
 BACKEND = Backend(

@@ -1,4 +1,4 @@
-"""The CUDA runtime that torch has loaded, by ctypes, and the error that it keeps for whoever asks next."""
+"""The CUDA runtime that torch has loaded, through ctypes, and its last error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import ModuleType
 NO_ERROR = "cudaSuccess"
 
 
-def loaded(torch: ModuleType) -> ctypes.CDLL | None:
-    """The runtime that torch calls. None where torch has it linked in, or has none.
+def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
+    """Return the runtime that torch calls. None where torch has it linked in, or has none.
 
-    By the process's own scope if it is there, as for torch itself: then a library that was put in front of the runtime
-    is asked too. Loads nothing.
+    The symbols of the process's global scope come first, as for torch itself, so that a library in front of the
+    runtime is called too. Load nothing.
     """
     process = ctypes.CDLL(None)
     if hasattr(process, "cudaPeekAtLastError"):
@@ -28,10 +28,10 @@ def loaded(torch: ModuleType) -> ctypes.CDLL | None:
         return None
 
 
-def last_error(runtime: ctypes.CDLL) -> Callable[[], str]:
-    """A function that names the error of the calling thread that nobody has taken yet, ``cudaSuccess`` for none.
+def last_error_reader(runtime: ctypes.CDLL) -> Callable[[], str]:
+    """Return a function that names the pending error of the calling thread, ``cudaSuccess`` for none.
 
-    A call that fails leaves it. Torch raises it after its next launch of a kernel, whoever launches.
+    A failed call sets the error. torch raises it after its next kernel launch, no matter which code launches.
     """
     peek, name = runtime.cudaPeekAtLastError, runtime.cudaGetErrorName
     name.restype = ctypes.c_char_p

@@ -1,6 +1,6 @@
 """GPU memory of this process outside torch's allocator: contexts, kernels, memory of libraries.
 
-NVML is asked for this process alone: the free memory of the device also changes with other processes.
+NVML reports the memory of this process; the free memory of the device also changes with other processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class NvmlProcess:
     used: int | None
 
 
-def used_by(pids: Sequence[int], listed: Sequence[NvmlProcess]) -> int | str:
-    """The bytes that this process uses, or the reason why they are not known.
+def memory_of_process(pids: Sequence[int], listed: Sequence[NvmlProcess]) -> int | str:
+    """Return the bytes that this process uses, or the reason why they are not known.
 
     `pids`: the process ids of this process in nested pid namespaces. NVML may list ids of an outer namespace, which
     cannot be translated here. This process has a context: if NVML lists only one process, it is this one.
@@ -47,7 +47,9 @@ class DriverMemory:
     def read(
         self, torch: ModuleType, memory: Mapping[str, int], unreadable: MutableMapping[str, str]
     ) -> dict[str, int]:
-        """Readings of ``cuda_driver``: what NVML reports, minus what torch's allocator has reserved (from `memory`)."""
+        """Return readings of ``cuda_driver``: what NVML reports, minus what torch's allocator has reserved (from
+        `memory`).
+        """
         values: dict[str, int] = {}
         try:
             if self._handles is None:
@@ -55,15 +57,17 @@ class DriverMemory:
                 self._handles = {index: _handle(torch, index) for index in range(torch.cuda.device_count())}
         except (pynvml.NVMLError, AttributeError) as error:  # torch has a UUID for NVIDIA devices only
             self._handles = {}
-            unreadable["cuda_driver"] = f"nvml cannot find the device: {one_line(str(error))}"
+            unreadable["cuda_driver"] = f"nvml cannot find the device: {single_line(str(error))}"
         for index, handle in self._handles.items():
             name = f"cuda_driver[{index}]"
             try:
-                found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             except pynvml.NVMLError as error:
-                unreadable[name] = f"nvml cannot list the processes of the device: {one_line(str(error))}"
+                unreadable[name] = f"nvml cannot list the processes of the device: {single_line(str(error))}"
                 continue
-            used = used_by(_own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in found])
+            used = memory_of_process(
+                _own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in processes]
+            )
             if isinstance(used, str):
                 unreadable[name] = used
             else:
@@ -72,7 +76,7 @@ class DriverMemory:
 
 
 def _handle(torch: ModuleType, index: int) -> Any:
-    """The NVML handle of a device. torch gives the UUID without the prefix that NVML needs."""
+    """Return the NVML handle of a device. torch gives the UUID without the prefix that NVML needs."""
     uuid = torch.cuda.get_device_properties(index).uuid
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
@@ -81,7 +85,7 @@ def _handle(torch: ModuleType, index: int) -> Any:
 
 
 def _own_pids() -> list[int]:
-    """The ids of this process in all pid namespaces that /proc shows, innermost first."""
+    """Return the ids of this process in all pid namespaces that /proc shows, innermost first."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("NSpid:"):

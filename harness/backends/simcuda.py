@@ -14,17 +14,17 @@ NAME = "Simulated H100 (no GPU)"
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Whether this process uses simulated devices. Does not initialise any."""
-    return cuda.torch_uses_cuda(torch) and simulation.runtime() is not None
+    """Return whether this process uses simulated devices. Does not initialise any."""
+    return cuda.torch_uses_cuda(torch) and simulation.simulated_runtime() is not None
 
 
 def _own_threads(_: ModuleType) -> int:
-    runtime = simulation.runtime()
+    runtime = simulation.simulated_runtime()
     return 0 if runtime is None else int(runtime.simcudaThreadCount())
 
 
 def _in_use() -> bool:
-    runtime = simulation.runtime()
+    runtime = simulation.simulated_runtime()
     return runtime is not None and bool(runtime.simcudaIsInitialized())
 
 

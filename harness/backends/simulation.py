@@ -1,6 +1,6 @@
 """Whether the CUDA of this process is the simulated one, and whether faults are injected in front of it.
 
-The process itself tells, whatever its environment says.
+The loaded symbols decide, not the environment.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import ctypes
 #: A function that only the simulated runtime exports.
 _OWN = "simcudaIsInitialized"
 
-#: A function that only the interposer exports, which stands in front of a CUDA runtime in runs with injected faults.
+#: A function that only the interposer exports: the library in front of a CUDA runtime in runs with injected faults.
 _FAULTS = "interposerFaultCount"
 
 #: The symbols of this process, also of what is loaded later. Made once: each makes a class, and so a reference cycle.
 _SYMBOLS = ctypes.CDLL(None)
 
 
-def runtime() -> ctypes.CDLL | None:
-    """The simulated CUDA runtime that is loaded into this process; None if there is none."""
+def simulated_runtime() -> ctypes.CDLL | None:
+    """Return the simulated CUDA runtime that is loaded into this process; None if there is none."""
     return _SYMBOLS if hasattr(_SYMBOLS, _OWN) else None
 
 
-def interposer() -> ctypes.CDLL | None:
-    """The library that injects faults in front of the CUDA runtime of this process; None if there is none."""
+def loaded_interposer() -> ctypes.CDLL | None:
+    """Return the library that injects faults in front of the CUDA runtime of this process; None if there is none."""
     return _SYMBOLS if hasattr(_SYMBOLS, _FAULTS) else None
 
 
 def faults_struck() -> dict[str, int]:
-    """How often each fault has struck in this process, by name; empty without an interposer."""
-    library = interposer()
+    """Return how often each fault has struck in this process, by name; empty without an interposer."""
+    library = loaded_interposer()
     if library is None:
         return {}
     library.interposerFaultName.restype = ctypes.c_char_p

@@ -27,7 +27,9 @@ class SoftCounters:
     """Reads the counters of the software devices' allocators."""
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:  # noqa: ARG002
-        """See `DeviceCounters`. A device that is not initialised has no counters yet; they are read as 0."""
+        """Return the counters; see `DeviceCounters`. A device that is not initialised has no counters yet: they are
+        0.
+        """
         values: dict[str, int] = {}
         for index in range(_module(torch).device_count()):
             statistics = torch.accelerator.memory_stats(index)
@@ -37,12 +39,12 @@ class SoftCounters:
 
 
 def _module(torch: ModuleType) -> Any:
-    """``torch.soft``; None where it was not loaded."""
+    """Return ``torch.soft``; None if it is not loaded."""
     return getattr(torch, "soft", None)
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Whether this process uses software devices. Does not initialise any."""
+    """Return whether this process uses software devices. Does not initialise any."""
     soft = _module(torch)
     return soft is not None and bool(soft.is_initialized())
 
@@ -83,7 +85,7 @@ BACKEND = Backend(
     # The first use of a device starts all threads, and they stay.
     own_threads=lambda torch: int(_module(torch).thread_count()),
     # The allocators of the device take their memory from the host. Libraries keep buffers for each thread that calls
-    # them (MKL 4.6 MiB at the first larger matrix product). Each thread makes its buffers at some time, and
-    # chance decides which of them takes which work.
+    # them (MKL 4.6 MiB at the first larger matrix product). Each thread allocates its buffers at
+    # some time, and chance decides which thread gets which work.
     ignored_meters=("heap_bytes", "mapped_bytes"),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.backends import cpu, cuda, simcuda, soft
-from harness.backends.backend import Backend, Kind
+from harness.backends.backend import Backend, DeviceKind
 
 #: By kind, in the order of reports.
-BACKENDS: Mapping[Kind, Backend] = {
+BACKENDS: Mapping[DeviceKind, Backend] = {
     each.kind: each for each in (cuda.BACKEND, simcuda.BACKEND, soft.BACKEND, cpu.BACKEND)
 }
 #: The device into which faults are injected if none is named: every machine has it.
@@ -20,7 +20,7 @@ DEVICE_VARIABLES = tuple(
 
 
 def backend_of(uuid: str) -> Backend | None:
-    """The kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness.
+    """Return the kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness.
 
     The longest prefix decides: UUIDs of simulated GPUs begin like those of GPUs.
     """
@@ -33,13 +33,13 @@ def backend_of(uuid: str) -> Backend | None:
     return BACKENDS[max(fits)[1]] if fits else None
 
 
-def names(kind: Kind) -> tuple[str, ...]:
-    """What a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
+def names(kind: DeviceKind) -> tuple[str, ...]:
+    """Return what a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
     backend = BACKENDS.get(kind)
     return (kind,) if backend is None else tuple(dict.fromkeys((kind, backend.torch_type)))
 
 
 def labels(uuids: tuple[str, ...] | list[str]) -> str:
-    """The labels of the software devices among these, for reports; empty for runs on GPUs or on the CPU."""
+    """Return the labels of the software devices among these, for reports; empty for runs on GPUs or on the CPU."""
     found = {each.label for uuid in uuids if (each := backend_of(uuid)) is not None and each.software}
     return ", ".join(sorted(found))

@@ -18,7 +18,7 @@ import pytest
 
 from harness.core.caseid import suite_of
 from harness.core.errors import HarnessError
-from harness.core.text import clean
+from harness.core.text import escape_invalid_xml
 
 
 class CatalogError(HarnessError):
@@ -91,9 +91,9 @@ class _Collector:
         timeout = item.get_closest_marker("timeout")
         self.entries.append(
             CatalogEntry(
-                id=clean(item.nodeid),
-                suite=clean(suite_of(item.nodeid)),
-                file=clean(str(file)),
+                id=escape_invalid_xml(item.nodeid),
+                suite=escape_invalid_xml(suite_of(item.nodeid)),
+                file=escape_invalid_xml(str(file)),
                 line=None if line is None else line + 1,
                 description=first_paragraph(getattr(getattr(item, "obj", None), "__doc__", None)),
                 requires=tuple(dict(mark.kwargs) for mark in _outermost_first(item, "requires")),
@@ -112,7 +112,7 @@ def first_paragraph(docstring: str | None) -> str:
     if not isinstance(docstring, str):
         return ""
     paragraph = re.split(r"\n\s*\n", inspect.cleandoc(docstring).strip(), maxsplit=1)[0]
-    return clean(" ".join(paragraph.split()))
+    return escape_invalid_xml(" ".join(paragraph.split()))
 
 
 @contextlib.contextmanager

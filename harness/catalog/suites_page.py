@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.catalog.catalog import CatalogEntry
-from harness.core.text import counted
+from harness.core.text import format_count
 
 _MOST_REQUIREMENTS = 4
 _HEADER = """\
@@ -28,9 +28,10 @@ def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
     by_suite: dict[str, dict[str, list[CatalogEntry]]] = {}
     for entry in entries:
         by_suite.setdefault(entry.suite, {}).setdefault(entry.file, []).append(entry)
-    lines = [_HEADER, f"{counted(len(entries), 'case')} in {counted(len(by_suite), 'suite')}.", ""]
+    lines = [_HEADER, f"{format_count(len(entries), 'case')} in {format_count(len(by_suite), 'suite')}.", ""]
     lines += [
-        f"- [{suite}](#{suite}): {counted(sum(map(len, files.values())), 'case')}" for suite, files in by_suite.items()
+        f"- [{suite}](#{suite}): {format_count(sum(map(len, files.values())), 'case')}"
+        for suite, files in by_suite.items()
     ]
     for suite, files in by_suite.items():
         folder = (root / next(iter(files))).parent

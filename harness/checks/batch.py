@@ -7,24 +7,21 @@ growth is a leak only if it goes on from round to round: see `harness.checks.slo
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from harness.checks import growth, trend
-from harness.checks.growth import Allowed, Leak
+from harness.checks.growth import GrowthLimit, Leak
 from harness.checks.keeping import Keeps
-from harness.checks.meters.table import inflect, meter_of, noun_of
-from harness.checks.slope import goes_on
-
-_KIB, _MIB = 1 << 10, 1 << 20
+from harness.checks.meters.table import inflect_noun, meter_of, noun_of
+from harness.checks.slope import sustained_slope
 
 #: For each counted round, for each of its cases, the growth by meter.
-Counted = Sequence[Sequence[Mapping[str, int]]]
+CountedRounds = Sequence[Sequence[Mapping[str, int]]]
 
 
 #: Rounds that do not count, because they make what later ones use again, and rounds that do.
-WARMUP = trend.WARMUP
-COUNTED = trend.MIN_REPETITIONS - trend.WARMUP
+WARMUP_ROUNDS = trend.WARMUP_REPETITIONS
+COUNTED_ROUNDS = trend.MIN_REPETITIONS - trend.WARMUP_REPETITIONS
 #: A suspected growth is given up after this many counted rounds, if it is not above what is allowed until then.
 _LEAST = 3
 
@@ -32,69 +29,29 @@ _LEAST = 3
 _MOST_RUNS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """How much a meter may grow: over a batch without a suspicion, and in a repetition without being a leak.
-
-    Each is an amount in bytes or objects, and a further amount for each case. `batch`: None if the meter raises no
-    suspicion by itself. `beyond`: a further amount for each case beyond `MANY`, for a batch.
-    """
-
-    batch: tuple[int, int] | None
-    repetition: tuple[int, int]
-    why: str
-    beyond: int = 0
-
-
 #: Beyond this number of cases a batch is allowed more for each further case: they come from suites that share less.
 MANY = 100
 
-#: For every other meter a batch may not grow at all, and a repetition may grow by the `confirm` of a single case.
-ALLOWANCES: Mapping[str, Allowance] = {
-    "heap_bytes": Allowance(
-        (64 * _KIB, 3 * _KIB // 2),
-        (64 * _KIB, _KIB // 4),
-        "measured in KiB with torch on the CPU: each of 400 cases leaves 0.6 to 2 in its first run, 24 cases together "
-        "at most 82, 9 cases at most 66; each of 1,400 cases, many with optimisers, leaves 2.2; in further runs each "
-        "leaves 0.03 to 0.1, and a new torch.compile 55",
-        beyond=3 * _KIB // 2,
-    ),
-    "mapped_bytes": Allowance(
-        (2 * _MIB, 16 * _KIB),
-        (0, 4 * _KIB),
-        "Python takes arenas of 1 MiB as it needs them; the same cases need one in some rounds, but not in each; 790 "
-        "to 830 cases in any order, a third of them with torch.compile or optimisers, leave 21 to 26 KiB each",
-        beyond=14 * _KIB,
-    ),
-    "cuda_driver": Allowance(
-        (64 * _MIB, _MIB),
-        (_MIB, 0),
-        "kernels are loaded once, at their first use, some MiB at a time; the driver allocates in steps of 2 MiB (from "
-        "what is known of drivers, not measured)",
-    ),
-    "python_blocks": Allowance(None, (2_000, 16), "pytest keeps less than one block for each repeated case"),
-}
-
 
 def allowed_in_batch(name: str, cases: int) -> int | None:
-    """How much a meter may grow over a batch of so many cases; None if it raises no suspicion for a batch."""
+    """Return how much a meter may grow over a batch of so many cases; None if it raises no suspicion for a batch."""
     meter = meter_of(name)
-    allowance = ALLOWANCES.get(meter.name)
-    if allowance is None:
+    rule = meter.batch
+    if rule is None:
         return 0 if meter.suspect is not None else None
-    if allowance.batch is None:
+    if rule.batch is None:
         return None
-    return allowance.batch[0] + cases * allowance.batch[1] + max(0, cases - MANY) * allowance.beyond
+    return rule.batch[0] + cases * rule.batch[1] + max(0, cases - MANY) * rule.beyond
 
 
 def allowed_in_repetition(name: str, cases: int) -> int:
-    """How much a meter may grow whenever so many cases run once more."""
+    """Return how much a meter may grow whenever so many cases run once more."""
     meter = meter_of(name)
-    allowance = ALLOWANCES.get(meter.name)
-    return meter.confirm if allowance is None else allowance.repetition[0] + cases * allowance.repetition[1]
+    rule = meter.batch
+    return meter.confirm if rule is None else rule.repetition[0] + cases * rule.repetition[1]
 
 
-class Kept:
+class KeptMemory:
     """What the cases marked `keeps` keep. It does not count, and what they free counts only beyond it.
 
     What such a case frees of others must count: if it empties a cache, the next case fills it again, and does not leak.
@@ -104,7 +61,9 @@ class Kept:
         self._kept: dict[str, int] = {}
 
     def beyond(self, changes: Mapping[str, int], keeps: Keeps) -> dict[str, int]:
-        """What counts of the changes of one of these cases: growth beyond its limits, decreases beyond all kept."""
+        """Return what counts of the changes of one of these cases: growth beyond its limits, decreases beyond all
+        kept.
+        """
         counted = keeps.beyond(changes)
         for name, change in changes.items():
             total = self._kept.get(name, 0) + change - max(0, counted.get(name, 0))
@@ -120,9 +79,9 @@ class BatchGrowth:
     """Adds up the growth of a process, case after case, that raised no suspicion at the time.
 
     The growth of a suspected case does not count. That case runs again at once, and the growth of the second run counts
-    instead. If the second run looks like a leak too, nothing counts: that leak is judged by itself. So nearly
-    everything that is made once is left out, above all by the first case (0.3 MiB of malloc memory with torch). A leak
-    of the first case is not left out.
+    instead. If the second run looks like a leak too, nothing counts: that leak is judged on its own. Nearly everything
+    that is allocated once is therefore left out, above all in the first case (0.3 MiB of malloc memory with torch). A
+    leak of the first case is not left out.
 
     A decrease takes back earlier growth, so a sum never falls below 0. When a large fixture is torn down, it can hide
     older growth.
@@ -140,36 +99,39 @@ class BatchGrowth:
         return self.cases > 1
 
     def add_case(self, case: str, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
-        """Add what changed with a case that has run."""
+        """Add the changes of a case that has run."""
         self.cases += 1
         self._last = case
         if not suspicions:
             self._add_of_case(changes)
 
     def add_rerun(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
-        """Add what changed when the same case ran a second time. `suspicions`: those of the first run."""
+        """Add the changes of the second run of the same case. `suspicions`: those of the first run."""
         confirmed = any(changes.get(name, 0) > meter_of(name).confirm for name in suspicions)
         if not confirmed:
             self._add_of_case(changes)
 
     def by_case(self, meters: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Of these meters, what each case that grew has grown by in all its runs, in the order in which they ran."""
+        """Return the growth of each case that grew, in all its runs, by these meters.
+
+        Cases are in the order in which they ran.
+        """
         asked = list(meters)
-        found = {}
+        growth_by_case = {}
         for case, changes in self._by_case.items():
             if grown := {name: changes[name] for name in asked if changes.get(name, 0) > 0}:
-                found[case] = grown
-        return found
+                growth_by_case[case] = grown
+        return growth_by_case
 
     def total(
         self, collected: Mapping[str, int], torn_down: Mapping[str, int], *, readable: Container[str]
     ) -> dict[str, int]:
-        """The sum by meter; empty for a single case.
+        """Return the sum by meter; empty for a single case.
 
-        `readable`: the meters of the last reading. A meter of the process that says nothing once a device is in use has
-        counted until then, and is left out.
-        `collected`: what changed when garbage was collected. `torn_down`: what changed then, when the shared fixtures
-        were torn down. A decrease there was set up by some case and is ignored. A growth has not been counted yet.
+        `readable`: the meters of the last reading. A meter of the process that cannot be used once a device is in use
+        has counted until then, and is left out. `collected`: what changed when garbage was collected. `torn_down`: what
+        changed then, when the shared fixtures were torn down. A decrease there was set up by some case and is ignored.
+        A growth has not been counted yet.
         """
         if not self.several:
             return {}
@@ -188,18 +150,18 @@ class BatchGrowth:
             self._grown[name] = max(0, self._grown.get(name, 0) + change)
 
 
-def suspicions(grown: Mapping[str, int], cases: int) -> dict[str, int]:
-    """The growth of a batch of so many cases that is worth running them again."""
-    found = {}
+def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, int]:
+    """Return the growth of a batch of so many cases that is worth running them again."""
+    suspicious = {}
     for name, amount in grown.items():
         allowed = allowed_in_batch(name, cases)
         if allowed is not None and amount > allowed:
-            found[name] = amount
-    return found
+            suspicious[name] = amount
+    return suspicious
 
 
-def ranked(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """The cases that grew, the one most above what a single case may grow by first."""
+def rank_by_growth(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the cases that grew, the one most above what a single case may grow by first."""
 
     def rank(case: str) -> float:
         return -max(amount / (_slack(name) + 1) for name, amount in by_case[case].items())
@@ -210,53 +172,61 @@ def ranked(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
 def is_explained(
     suspected: Mapping[str, int], by_case: Mapping[str, Mapping[str, int]], acquitted: Container[str], cases: int
 ) -> bool:
-    """Whether a batch of so many cases is not suspicious any more without what the `acquitted` cases have grown by."""
+    """Return whether a batch of so many cases is not suspicious any more without what the `acquitted` cases have grown
+    by.
+    """
     rest = dict(suspected)
     for case, grown in by_case.items():
         if case in acquitted:
             for name, amount in grown.items():
                 rest[name] = rest.get(name, 0) - amount
-    return not suspicions(rest, cases)
+    return not suspicious_batch_growth(rest, cases)
 
 
 def runs_to_suspect(leak: Leak, cases: int) -> int:
-    """How often so many cases that leak together must run in one process until half of that would be suspected.
+    """Return how often so many cases that leak together must run in one process until half of that would be suspected.
 
     Once, where no number of runs is enough.
     """
-    growths = (suspicions({leak.meter: times * leak.amount // 2}, times * cases) for times in range(1, _MOST_RUNS))
+    growths = (
+        suspicious_batch_growth({leak.meter: times * leak.amount // 2}, times * cases) for times in range(1, _MOST_RUNS)
+    )
     return next((times for times, found in enumerate(growths, start=1) if found), 1)
 
 
-def leaks_together(rounds: Counted, among: Sequence[int]) -> list[Leak]:
-    """What the cases at these positions leak together, round after round. Empty with fewer than `COUNTED` rounds."""
+def leaks_together(rounds: CountedRounds, among: Sequence[int]) -> list[Leak]:
+    """Return what the cases at these positions leak together, round after round.
+
+    Empty with fewer than `COUNTED_ROUNDS` rounds.
+    """
     return _leaks(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
 
 
-def leaks_of(rounds: Counted, position: int, among: Sequence[int]) -> list[Leak]:
-    """What the case at `position` leaks, round after round. Leaves out growth that the cases in `among` free again.
+def leaks_of_case(rounds: CountedRounds, position: int, among: Sequence[int]) -> list[Leak]:
+    """Return what the case at `position` leaks, round after round.
 
-    `among`: the positions of all cases that ran, including this one. Empty with fewer than `COUNTED` rounds.
+    Leave out growth that the cases in `among` free again. `among`: the positions of all cases that ran, including this
+    one. Empty with fewer than `COUNTED_ROUNDS` rounds.
     """
-    found = _leaks([each[position] for each in rounds], _slack)
-    if not found or len(among) == 1:
-        return found
+    leaks = _leaks([growths[position] for growths in rounds], _slack)
+    if not leaks or len(among) == 1:
+        return leaks
     stays = {leak.meter for leak in _leaks(_sums(rounds, among), _slack)}
-    return [leak for leak in found if leak.meter in stays]
+    return [leak for leak in leaks if leak.meter in stays]
 
 
-def may_leak_together(rounds: Counted, among: Sequence[int]) -> bool:
-    """Whether further rounds could still show that these cases leak together."""
+def may_leak_together(rounds: CountedRounds, among: Sequence[int]) -> bool:
+    """Return whether further rounds could still show that these cases leak together."""
     return _may_leak(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
 
 
-def may_leak(rounds: Counted, position: int) -> bool:
-    """Whether further rounds could still show that the case at `position` leaks."""
-    return _may_leak([each[position] for each in rounds], _slack)
+def may_case_leak(rounds: CountedRounds, position: int) -> bool:
+    """Return whether further rounds could still show that the case at `position` leaks."""
+    return _may_leak([growths[position] for growths in rounds], _slack)
 
 
-def excess(leak: Leak) -> float:
-    """How many times the allowance of one case the leak is."""
+def leak_excess(leak: Leak) -> float:
+    """Return how many times the allowance of one case the leak is."""
     return leak.amount / (_slack(leak.meter) + 1)
 
 
@@ -264,36 +234,36 @@ def _slack(name: str) -> int:
     return allowed_in_repetition(name, 1)
 
 
-def _sums(rounds: Counted, among: Sequence[int]) -> list[dict[str, int]]:
-    return [_sum([each[position] for position in among]) for each in rounds]
+def _sums(rounds: CountedRounds, among: Sequence[int]) -> list[dict[str, int]]:
+    return [_sum([growths[position] for position in among]) for growths in rounds]
 
 
 def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for each in changes:
-        for name, change in each.items():
+    for growths in changes:
+        for name, change in growths.items():
             total[name] = total.get(name, 0) + change
     return total
 
 
-def _leaks(series: Sequence[Mapping[str, int]], allowed: Allowed) -> list[Leak]:
-    """The meters that go on growing, of the growth in each round."""
-    if len(series) < COUNTED:
+def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Leak]:
+    """Return the meters that go on growing, of the growth in each round."""
+    if len(series) < COUNTED_ROUNDS:
         return []
-    found = []
-    for name in {name for each in series for name in each}:
-        levels = list(accumulate((each.get(name, 0) for each in series), initial=0))
-        if (slope := goes_on(levels, allowed(name))) is None:
+    leaks = []
+    for name in {name for growths in series for name in growths}:
+        levels = list(accumulate((growths.get(name, 0) for growths in series), initial=0))
+        if (slope := sustained_slope(levels, allowed(name))) is None:
             continue
         unit, amount = meter_of(name).unit, max(1, round(slope.estimate))
-        what = f"{trend.rate(slope.estimate, unit)} more {inflect(noun_of(name), amount)}"
-        low, high = trend.rate(slope.low, unit), trend.rate(slope.high, unit)
+        what = f"{trend.format_slope(slope.estimate, unit)} more {inflect_noun(noun_of(name), amount)}"
+        low, high = trend.format_slope(slope.low, unit), trend.format_slope(slope.high, unit)
         between = "" if low == high else f" ({low} to {high})"
-        found.append(Leak(name, amount, f"{what} per round over {len(series)} rounds{between}"))
-    return growth.most_direct(found)
+        leaks.append(Leak(name, amount, f"{what} per round over {len(series)} rounds{between}"))
+    return growth.drop_covered_leaks(leaks)
 
 
-def _may_leak(series: Sequence[Mapping[str, int]], allowed: Allowed) -> bool:
+def _may_leak(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> bool:
     if len(series) < _LEAST:
         return True
     return any(amount > allowed(name) * len(series) for name, amount in _sum(series).items())

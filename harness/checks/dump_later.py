@@ -1,4 +1,6 @@
-"""Whether ``faulthandler.dump_traceback_later`` will fire. Python does not tell, so its functions are replaced."""
+"""Whether ``faulthandler.dump_traceback_later`` will fire. Python does not report that, so its functions are
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from harness.core import clock
 
 
 class DumpLater:
-    """Notes whether ``faulthandler.dump_traceback_later`` will fire, which Python does not tell.
+    """Notes whether ``faulthandler.dump_traceback_later`` will fire, which Python does not report.
 
     With ``exit=True`` it ends the process of a later case.
     """
@@ -35,7 +37,7 @@ class DumpLater:
         faulthandler.cancel_dump_traceback_later = cancel_dump_traceback_later
 
     def disarm(self) -> bool:
-        """Cancel it. Returns whether it would have fired."""
+        """Cancel the dump. Return whether it would have fired."""
         if not self._until:
             return False
         would_fire = clock.monotonic() < self._until

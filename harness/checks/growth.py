@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
 
-from harness.checks.meters.table import METERS, Unit, inflect, meter_of, noun_of, quantity
+from harness.checks.meters.table import METERS, Unit, format_quantity, inflect_noun, meter_of, noun_of
 from harness.core.errors import HarnessError
 
 #: Repetitions that do not count. Some things are made in the second or third call: torch.jit profiles its first runs,
 #: torch.compile compiles again for a second shape, free lists and dictionaries reach their size.
-WARMUP = 3
+WARMUP_REPETITIONS = 3
 #: Repetitions that count. A growth that comes by chance in half of the runs would have to come four times in a row.
-COUNTED = 4
+COUNTED_REPETITIONS = 4
 #: A meter that sees the same leak less directly may show this many bytes more: headers, rounding, records.
 _ROUNDING = 16 << 10
 
@@ -25,11 +25,11 @@ _ORDER = {meter.name: position for position, meter in enumerate(METERS)}
 
 
 #: From the name of a meter to the growth that it must exceed.
-Allowed = Callable[[str], int]
+GrowthLimit = Callable[[str], int]
 
 
-def confirming(name: str) -> int:
-    """The growth that one case must exceed in every repetition."""
+def confirm_limit(name: str) -> int:
+    """Return the growth that one case must exceed in every repetition."""
     return meter_of(name).confirm
 
 
@@ -37,7 +37,7 @@ class GrowthError(HarnessError):
     """The repetitions cannot be judged."""
 
 
-class Shape(StrEnum):
+class GrowthShape(StrEnum):
     """What a series of growths looks like. Only `LEAK` changes the verdict of a case."""
 
     NONE = "none"
@@ -47,22 +47,22 @@ class Shape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthVerdict:
     """The judgement on one meter, as a text. `amount`: what a leak adds in each counted run; 0 if there is no leak."""
 
-    shape: Shape
+    shape: GrowthShape
     amount: int
     text: str
 
 
-def judge(
+def classify_growth(
     series: Sequence[int],
     *,
     warmup: int,
     threshold: int = 0,
     unit: Unit = "count",
     noun: str = "object{s}",
-) -> Growth:
+) -> GrowthVerdict:
     """Judge the growths of one meter: one number for each repetition, in order.
 
     The first `warmup` repetitions do not count. Only a number above `threshold` is a growth.
@@ -72,7 +72,7 @@ def judge(
     - Growth that comes and goes is unsteady: a cache that is filled and emptied, a slow thread, or a rare leak that
       needs more repetitions to show.
 
-    `noun` is what the text calls the growth. Raises GrowthError when no repetition is left to count.
+    `noun` is what the text calls the growth. Raise GrowthError when no repetition is left to count.
     """
     counted = series[warmup:]
     if not counted:
@@ -83,19 +83,22 @@ def judge(
     times = sum(grew)
     if all(grew[warmup:]):
         smallest, middle, largest = min(counted), median_low(counted), max(counted)
-        text = f"{quantity(middle, unit)} more {inflect(noun, middle)} after each of {len(counted)} repetitions"
+        more = f"{format_quantity(middle, unit)} more {inflect_noun(noun, middle)}"
+        text = f"{more} after each of {len(counted)} repetitions"
         if smallest != largest:
-            text += f" ({quantity(smallest, unit)} to {quantity(largest, unit)})"
-        return Growth(Shape.LEAK, middle, text)
+            text += f" ({format_quantity(smallest, unit)} to {format_quantity(largest, unit)})"
+        return GrowthVerdict(GrowthShape.LEAK, middle, text)
     if not times:
-        return Growth(Shape.NONE, 0, "no growth")
+        return GrowthVerdict(GrowthShape.NONE, 0, "no growth")
     if all(grew[:times]):
-        return Growth(
-            Shape.LAZY,
+        return GrowthVerdict(
+            GrowthShape.LAZY,
             0,
-            f"grew by {quantity(sum(series[:times]), unit)} in the first {times} repetitions, then stopped",
+            f"grew by {format_quantity(sum(series[:times]), unit)} in the first {times} repetitions, then stopped",
         )
-    return Growth(Shape.UNSTEADY, 0, f"grew in {times} of {len(series)} repetitions, but not in all that count")
+    return GrowthVerdict(
+        GrowthShape.UNSTEADY, 0, f"grew in {times} of {len(series)} repetitions, but not in all that count"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,57 +110,59 @@ class Leak:
     text: str
 
 
-def judgements(
-    repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP, allowed: Allowed = confirming
-) -> dict[str, Growth]:
-    """The judgement on every meter that changed in a repetition, in the order of the table.
+def classify_meters(
+    repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP_REPETITIONS, allowed: GrowthLimit = confirm_limit
+) -> dict[str, GrowthVerdict]:
+    """Return the judgement on every meter that changed in a repetition, in the order of the table.
 
-    `repeated`: the result of `growths` for each repetition. Raises GrowthError, as `judge` does.
+    `repeated`: the result of `growths` for each repetition. Raise GrowthError, as `classify_growth` does.
     """
     names = sorted({name for growths in repeated for name in growths}, key=_position)
-    found = {}
+    verdicts = {}
     for name in names:
         series = [growths.get(name, 0) for growths in repeated]
         unit, noun = meter_of(name).unit, noun_of(name)
-        found[name] = judge(series, warmup=warmup, threshold=allowed(name), unit=unit, noun=noun)
-    return found
+        verdicts[name] = classify_growth(series, warmup=warmup, threshold=allowed(name), unit=unit, noun=noun)
+    return verdicts
 
 
-def verdict(
+def confirmed_leaks(
     first: Mapping[str, int],
     repeated: Sequence[Mapping[str, int]],
     *,
-    warmup: int = WARMUP,
-    allowed: Allowed = confirming,
+    warmup: int = WARMUP_REPETITIONS,
+    allowed: GrowthLimit = confirm_limit,
 ) -> list[Leak]:
-    """The leaks of a case. The one that points most clearly at its cause comes first.
+    """Return the leaks of a case. The one that points most clearly at its cause comes first.
 
     `first`: the growths in the original run, which made the case suspected. `repeated`: all growths of each repetition,
     in one fresh process. Only the repetitions decide: a meter that grows each time is a leak even if it was not
     suspected; a suspected one that does not grow each time is none. A leak that another meter sees more directly is
-    left out. Raises GrowthError.
+    left out. Raise GrowthError.
     """
-    return most_direct(
+    return drop_covered_leaks(
         Leak(name, growth.amount, f"{growth.text}{_in_original_run(first, name)}")
-        for name, growth in judgements(repeated, warmup=warmup, allowed=allowed).items()
-        if growth.shape is Shape.LEAK
+        for name, growth in classify_meters(repeated, warmup=warmup, allowed=allowed).items()
+        if growth.shape is GrowthShape.LEAK
     )
 
 
-def may_leak(repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP, allowed: Allowed = confirming) -> bool:
-    """Whether further repetitions could still show a leak: some meter has grown in each that counts so far."""
+def may_still_leak(
+    repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP_REPETITIONS, allowed: GrowthLimit = confirm_limit
+) -> bool:
+    """Return whether further repetitions could still show a leak: some meter has grown in each that counts so far."""
     counted = repeated[warmup:]
-    return not counted or any(all(each.get(name, 0) > allowed(name) for each in counted) for name in counted[0])
+    return not counted or any(all(growths.get(name, 0) > allowed(name) for growths in counted) for name in counted[0])
 
 
-def most_direct(leaks: Iterable[Leak]) -> list[Leak]:
-    """The leaks in the order of the table, without those that another meter sees more directly."""
-    found = {leak.meter: leak for leak in sorted(leaks, key=lambda leak: _position(leak.meter))}
-    return [leak for leak in found.values() if not _is_covered(leak, found)]
+def drop_covered_leaks(leaks: Iterable[Leak]) -> list[Leak]:
+    """Return the leaks in the order of the table, without those that another meter sees more directly."""
+    by_meter = {leak.meter: leak for leak in sorted(leaks, key=lambda leak: _position(leak.meter))}
+    return [leak for leak in by_meter.values() if not _is_covered(leak, by_meter)]
 
 
 def _in_original_run(first: Mapping[str, int], name: str) -> str:
-    return f", {quantity(first[name], meter_of(name).unit)} more after the original run" if name in first else ""
+    return f", {format_quantity(first[name], meter_of(name).unit)} more after the original run" if name in first else ""
 
 
 def _position(name: str) -> tuple[int, str]:
@@ -167,5 +172,5 @@ def _position(name: str) -> tuple[int, str]:
 def _is_covered(leak: Leak, leaks: Mapping[str, Leak]) -> bool:
     base, bracket, index = leak.meter.partition("[")
     direct = [name + bracket + index for name in meter_of(base).covered_by]
-    known = sum(leaks[name].amount for name in direct if name in leaks)
-    return known > 0 and leak.amount <= 2 * known + _ROUNDING
+    covered = sum(leaks[name].amount for name in direct if name in leaks)
+    return covered > 0 and leak.amount <= 2 * covered + _ROUNDING

@@ -6,32 +6,39 @@ import sys
 from typing import Literal
 
 from harness.checks import trend
-from harness.checks.batch import BatchGrowth, Kept
-from harness.checks.batch import suspicions as suspicions_of_batch
+from harness.checks.batch import BatchGrowth, KeptMemory
+from harness.checks.batch import suspicious_batch_growth as suspicions_of_batch
 from harness.checks.keeping import Keeps
 from harness.checks.meters import process as meters_process
-from harness.checks.meters.table import Meters, Reading, Tier, collect_garbage, growths, suspicions
-from harness.checks.process import Problem
+from harness.checks.meters.table import (
+    MeterReader,
+    MeterReading,
+    Tier,
+    collect_garbage,
+    meter_growths,
+    suspicious_growths,
+)
+from harness.checks.process import StateProblem
 from harness.checks.state.guard import StateGuard
 from harness.core.outcome import Outcome
-from harness.core.plain_values import plain_repr
+from harness.core.plain_values import safe_repr
 
 #: ``--leak-check``: no check, the cheap meters, or all meters after every case.
 LeakCheck = Literal["off", "fast", "full"]
 
 
-class Inspector:
+class StateInspector:
     """Compares an executor with itself, case after case. The reading after a case is also the one before the next."""
 
     def __init__(self, guard: StateGuard, level: LeakCheck) -> None:
         """`guard` may have been made before the fork: fixtures are watched from there on."""
         self._guard = guard
         self._tier: Tier = "full" if level == "full" else "fast"
-        self._meters = None if level == "off" else Meters(self._tier)
-        self._before: Reading | None = None
+        self._meters = None if level == "off" else MeterReader(self._tier)
+        self._before: MeterReading | None = None
         self._reported: set[str] = set()
         self._batch = BatchGrowth()
-        self._kept = Kept()
+        self._kept = KeptMemory()
         self._suspected: dict[str, int] = {}
         self._collected: dict[str, int] = {}
         #: By meter, what was in use at the last `end` with `levels`.
@@ -45,12 +52,12 @@ class Inspector:
 
     def end(
         self, case: str = "", *, levels: bool = False, keeps: Keeps | None = None, has_raised: bool = False
-    ) -> tuple[list[Problem], dict[str, int]]:
-        """The state that has changed, and by meter the suspicious growth. Restores the state where that is safe.
+    ) -> tuple[list[StateProblem], dict[str, int]]:
+        """Return the state that has changed, and by meter the suspicious growth. Restore the state where that is safe.
 
         `case`: the id of the case that has run.
         With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
-        out what the case keeps by its own account. What a case that `has_raised` has grown by does not count for the
+        out what the case keeps by its own account. The growth of a case that `has_raised` does not count for the
         batch: to show its first errors pytest makes what it keeps (measured: some 80 KB each, and 3 MiB of arenas).
         """
         self.levels = {}
@@ -68,12 +75,12 @@ class Inspector:
         except Exception as error:  # noqa: BLE001
             # A case may have replaced anything that is read here; what that raises is caused by the case.
             self._meters = None
-            text = f"changed the process so that its state cannot be read: {plain_repr(error)}"
-            return [Problem(Outcome.CONTAMINATED, text)], {}
-        changes = growths(before, self._before)
+            text = f"changed the process so that its state cannot be read: {safe_repr(error)}"
+            return [StateProblem(Outcome.CONTAMINATED, text)], {}
+        changes = meter_growths(before, self._before)
         if keeps is not None:
             changes = self._kept.beyond(changes, keeps)
-        self._suspected = suspicions(changes, self._tier)
+        self._suspected = suspicious_growths(changes, self._tier)
         self._batch.add_case(case, {} if has_raised else changes, self._suspected)
         return problems, self._suspected
 
@@ -83,20 +90,22 @@ class Inspector:
         return self._batch.several
 
     def unreadable(self) -> list[str]:
-        """What could not be read, and why. Each is reported once."""
+        """Return what could not be read, and why. Each is reported once."""
         if not self._guard.unreadable and (self._meters is None or not self._meters.unreadable):
             return []
-        found = {f"state {position}": why for position, why in self._guard.unreadable.items()}
+        reasons = {f"state {position}": why for position, why in self._guard.unreadable.items()}
         if self._meters is not None:
-            found |= {f"meter {name}": why for name, why in self._meters.unreadable.items()}
-        new = [f"the leak check cannot read {what}: {why}" for what, why in found.items() if what not in self._reported]
-        self._reported |= set(found)
+            reasons |= {f"meter {name}": why for name, why in self._meters.unreadable.items()}
+        new = [
+            f"the leak check cannot read {what}: {why}" for what, why in reasons.items() if what not in self._reported
+        ]
+        self._reported |= set(reasons)
         return new
 
     def grown(self, *, keeps: Keeps | None = None, has_raised: bool = False) -> dict[str, int]:
-        """By meter, what has changed since the last reading, after a case has run again. For the arguments see `end`.
+        """Return the changes since the last reading by meter, after a case has run again. For the arguments see `end`.
 
-        What the second run has changed of the state is put back, and not held against the next case.
+        State that the second run has changed is restored, and does not count against the next case.
         """
         if self._meters is None or self._before is None:
             return {}
@@ -114,26 +123,30 @@ class Inspector:
             collect_garbage()
             self._collected = self._changes(self._meters, self._before)
 
-    def finish(self) -> tuple[list[Problem], dict[str, int], dict[str, dict[str, int]]]:
-        """After the last tear-down: the state that has changed, and by meter the growth over all cases together.
+    def finish(self) -> tuple[list[StateProblem], dict[str, int], dict[str, dict[str, int]]]:
+        """Return, after the last tear-down, the state that has changed, and the growth of all cases together by meter.
 
-        And where that is suspicious, by case and meter, what each case has grown by.
+        If that growth is suspicious, also return the growth of each case by case and meter.
         """
         collected = self._before
         batch, self._batch = self._batch, BatchGrowth()
         problems, _ = self.end()
         if collected is None or self._meters is None or self._before is None:
             return problems, {}, {}
-        torn_down = growths(collected, self._before)
+        torn_down = meter_growths(collected, self._before)
         grown = batch.total(self._collected, torn_down, readable=self._before.values)
         return problems, grown, batch.by_case(suspicions_of_batch(grown, batch.cases))
 
-    def _changes(self, meters: Meters, last: Reading) -> dict[str, int]:
+    def _changes(self, meters: MeterReader, last: MeterReading) -> dict[str, int]:
         self._before = meters.read()
-        return growths(last, self._before)
+        return meter_growths(last, self._before)
 
 
-def _levels(reading: Reading) -> dict[str, int]:
-    """The values that are useful over many repetitions. Two of them are read here only."""
-    values = {"python_blocks": sys.getallocatedblocks(), "resident_bytes": meters_process.resident(), **reading.values}
-    return {name: value for name, value in values.items() if trend.watched(name) is not None}
+def _levels(reading: MeterReading) -> dict[str, int]:
+    """Return the values that are useful over many repetitions. Two of them are read here only."""
+    values = {
+        "python_blocks": sys.getallocatedblocks(),
+        "resident_bytes": meters_process.resident_bytes(),
+        **reading.values,
+    }
+    return {name: value for name, value in values.items() if trend.trend_rule_of(name) is not None}

@@ -1,4 +1,4 @@
-"""The mark ``keeps``: how much memory a case may keep in each repetition. Growth beyond that is looked at. Pure."""
+"""The mark ``keeps``: how much memory a case may keep in each repetition. Growth beyond that counts. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.checks.meters.table import METERS_BY_NAME
 from harness.core.errors import HarnessError
 
 _SIZE = re.compile(r"(\d{1,9})(KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-#: Where blocks are counted and not measured, the bytes of one: on average in Python's allocator, at least in torch's.
-_BLOCKS = {"python_blocks": 64, "cuda_active_blocks": 512, "soft_active_blocks": 512}
-
-#: What can be named, and for each the meters that it is about. Threads, descriptors, files and shared memory are never
-#: kept. What torch's allocator has in reserve for a device follows from what tensors have there.
-METERS = {
-    "tensors": ("tensors",),
-    "host": ("tensor_bytes", "heap_bytes", "mapped_bytes", "python_blocks"),
-    "pinned": ("pinned_bytes", "pinned_reserved"),
-    "device": ("cuda_allocated", "cuda_active_blocks", "soft_allocated", "soft_active_blocks"),
-    "streams": ("cuda_streams",),
-}
-#: What is named by a number, and not by a size.
+#: The arguments of the mark. Each stands for the meters that name it in `harness.checks.meters.table`.
+KEEPS_GROUPS = ("tensors", "host", "pinned", "device", "streams")
+#: Arguments that take a number, not a size.
 _COUNTED = ("tensors", "streams")
-#: What is kept without a limit where the mark names nothing.
+#: The groups that a mark without limits allows.
 _UNNAMED = ("tensors", "host")
 
 
@@ -45,18 +36,16 @@ class Keeps:
         return f"{self.reason} (at most {limits} a repetition)"
 
     def allowance(self, meter: str) -> int | None:
-        """How much a meter may grow in a repetition. None: without limit. 0: the case does not keep it."""
-        base = meter.partition("[")[0]
-        for name, meters in METERS.items():
-            if base in meters:
-                if self.most:
-                    most = self.most.get(name, 0)
-                    return most // _BLOCKS.get(base, 1)
-                return None if name in _UNNAMED else 0
-        return 0
+        """Return how much a meter may grow in a repetition. None: without limit. 0: the case does not keep it."""
+        entry = METERS_BY_NAME.get(meter.partition("[")[0])
+        if entry is None or not entry.keeps:
+            return 0
+        if self.most:
+            return self.most.get(entry.keeps, 0) // entry.block_bytes
+        return None if entry.keeps in _UNNAMED else 0
 
     def beyond(self, changes: Mapping[str, int]) -> dict[str, int]:
-        """Of what changed in one repetition, by meter, what the case has not said. A decrease stays as it is."""
+        """Return the changes of one repetition that the mark does not allow, by meter. A decrease stays unchanged."""
         counted = {}
         for meter, change in changes.items():
             allowed = self.allowance(meter)
@@ -66,8 +55,8 @@ class Keeps:
         return counted
 
 
-def parse(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps:
-    """The mark with these arguments. `where`: file and line of the case. Raises HarnessError."""
+def parse_keeps_mark(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps:
+    """Return the mark with these arguments. `where`: file and line of the case. Raise HarnessError."""
     named = dict(kwargs)
     reasons = [*args, *([named.pop("reason")] if "reason" in named else [])]
     if len(reasons) != 1 or not isinstance(reasons[0], str) or not reasons[0].strip():
@@ -80,16 +69,16 @@ def parse(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> Keeps
 
 def _amount(name: str, value: object, where: str) -> int:
     wrong = f"{where}: keeps({name}={value!r}): expected"
-    if name not in METERS:
-        raise HarnessError(f"{wrong} one of {', '.join(f'{each}=…' for each in METERS)}")
+    if name not in KEEPS_GROUPS:
+        raise HarnessError(f"{wrong} one of {', '.join(f'{group}=…' for group in KEEPS_GROUPS)}")
     if name in _COUNTED:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise HarnessError(f"{wrong} a number of {name}, at least 1")
         return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or int(found[1]) < 1:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or int(match[1]) < 1:
         raise HarnessError(f"{wrong} a size with a unit, such as '64KiB', '2MiB' or '1GiB'")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _shown(name: str, most: int) -> str:

@@ -26,9 +26,9 @@ from typing import Any
 from harness.backends import cuda
 from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
-from harness.checks.meters.holders import held_by
-from harness.checks.meters.table import quantity
-from harness.core.text import one_line
+from harness.checks.meters.holders import describe_holders
+from harness.checks.meters.table import format_quantity
+from harness.core.text import format_count, single_line
 
 #: Lines for one meter, and frames of one stack.
 MAX_LINES = 5
@@ -40,7 +40,7 @@ _TRACED = frozenset({"heap_bytes", "python_blocks"})
 #: Meters of the same objects: they are explained under the name of the second.
 _SAME = {"tensor_bytes": "tensors", "temp_bytes": "temp_files", "shm_bytes": "shm_files"}
 
-Stack = tuple[str, ...]
+CallStack = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class _Mapping:
     name: str
 
 
-def record_history(meters: Iterable[str]) -> None:
-    """From now on, record the stacks of the allocations that these meters count: in Python and NumPy, and on CUDA.
+def record_allocation_history(meters: Iterable[str]) -> None:
+    """Record from now on the stacks of the allocations that these meters count: in Python and NumPy, and on CUDA.
 
     CUDA has no history before it is initialised: call this again where a case may have initialised it since.
     """
@@ -64,12 +64,12 @@ def record_history(meters: Iterable[str]) -> None:
         torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
 
 
-class Origins:
+class GrowthOrigins:
     """Records what exists when it is made, and explains later where everything newer comes from."""
 
     def __init__(self, *, temp: Path | None = None, shm: Path = Path("/dev/shm")) -> None:
         """`temp`: the temporary folder of this process alone, by default that of `tempfile`."""
-        self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
+        self._files = meters_process.FileMeters(temp or Path(tempfile.gettempdir()), shm)
         self._tensors = {id(tensor): weakref.ref(tensor) for tensor in _tensors()}
         self._threads = {task for task, _ in _tasks()}
         self._temporary = {entry.path for entry in self._files.temporary_files()}
@@ -80,16 +80,16 @@ class Origins:
         self._traces = tracemalloc.take_snapshot() if tracemalloc.is_tracing() else None
 
     def of(self, meters: Iterable[str]) -> dict[str, list[str]]:
-        """Some lines of text for each meter that can be explained. Equal lines are counted.
+        """Return some lines of text for each meter that can be explained. Equal lines are counted.
 
-        What two of the meters count is explained under one of them.
+        Objects that two of the meters count are explained under one of them.
         """
         asked = list(meters)
-        found = {}
+        lines_by_meter = {}
         for name in asked:
             if _SAME.get(name) not in asked and (lines := self._of(name.partition("[")[0])):
-                found[name] = _summed(lines)
-        return found
+                lines_by_meter[name] = _summed(lines)
+        return lines_by_meter
 
     def _of(self, meter: str) -> list[str]:
         match meter:
@@ -112,14 +112,14 @@ class Origins:
         return []
 
     def _new_tensors(self) -> list[str]:
-        """Each with what holds it. A search takes some 10 ms per step, so only shown tensors get one."""
-        known = self._tensors
-        new = [tensor for tensor in _tensors() if (ref := known.get(id(tensor))) is None or ref() is not tensor]
+        """Return each with what holds it. A search takes some 10 ms per step, so only shown tensors get one."""
+        earlier = self._tensors
+        new = [tensor for tensor in _tensors() if (ref := earlier.get(id(tensor))) is None or ref() is not tensor]
         gc.unfreeze()
         lines = []
         for position in range(len(new)):  # the search would find an iterator, or a slice of the list, as a holder
             if position < MAX_LINES:
-                lines.append(f"{_describe(new[position])}, held by: {held_by(new[position], (new,))}")
+                lines.append(f"{_describe(new[position])}, held by: {describe_holders(new[position], (new,))}")
             else:
                 lines.append("another tensor or storage")
         return lines
@@ -148,43 +148,43 @@ class Origins:
         grown = [change for change in changes if change.size_diff > 0]
         libraries = _library_paths()
         stacks = [(change.size_diff, change.count_diff, _traced(change.traceback, libraries)) for change in grown]
-        return describe_stacks(stacks)
+        return describe_allocations(stacks)
 
 
-def describe_stacks(stacks: Iterable[tuple[int, int, Stack]]) -> list[str]:
-    """A line for each stack with all that it allocated, the largest first.
+def describe_allocations(stacks: Iterable[tuple[int, int, CallStack]]) -> list[str]:
+    """Return a line for each stack with all that it allocated, the largest first.
 
     `stacks`: bytes, blocks, and frames, innermost first. An empty stack has only frames of libraries or the harness,
     and is left out.
     """
-    sums: dict[Stack, tuple[int, int]] = {}
+    sums: dict[CallStack, tuple[int, int]] = {}
     for size, count, stack in stacks:
         if stack:
             bytes_, blocks = sums.get(stack, (0, 0))
             sums[stack] = (bytes_ + size, blocks + count)
     ranked = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
     return [
-        f"{quantity(size, 'bytes')} in {count} {'block' if count == 1 else 'blocks'} allocated at {' < '.join(stack)}"
+        f"{format_quantity(size, 'bytes')} in {format_count(count, 'block')} allocated at {' < '.join(stack)}"
         for stack, (size, count) in ranked
     ]
 
 
 def new_cuda_blocks(before: Mapping[str, Any], after: Mapping[str, Any], libraries: tuple[str, ...] = ()) -> list[str]:
-    """A line for each stack that allocated CUDA memory in use `after` and not `before`, the most bytes first.
+    """Return a line for each stack that allocated CUDA memory in use `after` and not `before`, the most bytes first.
 
     Both come from `torch.cuda.memory._snapshot`, `after` with history on. A block without a stack is described by the
-    pool and stream of its segment. Files under `libraries` are left out, as in `shorten`.
+    pool and stream of its segment. Files under `libraries` are left out, as in `caller_frames`.
     """
-    known = {(device, block["address"], block["size"]) for device, block, _ in _in_use(before)}
+    blocks_before = {(device, block["address"], block["size"]) for device, block, _ in _in_use(before)}
     stacks = []
     for device, block, segment in _in_use(after):
-        if (device, block["address"], block["size"]) in known:
+        if (device, block["address"], block["size"]) in blocks_before:
             continue
         frames = [(frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ()]
         pool = tuple(segment.get("segment_pool_id", (0, 0)))
         unknown = f"an unknown place (device {device}, stream {segment.get('stream', 0)}, pool {pool})"
-        stacks.append((block.get("requested_size", block["size"]), 1, shorten(frames, libraries) or (unknown,)))
-    return describe_stacks(stacks)
+        stacks.append((block.get("requested_size", block["size"]), 1, caller_frames(frames, libraries) or (unknown,)))
+    return describe_allocations(stacks)
 
 
 def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
@@ -198,23 +198,23 @@ def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any
                 yield segment["device"], placed, segment
 
 
-def shorten(frames: Sequence[tuple[str, int, str]], libraries: tuple[str, ...] = ()) -> Stack:
-    """The frames that show who asked, from frames of file, line and function, innermost first.
+def caller_frames(frames: Sequence[tuple[str, int, str]], libraries: tuple[str, ...] = ()) -> CallStack:
+    """Return the frames that show who asked, from frames of file, line and function, innermost first.
 
-    Leaves out files whose path begins with one of `libraries`, unless there are no others.
+    Leave out files whose path begins with one of `libraries`, unless there are no others.
     """
     own = [frame for frame in frames if not frame[0].startswith(libraries)] if libraries else frames
     return tuple(f"{file}:{line} {name}".strip() for file, line, name in (own or frames)[:MAX_FRAMES])
 
 
 def describe_mappings(before: Iterable[_Mapping], after: Iterable[_Mapping]) -> list[str]:
-    """A line for each file whose mapped memory grew, the most first. Memory without a file is anonymous."""
+    """Return a line for each file whose mapped memory grew, the most first. Memory without a file is anonymous."""
     sizes: dict[str, int] = {}
     for sign, mappings in ((-1, before), (1, after)):
         for mapping in mappings:
             sizes[mapping.name] = sizes.get(mapping.name, 0) + sign * (mapping.end - mapping.start)
     grown = sorted(((size, name) for name, size in sizes.items() if size > 0), key=lambda item: (-item[0], item[1]))
-    return [f"{quantity(size, 'bytes')} of {name or 'anonymous memory'}" for size, name in grown]
+    return [f"{format_quantity(size, 'bytes')} of {name or 'anonymous memory'}" for size, name in grown]
 
 
 def _tensors() -> list[Any]:
@@ -223,14 +223,14 @@ def _tensors() -> list[Any]:
 
 
 def _describe(tensor: Any) -> str:
-    """Type, shape, device and size of a tensor. Runs no code of a subclass."""
+    """Return type, shape, device and size of a tensor. Run no code of a subclass."""
     torch = sys.modules["torch"]
     if isinstance(tensor, torch.UntypedStorage):
-        return f"storage on {tensor.device}, {quantity(tensor.nbytes(), 'bytes')}"
+        return f"storage on {tensor.device}, {format_quantity(tensor.nbytes(), 'bytes')}"
     with torch._C.DisableTorchFunctionSubclass():
         shape = "x".join(str(size) for size in tensor.shape)
         kind = f"tensor of shape {shape}" if shape else "scalar tensor"
-        size = quantity(int(tensor.numel()) * tensor.element_size(), "bytes")
+        size = format_quantity(int(tensor.numel()) * tensor.element_size(), "bytes")
         graph = f", with autograd graph ({type(tensor.grad_fn).__name__})" if tensor.grad_fn is not None else ""
         return f"{str(tensor.dtype).removeprefix('torch.')} {kind} on {tensor.device}, {size}{graph}"
 
@@ -243,7 +243,7 @@ def _cuda_snapshot() -> Mapping[str, Any]:
 
 
 def _tasks() -> list[tuple[int, str]]:
-    """The threads of this process: the id and the name of each in the kernel."""
+    """Return the threads of this process: the id and the name of each in the kernel."""
     tasks = []
     for task in os.listdir("/proc/self/task"):
         try:
@@ -254,13 +254,13 @@ def _tasks() -> list[tuple[int, str]]:
 
 
 def _descriptors() -> list[tuple[int, str]]:
-    found = []
+    descriptors = []
     for number in os.listdir("/proc/self/fd"):
         try:
-            found.append((int(number), one_line(os.readlink(f"/proc/self/fd/{number}"))))
+            descriptors.append((int(number), single_line(os.readlink(f"/proc/self/fd/{number}"))))
         except FileNotFoundError:
             continue  # the descriptor that listed the folder
-    return sorted(found)
+    return sorted(descriptors)
 
 
 def _mappings() -> list[_Mapping]:
@@ -269,31 +269,31 @@ def _mappings() -> list[_Mapping]:
         for line in file:
             fields = line.split(maxsplit=5)
             start, _, end = fields[0].partition("-")
-            mappings.append(_Mapping(int(start, 16), int(end, 16), one_line(fields[5]) if len(fields) > 5 else ""))
+            mappings.append(_Mapping(int(start, 16), int(end, 16), single_line(fields[5]) if len(fields) > 5 else ""))
     return mappings
 
 
 def _library_paths() -> tuple[str, ...]:
-    """Prefixes of the paths of files that do not show who asked: libraries, the harness, frozen modules."""
+    """Return prefixes of the paths of files that do not show who asked: libraries, the harness, frozen modules."""
     homes = [getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES]
     library = sysconfig.get_path("stdlib") + os.sep
     return ("<frozen ", library, *(os.path.dirname(home) + os.sep for home in homes if home))
 
 
 def _summed(lines: Sequence[str]) -> list[str]:
-    """Each line once, with its number, up to `MAX_LINES` lines."""
+    """Return each line once, with its number, up to `MAX_LINES` lines."""
     counts = Counter(lines)
     shown = [line if count == 1 else f"{count} times: {line}" for line, count in counts.items()]
     more = len(shown) - MAX_LINES
     return [*shown[:MAX_LINES], *([f"… and {more} more"] if more > 0 else [])]
 
 
-def _stack_of(frame: FrameType | None) -> Stack:
+def _stack_of(frame: FrameType | None) -> CallStack:
     summary = traceback.extract_stack(frame)[::-1] if frame is not None else ()
-    return shorten([(entry.filename, entry.lineno or 0, entry.name) for entry in summary], _library_paths())
+    return caller_frames([(entry.filename, entry.lineno or 0, entry.name) for entry in summary], _library_paths())
 
 
-def _traced(trace: tracemalloc.Traceback, libraries: tuple[str, ...]) -> Stack:
-    """The frames that show who asked; empty where all are frames of libraries or of the harness."""
+def _traced(trace: tracemalloc.Traceback, libraries: tuple[str, ...]) -> CallStack:
+    """Return the frames that show who asked; empty where all are frames of libraries or of the harness."""
     frames = [(frame.filename, frame.lineno, "") for frame in reversed(trace)]
-    return shorten(frames, libraries) if any(not frame[0].startswith(libraries) for frame in frames) else ()
+    return caller_frames(frames, libraries) if any(not frame[0].startswith(libraries) for frame in frames) else ()

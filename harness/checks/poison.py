@@ -8,11 +8,11 @@ from harness.backends.table import BACKENDS
 
 
 def sticky_error() -> str | None:
-    """The text of a sticky error. None when every initialised device of the process answers, or none is initialised.
+    """Return the text of a sticky error.
 
-    An illegal address or a device-side assert makes every later call of the process fail (CUDA Runtime API, "sticky"
-    errors). It often shows only at the next synchronisation. Software devices behave the same. This function never
-    creates a context.
+    None when every initialised device of the process answers, or none is initialised. An illegal address or a
+    device-side assert makes every later call of the process fail (CUDA Runtime API, "sticky" errors). It often shows
+    only at the next synchronisation. Software devices behave the same. This function never creates a context.
     """
     torch = sys.modules.get("torch")
     if torch is None:

@@ -10,7 +10,7 @@ import resource
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-# By their own names: a case may have replaced those in the module when it is checked.
+# Imported by name: a case may have replaced the attributes of the modules when it is checked.
 from os import fstat, getcwd, stat
 from resource import getrlimit
 from signal import ITIMER_REAL, getitimer
@@ -27,12 +27,12 @@ LIMITS = {
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
 #: multiprocessing, one of joblib's loky, and one of torch for tensors shared through files. Each entry is a part of the
 #: command line.
-CLEANERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker", "torch_shm_manager")
+CLEANUP_HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker", "torch_shm_manager")
 #: Helper processes that libraries start once and keep. They are not leftovers of a case. torch keeps an addr2line for
-#: each library of which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp). loky keeps
+#: each library in which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp). loky keeps
 #: the workers of its reusable pool, which joblib and scikit-learn use with each ``n_jobs``.
 KEPT_HELPERS = (
-    *CLEANERS,
+    *CLEANUP_HELPERS,
     "multiprocessing.forkserver",
     "loky.backend.popen_loky_posix",
     "torch/_inductor/compile_worker",
@@ -62,7 +62,7 @@ _STEP = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StateProblem:
     """A problem with the process after a case: the outcome that follows, and a description."""
 
     outcome: Outcome
@@ -84,8 +84,8 @@ class ProcessState:
     temp: tuple[int, int] | None = None
 
 
-def identity(descriptor: int) -> tuple[int, int] | None:
-    """Returns device and inode of a descriptor, None if it is closed."""
+def descriptor_identity(descriptor: int) -> tuple[int, int] | None:
+    """Return device and inode of a descriptor, None if it is closed."""
     try:
         status = fstat(descriptor)
     except OSError:
@@ -103,8 +103,8 @@ def _folder_identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def capture(descriptors: Iterable[int], temp: str = "") -> ProcessState:
-    """Returns the current state. `descriptors` are those that a case must not touch, `temp` is the temporary folder."""
+def capture_process_state(descriptors: Iterable[int], temp: str = "") -> ProcessState:
+    """Return the current state. `descriptors` are those that a case must not touch, `temp` is the temporary folder."""
     try:
         folder = getcwd()
     except OSError:  # it was removed
@@ -112,14 +112,14 @@ def capture(descriptors: Iterable[int], temp: str = "") -> ProcessState:
     return ProcessState(
         folder=folder,
         limits={name: getrlimit(number) for name, number in LIMITS.items()},
-        descriptors={number: identity(number) for number in descriptors},
+        descriptors={number: descriptor_identity(number) for number in descriptors},
         alarm=getitimer(ITIMER_REAL)[0] > 0,
         temp=_folder_identity(temp) if temp else None,
     )
 
 
-def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
-    """Returns the changes that a case did not restore."""
+def compare_process_states(before: ProcessState, after: ProcessState) -> list[StateProblem]:
+    """Return the changes that a case did not restore."""
     changes = []
     if before.folder != after.folder:
         changes.append(f"left the working folder at {after.folder or 'a removed folder'!r} (was {before.folder!r})")
@@ -136,17 +136,17 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
         if after.descriptors[number] != what:
             verb = "closed" if after.descriptors[number] is None else "replaced"
             changes.append(f"{verb} descriptor {number}, which belongs to the process")
-    return [Problem(Outcome.CONTAMINATED, change) for change in changes]
+    return [StateProblem(Outcome.CONTAMINATED, change) for change in changes]
 
 
-def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[Problem]:
-    """Returns a problem for each of Python's standard streams that is not the same open file any more."""
+def replaced_streams(before: Sequence[object], after: Sequence[object]) -> list[StateProblem]:
+    """Return a problem for each of Python's standard streams that is not the same open file any more."""
     problems = []
     for name, was, now in zip(("sys.stdin", "sys.stdout", "sys.stderr"), before, after, strict=True):
         if now is not was:
-            problems.append(Problem(Outcome.CONTAMINATED, f"left another object as {name}"))
+            problems.append(StateProblem(Outcome.CONTAMINATED, f"left another object as {name}"))
         elif _is_closed(now):
-            problems.append(Problem(Outcome.CONTAMINATED, f"closed {name}"))
+            problems.append(StateProblem(Outcome.CONTAMINATED, f"closed {name}"))
     return problems
 
 
@@ -157,7 +157,7 @@ def _is_closed(stream: object) -> bool:
         return True
 
 
-class Patience:
+class ExecPatience:
     """A pause between two checks. Each call waits a moment; it returns false `seconds` after the first call."""
 
     def __init__(self, seconds: float) -> None:
@@ -174,7 +174,7 @@ class Patience:
         return True
 
 
-def await_programs(pids: Iterable[int], starting: Callable[[int], bool], pause: Callable[[], bool]) -> None:
+def wait_for_exec(pids: Iterable[int], starting: Callable[[int], bool], pause: Callable[[], bool]) -> None:
     """Wait until children have called exec: before that, a helper cannot be distinguished from a leftover process.
 
     `starting` returns whether a process has not called exec yet. `pause` waits a moment, and returns false at the end
@@ -185,27 +185,27 @@ def await_programs(pids: Iterable[int], starting: Callable[[int], bool], pause: 
             continue
 
 
-def new_children(
+def leaked_children(
     before: Iterable[int], now: Iterable[int], describe: Callable[[int], tuple[str, str] | None], own: str
-) -> list[Problem]:
-    """Returns a problem for each new child that still runs, except for helpers that libraries keep.
+) -> list[StateProblem]:
+    """Return a problem for each new child that still runs, except for helpers that libraries keep.
 
     `describe` returns state letter and command line of a process. `own` is the command line of this process, which its
     forks have too. A zombie (state Z) holds only its pid, and is no problem.
     """
-    known = set(before)
+    known_pids = set(before)
     problems = []
-    for pid in sorted(set(now) - known):
-        found = describe(pid)
-        if found is None or found[0] in "ZX" or any(helper in found[1] for helper in KEPT_HELPERS):
+    for pid in sorted(set(now) - known_pids):
+        description = describe(pid)
+        if description is None or description[0] in "ZX" or any(helper in description[1] for helper in KEPT_HELPERS):
             continue
-        what = f"{pid}, {FORK_OF_CASE}" if found[1] == own else f"{pid} {found[1][:200]!r}"
-        problems.append(Problem(Outcome.LEAKED, f"left a child process running: {what}"))
+        what = f"{pid}, {FORK_OF_CASE}" if description[1] == own else f"{pid} {description[1][:200]!r}"
+        problems.append(StateProblem(Outcome.LEAKED, f"left a child process running: {what}"))
     return problems
 
 
 def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
-    """Returns text about a process that does not end although it was killed: what it is and in which state.
+    """Return text about a process that does not end although it was killed: what it is and in which state.
 
     `state` is a letter of proc(5). `wait_channel` is the kernel function in which it sleeps, or an empty string.
     """
@@ -214,6 +214,6 @@ def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
 
 
 def describe_stuck(pid: int) -> str:
-    """Returns `stuck_text` for the current state of a process."""
+    """Return `stuck_text` for the current state of a process."""
     state, command = linux.describe_process(pid) or ("X", "")
-    return stuck_text(pid, command, state, linux.wait_channel(pid))
+    return stuck_text(pid, command, state, linux.kernel_wait_channel(pid))

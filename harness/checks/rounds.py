@@ -1,30 +1,30 @@
-"""Measures the growth with each case when cases run round after round, in a process used for nothing else."""
+"""Measures the growth with each case when cases run in several rounds, in a process used for nothing else."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.checks.batch import Kept
+from harness.checks.batch import KeptMemory
 from harness.checks.keeping import Keeps
-from harness.checks.meters.table import Meters, Reading, growths
-from harness.checks.origins import Origins, record_history
+from harness.checks.meters.table import MeterReader, MeterReading, meter_growths
+from harness.checks.origins import GrowthOrigins, record_allocation_history
 
 #: Bytes of malloc memory that torch.jit keeps for ever for each function that it has traced. Measured: 42 to 48 KiB,
 #: where a module is several functions. A scripted function takes 10 to 33 KiB.
 JIT_BYTES_PER_FUNCTION = 48 << 10
 
 
-class Rounds:
+class GrowthRounds:
     """Measures the process that it is made in. Subtracts what torch.jit is known to keep from the malloc memory."""
 
     def __init__(self) -> None:
-        self._meters: Meters | None = None
-        self._before: Reading | None = None
+        self._meters: MeterReader | None = None
+        self._before: MeterReading | None = None
         self._compiled = 0
         self._history: Sequence[str] = ()
-        self._origins: Origins | None = None
-        self._kept = Kept()
+        self._origins: GrowthOrigins | None = None
+        self._kept = KeptMemory()
 
     def begin(self, *, counts: bool, history: Sequence[str]) -> None:
         """Begin a round. A round that does not `count` is not measured; the rounds that count come last.
@@ -33,38 +33,38 @@ class Rounds:
         """
         self._history = history if counts else ()
         if counts and self._meters is None:
-            self._meters = Meters("full", freeze=not history)  # origins examine all new objects
+            self._meters = MeterReader("full", freeze=not history)  # origins examine all new objects
             if history:
-                record_history(history)
-                self._origins = Origins()
+                record_allocation_history(history)
+                self._origins = GrowthOrigins()
             self._before, self._compiled = self._meters.read(), _functions_of_jit()
 
     def before_case(self) -> None:
-        """Before each case."""
+        """Prepare for the next case."""
         if self._history:
-            record_history(self._history)
+            record_allocation_history(self._history)
 
     def after_case(self, *, keeps: Keeps | None) -> dict[str, int]:
-        """After each case: by meter, what has changed since the case before. Empty in a round that does not count.
+        """Return the changes since the case before, by meter. Empty in a round that does not count.
 
-        With `keeps`, what the case keeps by its own account is left out.
+        With `keeps`, growth that the mark allows is left out.
         """
         if self._meters is None or self._before is None:
             return {}
         before, self._before = self._before, self._meters.read()
         compiled, self._compiled = self._compiled, _functions_of_jit()
-        grown = growths(before, self._before)
+        grown = meter_growths(before, self._before)
         if (heap := grown.get("heap_bytes", 0)) > 0:
             grown["heap_bytes"] = max(0, heap - JIT_BYTES_PER_FUNCTION * (self._compiled - compiled))
         return grown if keeps is None else self._kept.beyond(grown, keeps)
 
     def origins(self) -> Mapping[str, Sequence[str]]:
-        """By meter, where the growth in the counted rounds comes from. The process cannot be used afterwards."""
+        """Return the origins of the growth in the counted rounds, by meter. The process cannot be used afterwards."""
         return {} if self._origins is None else self._origins.of(self._history)
 
 
 def _functions_of_jit() -> int:
-    """How many functions torch.jit has compiled; 0 where this release of torch cannot say."""
+    """Return how many functions torch.jit has compiled; 0 where this release of torch cannot say."""
     unit = getattr(sys.modules.get("torch.jit._state"), "_python_cu", None)
     functions = getattr(unit, "get_functions", None)
     return 0 if functions is None else len(functions())

@@ -1,8 +1,8 @@
 """Takes turns at the shared memory of a host, so that a leak of one process is not confirmed for another.
 
-A file under /dev/shm that no process holds may be anybody's, so every process that looks there counts it. That one
-such file appears proves nothing; that one appears in each repetition of a case does, unless another case that leaks is
-repeated at the same time. So only one process of a host repeats a case for its shared memory.
+Any process may have created a file under /dev/shm that no process holds, so every process that looks there counts it.
+One such file proves nothing. A new one in each repetition of a case does, unless another case that leaks is
+repeated at the same time. Only one process of a host therefore repeats a case for its shared memory.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from pathlib import Path
 
 SHM = Path("/dev/shm")
 #: The meters that count files which other processes may have made.
-METERS = frozenset({"shm_files", "shm_bytes"})
+SHARED_MEMORY_METERS = frozenset({"shm_files", "shm_bytes"})
 #: Seconds after which a process no longer waits for its turn: another one may be stopped.
 PATIENCE = 600.0
 _PAUSE = 0.05
 
 
 @contextlib.contextmanager
-def turn(
+def shared_memory_turn(
     meters: Iterable[str], *, over: Callable[[], bool], folder: Path = SHM, patience: float = PATIENCE
 ) -> Generator[None]:
     """Wait for the turn of this process, if one of these meters counts files of shared memory, and keep it.
 
-    Once the wait is `over`, after `patience` seconds, and where the folder cannot be locked, it goes on without.
+    Continue without the turn once the wait is `over`, after `patience` seconds, or if the folder cannot be locked.
     """
     with contextlib.ExitStack() as held:
-        if METERS.intersection(meters):
+        if SHARED_MEMORY_METERS.intersection(meters):
             with contextlib.suppress(OSError):
                 descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 held.callback(os.close, descriptor)
                 deadline = time.monotonic() + patience
                 if _lock(descriptor, lambda: over() or time.monotonic() >= deadline):
-                    # Not only closed: a process that a case has left may have inherited the descriptor.
+                    # Closing is not enough: a process that a case has left may have inherited the descriptor.
                     held.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
         yield
 
@@ -49,4 +49,4 @@ def _lock(descriptor: int, over: Callable[[], bool]) -> bool:
             return True
         if over():
             return False
-        time.sleep(_PAUSE)  # the kernel tells nobody that a lock is free
+        time.sleep(_PAUSE)  # the kernel does not notify about a free lock

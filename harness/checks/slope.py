@@ -28,8 +28,8 @@ class Slope:
     high: float
 
 
-def slope_of(values: Sequence[int]) -> Slope:
-    """The slope of at least two readings, in order. Fewer than seven have no finite interval."""
+def theil_sen_slope(values: Sequence[int]) -> Slope:
+    """Return the slope of at least two readings, in order. Fewer than seven have no finite interval."""
     length = -(-len(values) // _MAX_POINTS)
     middles = [median_low(values[start : start + length]) for start in range(0, len(values) - length + 1, length)]
     slopes = sorted((later - earlier) / (j - i) for (i, earlier), (j, later) in combinations(enumerate(middles), 2))
@@ -40,16 +40,16 @@ def slope_of(values: Sequence[int]) -> Slope:
     return Slope(median(slopes) / length, low / length, high / length)
 
 
-def goes_on(values: Sequence[int], step: float) -> Slope | None:
-    """The slope of readings that go on growing by more than `step` each time; None if that is not shown.
+def sustained_slope(values: Sequence[int], step: float) -> Slope | None:
+    """Return the slope of readings that go on growing by more than `step` each time; None if that is not shown.
 
     It is shown if the whole interval of the slope is above `step`, and if the medians of the thirds rise both times, by
     at least half of what the slope predicts. A single step, a saw-tooth, and growth that slows down do not meet this.
     """
     if len(values) < 3:
         return None
-    found = slope_of(values)
+    slope = theil_sen_slope(values)
     third = len(values) // 3
     low, middle, high = (median(values[start : start + third]) for start in (0, third, len(values) - third))
-    rises = min(middle - low, high - middle) >= found.estimate * third / 2
-    return found if found.low > step and rises else None
+    rises = min(middle - low, high - middle) >= slope.estimate * third / 2
+    return slope if slope.low > step and rises else None

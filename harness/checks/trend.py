@@ -11,61 +11,37 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
 
-from harness.checks.meters.table import Unit, inflect, meter_of, quantity
-from harness.checks.slope import goes_on
+from harness.checks.meters.table import METERS, Meter, TrendRule, Unit, format_quantity, inflect_noun
+from harness.checks.slope import sustained_slope
 
 #: The first repetitions do not count: they create what the later ones reuse.
-WARMUP = 3
+WARMUP_REPETITIONS = 3
 #: Fewer repetitions in one process say nothing: the counted ones are compared by thirds, of at least three each.
-MIN_REPETITIONS = WARMUP + 9
+MIN_REPETITIONS = WARMUP_REPETITIONS + 9
 
-_KIB = 1 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A meter that is useful over many repetitions. Growth counts if it exceeds `step` bytes or objects in each.
-
-    `words`: what it measures.
-    """
-
-    step: int
-    words: str
-    unit: Unit
-
-
-def _metered(name: str, step: int) -> Watched:
-    meter = meter_of(name)
-    return Watched(step, inflect(meter.noun, 0), meter.unit)
-
-
-# Growth is reported in this order: what points most clearly at its cause comes first. The steps above zero are well
-# above what 407 cases left behind when they ran 30 times on the CPU: 160 bytes of malloc memory, 24 blocks of Python's
-# allocator, 7 KiB of resident memory. The steps for CUDA have not been measured.
-WATCHED: Mapping[str, Watched] = {
-    "tensor_bytes": _metered("tensor_bytes", 0),
-    "cuda_allocated": _metered("cuda_allocated", 0),
-    "soft_allocated": _metered("soft_allocated", 0),
-    "pinned_bytes": _metered("pinned_bytes", 0),
-    "threads": _metered("threads", 0),
-    "descriptors": _metered("descriptors", 0),
-    "heap_bytes": _metered("heap_bytes", _KIB // 2),
-    "python_blocks": _metered("python_blocks", 100),
-    "cuda_reserved": _metered("cuda_reserved", 16 * _KIB),
-    "cuda_driver": _metered("cuda_driver", 16 * _KIB),
-    "soft_reserved": _metered("soft_reserved", 16 * _KIB),
-    "mapped_bytes": _metered("mapped_bytes", 16 * _KIB),
-    "resident_bytes": Watched(32 * _KIB, "resident memory of the process", "bytes"),
+#: Read for trends only. 407 cases that ran 30 times on the CPU left 7 KiB.
+_RESIDENT = Meter(
+    "resident_bytes",
+    "bytes",
+    "resident memory of the process",
+    "full",
+    None,
+    0,
+    "read for trends only",
+    trend=TrendRule(32 << 10, 13),
+)
+#: The meters that are useful over many repetitions, and for each its rule.
+TREND_RULES: Mapping[str, tuple[Meter, TrendRule]] = {
+    meter.name: (meter, meter.trend) for meter in (*METERS, _RESIDENT) if meter.trend is not None
 }
-_ORDER = {name: position for position, name in enumerate(WATCHED)}
 
 
-def watched(name: str) -> Watched | None:
-    """The entry for a name in a reading, such as ``cuda_allocated[0]``; None when the meter is not watched."""
-    return WATCHED.get(name.partition("[")[0])
+def trend_rule_of(name: str) -> tuple[Meter, TrendRule] | None:
+    """Return meter and rule for a name in a reading, such as ``cuda_allocated[0]``; None if it has no trend."""
+    return TREND_RULES.get(name.partition("[")[0])
 
 
-class Shape(StrEnum):
+class TrendShape(StrEnum):
     """What a series looks like, worst first."""
 
     GROWS = "grows"
@@ -75,22 +51,22 @@ class Shape(StrEnum):
     SHORT = "short"
 
 
-_SHAPE_RANK = {shape: rank for rank, shape in enumerate(Shape)}
+_SHAPE_RANK = {shape: rank for rank, shape in enumerate(TrendShape)}
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
     """The judgement on one series, as a text. `slope`: the growth per repetition; 0 if it does not grow."""
 
-    shape: Shape
+    shape: TrendShape
     slope: float
     text: str
 
 
-def judge(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Trend:
+def classify_trend(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Trend:
     """Judge the values after each repetition, in order, from one process.
 
-    - *grows*: the counted repetitions go on growing by more than `step` (`harness.checks.slope.goes_on`).
+    - *grows*: the counted repetitions go on growing by more than `step` (`harness.checks.slope.sustained_slope`).
     - *flat* or *settled*: the second half stays within `step` per repetition, without its highest and lowest tenth. It
       is settled if that half is higher than the beginning.
     - *unsteady*: everything else.
@@ -98,33 +74,33 @@ def judge(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Tren
     """
     count = len(values)
     if count < MIN_REPETITIONS:
-        few = f"{count} {inflect('repetition{s}', count)}"
-        return Trend(Shape.SHORT, 0.0, f"had only {few} in one process, {MIN_REPETITIONS} are needed")
-    lowest, highest = quantity(min(values), unit), quantity(max(values), unit)
+        few = f"{count} {inflect_noun('repetition{s}', count)}"
+        return Trend(TrendShape.SHORT, 0.0, f"had only {few} in one process, {MIN_REPETITIONS} are needed")
+    lowest, highest = format_quantity(min(values), unit), format_quantity(max(values), unit)
     span = f"at {lowest}" if lowest == highest else f"between {lowest} and {highest}"
-    allowed = step * (count - WARMUP)
-    flat = Trend(Shape.FLAT, 0.0, f"stayed flat over {count} repetitions, {span}")
+    allowed = step * (count - WARMUP_REPETITIONS)
+    flat = Trend(TrendShape.FLAT, 0.0, f"stayed flat over {count} repetitions, {span}")
     if max(values) - min(values) <= allowed:
         return flat
-    if (slope := goes_on(values[WARMUP:], step)) is not None:
-        grew = f"grew by {rate(slope.estimate, unit)} per repetition over {count} repetitions"
-        ends = f"from {quantity(values[0], unit)} to {quantity(values[-1], unit)}"
-        return Trend(Shape.GROWS, slope.estimate, f"{grew}, {ends}")
-    half = values[WARMUP + (count - WARMUP) // 2 :]
+    if (slope := sustained_slope(values[WARMUP_REPETITIONS:], step)) is not None:
+        grew = f"grew by {format_slope(slope.estimate, unit)} per repetition over {count} repetitions"
+        ends = f"from {format_quantity(values[0], unit)} to {format_quantity(values[-1], unit)}"
+        return Trend(TrendShape.GROWS, slope.estimate, f"{grew}, {ends}")
+    half = values[WARMUP_REPETITIONS + (count - WARMUP_REPETITIONS) // 2 :]
     if _spread(half) > step * len(half):
-        return Trend(Shape.UNSTEADY, 0.0, f"went up and down over {count} repetitions, {span}")
+        return Trend(TrendShape.UNSTEADY, 0.0, f"went up and down over {count} repetitions, {span}")
     level = median_low(half)
     if level - values[0] <= allowed:
         return flat
     since = next(number for number, value in enumerate(values, start=1) if value >= level - allowed)
-    more = quantity(level - values[0], unit)
-    return Trend(Shape.SETTLED, 0.0, f"grew by {more} until repetition {since} of {count}, then stopped")
+    more = format_quantity(level - values[0], unit)
+    return Trend(TrendShape.SETTLED, 0.0, f"grew by {more} until repetition {since} of {count}, then stopped")
 
 
-def rate(slope: float, unit: Unit) -> str:
-    """A slope as a report shows it: ``4.1 KiB``, ``504``, ``0.5``."""
+def format_slope(slope: float, unit: Unit) -> str:
+    """Return a slope as a report shows it: ``4.1 KiB``, ``504``, ``0.5``."""
     if unit == "bytes" or slope >= 10:
-        return quantity(round(slope), unit)
+        return format_quantity(round(slope), unit)
     return f"{slope:.2f}".rstrip("0").rstrip(".")
 
 
@@ -135,7 +111,7 @@ def _spread(values: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LevelSample:
     """What was in use after one attempt, by meter, in the executor of this name."""
 
     executor: str
@@ -143,14 +119,15 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MeterSeries:
     """One meter over the repetitions of a case in one executor, and its trend."""
 
     meter: str
     executor: str
     values: tuple[int, ...]
     trend: Trend
-    about: Watched
+    about: Meter
+    rule: TrendRule
 
     @property
     def unit(self) -> Unit:
@@ -159,11 +136,12 @@ class Series:
     @property
     def text(self) -> str:
         """One line."""
-        return f"{self.meter}: {self.about.words} {self.trend.text}"
+        return f"{self.meter}: {inflect_noun(self.about.noun, 0)} {self.trend.text}"
 
 
-def series(samples: Iterable[Sample]) -> list[Series]:
-    """All series of a case, from its samples in order: worst shape first, then the longest, then the clearest cause.
+def trend_series(samples: Iterable[LevelSample]) -> list[MeterSeries]:
+    """Return all series of a case, from its samples in order: worst shape first, then the longest, then the clearest
+    cause.
 
     There is one per meter and executor: values of different processes cannot be compared. Series that do not grow are
     ordered by how far they moved, measured in steps of their meter. Meters that are not watched are left out.
@@ -172,17 +150,18 @@ def series(samples: Iterable[Sample]) -> list[Series]:
     for sample in samples:
         for name, value in sample.values.items():
             values.setdefault((sample.executor, name), []).append(value)
-    found = []
-    for (executor, name), each in values.items():
-        if (about := watched(name)) is not None:
-            trend = judge(each, step=about.step, unit=about.unit)
-            found.append(Series(name, executor, tuple(each), trend, about))
-    return sorted(found, key=_rank)
+    all_series = []
+    for (executor, name), levels in values.items():
+        if (entry := trend_rule_of(name)) is not None:
+            meter, rule = entry
+            trend = classify_trend(levels, step=rule.step, unit=meter.unit)
+            all_series.append(MeterSeries(name, executor, tuple(levels), trend, meter, rule))
+    return sorted(all_series, key=_rank)
 
 
-def _rank(each: Series) -> tuple[int, float, int, int, str]:
+def _rank(each: MeterSeries) -> tuple[int, float, int, int, str]:
     rank = _SHAPE_RANK[each.trend.shape]
-    moved = (max(each.values) - min(each.values)) / max(each.about.step, 1)
-    if each.trend.shape in (Shape.GROWS, Shape.SHORT):
+    moved = (max(each.values) - min(each.values)) / max(each.rule.step, 1)
+    if each.trend.shape in (TrendShape.GROWS, TrendShape.SHORT):
         moved = 0.0
-    return rank, -moved, -len(each.values), _ORDER[each.meter.partition("[")[0]], each.meter
+    return rank, -moved, -len(each.values), each.rule.rank, each.meter

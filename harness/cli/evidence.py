@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.core.outcome import EXIT_RED
-from harness.core.text import clean, counted
+from harness.core.text import escape_invalid_xml, format_count
 
 #: The number of reasons that are printed. A hostile archive could otherwise fill a terminal or a log.
 _MOST = 1000
@@ -45,7 +45,7 @@ def package(
     run = Package.of(run_dir)
     refused = [each for each in run.problems if not (each.unfinished and unfinished)]
     if refused:
-        print(f"not packed: harness verify would refuse {clean(str(run_dir))}:", file=sys.stderr)
+        print(f"not packed: harness verify would refuse {escape_invalid_xml(str(run_dir))}:", file=sys.stderr)
         _list([each.text for each in refused])
         if all(each.unfinished for each in refused):
             print("use --unfinished to pack it as an unfinished run", file=sys.stderr)
@@ -53,15 +53,16 @@ def package(
     manifest = run.write(out)
     results = manifest.results
     print(
-        f"packed {counted(len(manifest.files) + 1, 'file')} into {clean(str(out))} ({out.stat().st_size} bytes): "
-        f"{results.verdict}, {counted(results.cases, 'case')}, device {manifest.claim.device}"
+        f"packed {format_count(len(manifest.files) + 1, 'file')} into {escape_invalid_xml(str(out))} "
+        f"({out.stat().st_size} bytes): "
+        f"{results.verdict}, {format_count(results.cases, 'case')}, device {manifest.claim.device}"
     )
     if manifest.left_out:
-        print(f"left out {counted(len(manifest.left_out), 'link')} below files/; manifest.json names them")
+        print(f"left out {format_count(len(manifest.left_out), 'link')} below files/; manifest.json names them")
     if not manifest.complete:
         print("the run is not complete: harness verify refuses the archive")
     if sign is not None:
-        print(f"signed: {clean(str(signature.sign_archive(out, sign)))}")
+        print(f"signed: {escape_invalid_xml(str(signature.sign_archive(out, sign)))}")
 
 
 def verify(
@@ -124,28 +125,31 @@ def verify(
             )
             problems += [problem] if problem else []
         if problems or found.record is None or found.manifest is None:
-            print(f"refused: {clean(str(evidence))}", file=sys.stderr)
+            print(f"refused: {escape_invalid_xml(str(evidence))}", file=sys.stderr)
             _list(problems)
             raise typer.Exit(EXIT_RED)
         for line in verification.verification_lines(found.record, found.manifest):
             print(line)
         print("  shown: its files are unchanged since they were packed, and the results follow from its journal")
         if who:
-            print(f"  signed by {clean(who)}")
+            print(f"  signed by {escape_invalid_xml(who)}")
         else:
             there = (
                 f"; {signature.signature_path(evidence)} was not examined"
                 if signature.signature_path(evidence).exists()
                 else ""
             )
-            print(f"  not shown: who made it, and that nobody wrote all of it anew; that takes --signers{clean(there)}")
+            print(
+                "  not shown: who made it, and that nobody wrote all of it anew; that takes "
+                f"--signers{escape_invalid_xml(there)}"
+            )
         if extract is not None:
             verification.extract_archive(file, extract)
-            print(f"  extracted into {clean(str(extract))}")
+            print(f"  extracted into {escape_invalid_xml(str(extract))}")
 
 
 def _list(problems: list[str]) -> None:
     for problem in problems[:_MOST]:
-        print(f"  - {clean(problem)}", file=sys.stderr)
+        print(f"  - {escape_invalid_xml(problem)}", file=sys.stderr)
     if len(problems) > _MOST:
         print(f"  … and {len(problems) - _MOST} more reasons", file=sys.stderr)

@@ -90,7 +90,7 @@ def run(
 
     known = _faults(device)
     try:
-        chosen = [faults.parse(name, device) for name in names.split(",")] if names else []
+        chosen = [faults.parse_injection(name, device) for name in names.split(",")] if names else []
     except faults.InjectionError as error:
         raise NothingToRunError(f"--faults={names!r}: expected {error}") from None
     cases, given = _split(arguments or [])
@@ -138,7 +138,7 @@ def _faults(device: str) -> Mapping[str, str]:
 
     if device not in faults.injectable_kinds():
         raise NothingToRunError(f"--device={device!r}: expected one of {', '.join(faults.injectable_kinds())}")
-    return faults.catalogue(device)
+    return faults.fault_catalogue(device)
 
 
 def _suites(device: str) -> list[str]:

@@ -26,7 +26,7 @@ def import_(
 
     Exit status: 0 if the results were imported, also red ones; 4 if a FILE is no JUnit file or DIR cannot be written.
     """
-    from harness.core.text import clean
+    from harness.core.text import escape_invalid_xml
     from harness.journal import journal
     from harness.reporting import junit
     from harness.reporting.page import report
@@ -40,5 +40,5 @@ def import_(
     report.write_html_report(out, journal.read_run_journal(out / journal.FILE_NAME))
     for finding in result.findings:
         print(f"FINDING imported_totals: {finding}")
-    print(clean(f"imported {result.text}"))
-    print(f"results: {clean(str(out))}")
+    print(escape_invalid_xml(f"imported {result.text}"))
+    print(f"results: {escape_invalid_xml(str(out))}")

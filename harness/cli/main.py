@@ -28,7 +28,7 @@ from harness.cli.run import run
 from harness.cli.waivers import app as waivers
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED, EXIT_USAGE
-from harness.core.text import counted, one_line
+from harness.core.text import format_count, single_line
 
 if TYPE_CHECKING:
     from harness.catalog.catalog import CatalogEntry
@@ -149,7 +149,7 @@ def devices(
 
     from harness.controller.machine import inventory as chosen
     from harness.devices import present
-    from harness.devices.capabilities import detect
+    from harness.devices.capabilities import detect_capabilities
     from harness.devices.device import DeviceError
 
     if history:
@@ -161,14 +161,14 @@ def devices(
     if examine:
         _examine(inventory)
         return
-    found = {device.uuid: detect(inventory, device) for device in inventory.usable}
+    found = {device.uuid: detect_capabilities(inventory, device) for device in inventory.usable}
     if as_json:
-        print(json.dumps(present.as_json(inventory, found), indent=2))
+        print(json.dumps(present.inventory_json(inventory, found), indent=2))
         return
     if capabilities:
-        tables = present.as_capability_tables(inventory, found)
+        tables = present.capability_tables(inventory, found)
     else:
-        tables = present.as_tables(inventory, found[inventory.usable[0].uuid])
+        tables = present.inventory_tables(inventory, found[inventory.usable[0].uuid])
     console = make_console()
     for table in tables:
         console.print(table)
@@ -218,24 +218,24 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
 def _kinds(findings: Mapping[str, int]) -> str:
     """Return the number of findings of each kind: ``2 batch_leak, 1 worker``."""
-    return ", ".join(f"{number} {one_line(kind)}" for kind, number in sorted(findings.items()))
+    return ", ".join(f"{number} {single_line(kind)}" for kind, number in sorted(findings.items()))
 
 
 def _examine(inventory: Inventory) -> None:
     """Examine the devices one at a time. A device with a known fault is sick without an examination."""
     from harness.devices import health
-    from harness.devices.health_events import HealthWatch, standing
+    from harness.devices.health_events import HealthWatch, standing_problems
 
     console, sick = make_console(), 0
     looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
     with HealthWatch(looked) as watch:
         for device in looked:
-            found = health.check(device)
+            found = health.check_device(device)
             sick += not found.healthy
             state, style = ("healthy", "green") if found.healthy else ("SICK", "bold red")
             line = f"{state} {device.uuid} ({device.name}): {found.text}, in {found.seconds:.1f} s"
             console.print(line, style=style, soft_wrap=True)
-            signs = standing(watch.read(device.uuid)) if device.backend.hardware else ()
+            signs = standing_problems(watch.read(device.uuid)) if device.backend.hardware else ()
             for sign in signs:
                 console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
         for note in watch.notes:
@@ -318,7 +318,7 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
     ids = [entry.id for entry in entries]
     if update or not path.exists():
         written = mustpass.write_must_pass(path, ids, description)
-        print(f"wrote {path}: {counted(len(written.ids), 'case')}, {written.hash}")
+        print(f"wrote {path}: {format_count(len(written.ids), 'case')}, {written.hash}")
         return
     listed = mustpass.read_must_pass(path)
     missing, new = mustpass.check_must_pass(listed, ids), sorted({*ids} - {*listed.ids})
@@ -326,7 +326,7 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
         print(f"does not exist: {case_id}")
     for case_id in new:
         print(f"not on the list: {case_id}")
-    found = f"{counted(len(listed.ids), 'case')}, {listed.hash}"
+    found = f"{format_count(len(listed.ids), 'case')}, {listed.hash}"
     print(f"{path}: {found}; {len(missing)} do not exist, {len(new)} not on the list")
     if missing:
         print("restore the missing cases, or use --update to remove them from the list")
@@ -348,7 +348,7 @@ def bisect(
 
     company = order.company_of(journal.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
-    print(f"{case} was {company.outcome} after {counted(len(company.earlier), 'case')} in its process")
+    print(f"{case} was {company.outcome} after {format_count(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
     order.record_dependence(run_dir, found)
     for culprit in found.culprits:
@@ -361,7 +361,7 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
     from rich.table import Table
 
     from harness.catalog.catalog import covered_in_part
-    from harness.core.text import clean
+    from harness.core.text import escape_invalid_xml
 
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description"):
@@ -370,9 +370,17 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
         timeout = "" if entry.timeout is None else str(entry.timeout)
-        table.add_row(entry.id, clean(requires), clean(covers), clean(timeout), entry.description)
+        table.add_row(
+            entry.id,
+            escape_invalid_xml(requires),
+            escape_invalid_xml(covers),
+            escape_invalid_xml(timeout),
+            entry.description,
+        )
     console = make_console()
     console.print(table)
-    console.print(f"{counted(len(entries), 'case')} in {counted(len({entry.suite for entry in entries}), 'suite')}")
+    console.print(
+        f"{format_count(len(entries), 'case')} in {format_count(len({entry.suite for entry in entries}), 'suite')}"
+    )
     for row, cases in covered_in_part(entries).items():
-        console.print(f"covered in part only, by {counted(cases, 'case')}: {row}", soft_wrap=True)
+        console.print(f"covered in part only, by {format_count(cases, 'case')}: {row}", soft_wrap=True)

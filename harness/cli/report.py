@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from harness.cli.console import make_console
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
-from harness.core.text import counted
+from harness.core.text import format_count
 
 if TYPE_CHECKING:
     from harness.journal.journal import JournalContents
@@ -101,11 +101,11 @@ def html(
 
     Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
     """
-    from harness.devices.capabilities import size
+    from harness.devices.capabilities import format_bytes
     from harness.reporting.page import report
 
     path = report.write_html_report(run_dir, out=out)
-    print(f"wrote {path} ({size(path.stat().st_size)})")
+    print(f"wrote {path} ({format_bytes(path.stat().st_size)})")
 
 
 @app.command()
@@ -211,18 +211,18 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
 
 def _write(out: str, chunks: Iterable[bytes], *, append: bool = False) -> None:
     """Write to standard output, append to a file, or replace a file. Raise WriteError."""
-    from harness.core.atomic import replacing
-    from harness.core.errors import writing
+    from harness.core.atomic import open_atomically
+    from harness.core.errors import convert_to_write_error
 
     if out == _STANDARD_OUTPUT:
         for chunk in chunks:
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
     elif append:
-        with writing(f"{out!r}; make the folder writable and free space there"), open(out, "ab") as file:
+        with convert_to_write_error(f"{out!r}; make the folder writable and free space there"), open(out, "ab") as file:
             file.writelines(chunks)
     else:
-        with replacing(Path(out)) as file:
+        with open_atomically(Path(out)) as file:
             file.writelines(chunks)
 
 
@@ -271,7 +271,7 @@ def merge(
     written = junit.write_junit(out, ledger)
     report.write_html_report(out, contents)
     _print_report(contents, ledger, written, out, growth=False)
-    print(f"merged {counted(len(parts), 'shard')} into {out}")
+    print(f"merged {format_count(len(parts), 'shard')} into {out}")
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
 
@@ -280,7 +280,7 @@ def _print_report(
     contents: JournalContents, ledger: Ledger, written: JunitReport, run_dir: Path, *, growth: bool
 ) -> None:
     """Print the summary of the run as its end did, and what only a reader of its journal knows."""
-    from harness.core.text import clean, one_line
+    from harness.core.text import escape_invalid_xml, single_line
     from harness.reporting import plot, terminal
 
     console = make_console()
@@ -288,7 +288,7 @@ def _print_report(
 
     def line(text: str, style: str | None = None) -> None:
         # No line breaks: the reproducing command must stay on one line for copying.
-        console.print(clean(text), style=style, soft_wrap=True)
+        console.print(escape_invalid_xml(text), style=style, soft_wrap=True)
 
     if ledger.run is not None and ledger.run.imported is not None:
         line(f"run {ledger.run.imported.text}")
@@ -298,10 +298,13 @@ def _print_report(
         line(text)
     for damaged in contents.damaged[:20]:
         line(
-            f"line {damaged.number} of the journal is unreadable and was ignored: {one_line(damaged.reason)}", "yellow"
+            f"line {damaged.number} of the journal is unreadable and was ignored: {single_line(damaged.reason)}",
+            "yellow",
         )
     for unknown in contents.unknown[:20]:
-        what = f"line {unknown.number} of the journal has the unknown kind {one_line(unknown.kind)!r} and was ignored"
+        what = (
+            f"line {unknown.number} of the journal has the unknown kind {single_line(unknown.kind)!r} and was ignored"
+        )
         line(f"{what}: use a newer harness to read it", "yellow")
     if ledger.end is None:
         line("the run did not finish, so it counts as red: run it again", "yellow")

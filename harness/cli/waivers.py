@@ -11,7 +11,7 @@ import typer
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
-from harness.core.text import counted
+from harness.core.text import format_count
 
 if TYPE_CHECKING:
     from harness.gating.lint import Marks
@@ -70,10 +70,10 @@ def lint(
         errors += remark.error
         notes += not remark.error
         _say(f"{'error' if remark.error else 'note'}: {remark.source}: {remark.kind}: {remark.text}")
-    against = "no catalogue" if cases is None else counted(len(cases), "case")
-    declared = "no declared hardware" if kinds is None else f"{counted(len(kinds), 'kind')} of hardware"
-    checked = f"{counted(len(waivers), 'waiver')} in {counted(len(paths), 'file')}"
-    _say(f"{checked}, {against}, {declared}: {counted(errors, 'error')}, {counted(notes, 'note')}")
+    against = "no catalogue" if cases is None else format_count(len(cases), "case")
+    declared = "no declared hardware" if kinds is None else f"{format_count(len(kinds), 'kind')} of hardware"
+    checked = f"{format_count(len(waivers), 'waiver')} in {format_count(len(paths), 'file')}"
+    _say(f"{checked}, {against}, {declared}: {format_count(errors, 'error')}, {format_count(notes, 'note')}")
     raise typer.Exit(EXIT_RED if errors else 0)
 
 
@@ -101,14 +101,14 @@ def update(
         raise OutputError(f"{str(output)!r} exists already and is not replaced: name a new file") from None
     except OSError as error:
         raise OutputError(f"cannot write {str(output)!r}") from error
-    proposed, remarks = counted(len(found.entries), "waiver"), counted(len(found.remarks), "remark")
+    proposed, remarks = format_count(len(found.entries), "waiver"), format_count(len(found.remarks), "remark")
     _say(f"wrote {output}: {proposed} to check, {remarks}")
 
 
 def _say(text: str) -> None:
-    from harness.core.text import clean
+    from harness.core.text import escape_invalid_xml
 
-    typer.echo(clean(" ".join(text.split())))
+    typer.echo(escape_invalid_xml(" ".join(text.split())))
 
 
 def _files(path: Path) -> list[Path]:

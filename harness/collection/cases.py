@@ -14,10 +14,10 @@ def is_case(item: pytest.Item) -> bool:
     return CASE_ID in item.stash
 
 
-def keep_selected(config: pytest.Config, items: list[pytest.Item], selection: Selection) -> list[str]:
+def select_cases(config: pytest.Config, items: list[pytest.Item], selection: Selection) -> list[str]:
     """Keep the cases that this session runs, in the order of the run. Tests that are not cases keep their place.
 
-    Returns the ids of all selected cases, of all shards, in collection order.
+    Return the ids of all selected cases, of all shards, in collection order.
     """
     cases = [item for item in items if is_case(item)]
     ids = [case.stash[CASE_ID] for case in cases]

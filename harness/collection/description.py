@@ -1,7 +1,7 @@
 """What a zygote has collected, as plain values: the description from which supervisors build their nodes.
 
-It is a file of JSON lines: the result of the whole collection, then marks, order and warnings, then a line for each
-test module with the tree below it.
+The description is a file of JSON lines: the result of the whole collection, then marks, order and warnings, then a line
+for each test module with the tree below it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.collection import plain
-from harness.core.errors import HarnessError, writing
+from harness.core.errors import HarnessError, convert_to_write_error
 
-#: The name of the file, beside the zygote's socket.
-FILE = "collection.jsonl"
-#: The file that names the test file being collected, for the case that it ends the zygote.
+#: The name of the file, next to the zygote's socket.
+DESCRIPTION_FILE = "collection.jsonl"
+#: The file that names the test file being collected, in case its import ends the zygote.
 _CURRENT = "collecting"
-#: Marks whose arguments only matter in the process that runs the test. A warning filter could import its category.
+#: Marks whose arguments only matter in the process that runs the test. A warnings filter could import its category.
 _ARGUMENTS_ELSEWHERE = frozenset({"filterwarnings", "parametrize", "usefixtures"})
 
-Plain = dict[str, Any]
+PlainDict = dict[str, Any]
 _Item = TypeVar("_Item")
 
 
@@ -35,7 +35,7 @@ class DescriptionError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """A mark on a node. Values that are not plain are `harness.collection.plain.Opaque`."""
+    """A mark on a node. Values that are not plain are `harness.collection.plain.OpaqueValue`."""
 
     name: str
     args: tuple[object, ...] = ()
@@ -60,11 +60,11 @@ class NodeRecord:
     attributes: tuple[str, ...] = ()
     location: tuple[str, int | None, str] | None = None
     children: tuple[NodeRecord, ...] | None = None
-    report: Plain | None = None
+    report: PlainDict | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class CollectionDescription:
     """What a zygote has collected.
 
     - `hash` and `order`: the ids of all items in the order of the run.
@@ -77,26 +77,26 @@ class Description:
     order: tuple[str, ...] = ()
     marks: tuple[MarkRecord, ...] = ()
     modules: Mapping[str, NodeRecord] = field(default_factory=dict)
-    warnings: tuple[Plain, ...] = ()
+    warnings: tuple[PlainDict, ...] = ()
     local: tuple[str, ...] = ()
     ended: str = ""
 
 
-def write(path: Path, description: Description) -> None:
-    """Write the file. A reader finds all of it or nothing. Raises WriteError."""
+def write_description(path: Path, description: CollectionDescription) -> None:
+    """Write the file. A reader finds all of it or nothing. Raise WriteError."""
     new = path.with_name(f".{path.name}")
-    with writing(repr(str(path))), new.open("w", encoding="ascii") as file:
+    with convert_to_write_error(repr(str(path))), new.open("w", encoding="ascii") as file:
         file.writelines(json.dumps(line, separators=(",", ":"), default=repr) + "\n" for line in _lines(description))
-    with writing(repr(str(path))):
+    with convert_to_write_error(repr(str(path))):
         os.replace(new, path)
 
 
-def read(path: Path) -> Description:
-    """Returns the description in a file. Raises DescriptionError."""
+def read_description(path: Path) -> CollectionDescription:
+    """Return the description in a file. Raise DescriptionError."""
     with _reading(path), path.open(encoding="ascii") as file:
         lines = [json.loads(line) for line in file]
         head, tables, *modules = lines
-        return Description(
+        return CollectionDescription(
             hash=head["hash"],
             local=tuple(head["local"]),
             ended=head["ended"],
@@ -107,21 +107,21 @@ def read(path: Path) -> Description:
         )
 
 
-def read_hash(path: Path) -> str:
-    """Returns the hash of the description in a file. Raises DescriptionError."""
+def read_collection_hash(path: Path) -> str:
+    """Return the hash of the description in a file. Raise DescriptionError."""
     with _reading(path), path.open(encoding="ascii") as file:
         return str(json.loads(file.readline())["hash"])
 
 
-def note_current(path: Path, name: str) -> None:
-    """Write down, beside the description at `path`, which test file is collected now. Raises WriteError."""
+def note_collecting_file(path: Path, name: str) -> None:
+    """Write the name of the test file that is collected now next to the description at `path`. Raise WriteError."""
     current = path.with_name(_CURRENT)
-    with writing(repr(str(current))):
+    with convert_to_write_error(repr(str(current))):
         current.write_text(name, encoding="utf-8", errors="backslashreplace")
 
 
-def current(path: Path) -> str:
-    """Returns the test file that was collected last, or an empty string."""
+def last_collecting_file(path: Path) -> str:
+    """Return the test file that was collected last, or an empty string."""
     try:
         return path.with_name(_CURRENT).read_text(encoding="utf-8")
     except OSError:
@@ -130,7 +130,7 @@ def current(path: Path) -> str:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Generator[None]:
-    """Within it, an error of the file at `path` is a DescriptionError."""
+    """Turn an error of the file at `path` in the block into a DescriptionError."""
     try:
         yield
     except OSError as error:
@@ -139,7 +139,7 @@ def _reading(path: Path) -> Generator[None]:
         raise DescriptionError(f"{str(path)!r} is not a list of collected tests") from error
 
 
-def _lines(description: Description) -> Iterable[Plain]:
+def _lines(description: CollectionDescription) -> Iterable[PlainDict]:
     yield {"hash": description.hash, "local": description.local, "ended": description.ended}
     yield {
         "order": description.order,
@@ -153,29 +153,29 @@ def _lines(description: Description) -> Iterable[Plain]:
 def _mark_to(mark: MarkRecord) -> list[object]:
     if mark.name in _ARGUMENTS_ELSEWHERE:
         return [mark.name, [], {}]
-    kwargs = {name: plain.encode(value) for name, value in mark.kwargs.items()}
-    return [mark.name, [plain.encode(value) for value in mark.args], kwargs]
+    kwargs = {name: plain.encode_plain(value) for name, value in mark.kwargs.items()}
+    return [mark.name, [plain.encode_plain(value) for value in mark.args], kwargs]
 
 
 def _mark_from(line: Sequence[Any]) -> MarkRecord:
     name, args, kwargs = line
-    decoded = {key: plain.decode(value) for key, value in kwargs.items()}
-    return MarkRecord(name, tuple(plain.decode(value) for value in args), decoded)
+    decoded = {key: plain.decode_plain(value) for key, value in kwargs.items()}
+    return MarkRecord(name, tuple(plain.decode_plain(value) for value in args), decoded)
 
 
 _FIELDS = ("marks", "keywords", "extra", "attributes", "location", "report")
 
 
-def _node_to(node: NodeRecord) -> Plain:
-    """As JSON, without empty fields: most fields of most items are empty."""
-    line: Plain = {"name": node.name}
+def _node_to(node: NodeRecord) -> PlainDict:
+    """Return the node as JSON, without empty fields: most fields of most items are empty."""
+    line: PlainDict = {"name": node.name}
     line |= {name: value for name in _FIELDS if (value := getattr(node, name))}
     if node.children is not None:
         line["children"] = [_node_to(child) for child in node.children]
     return line
 
 
-def _node_from(line: Plain) -> NodeRecord:
+def _node_from(line: PlainDict) -> NodeRecord:
     children = line.get("children")
     location = line.get("location")
     return NodeRecord(
@@ -190,8 +190,8 @@ def _node_from(line: Plain) -> NodeRecord:
     )
 
 
-def in_order(items: Sequence[_Item], ids: Sequence[str], order: Sequence[str]) -> list[_Item]:
-    """Returns the items in the given order of their `ids`. Items whose id is not in it come last, as they were.
+def sort_by_order(items: Sequence[_Item], ids: Sequence[str], order: Sequence[str]) -> list[_Item]:
+    """Return the items in the given order of their `ids`. Items whose id is not in it come last, as they were.
 
     An id may be there several times (``--keep-duplicates``).
     """

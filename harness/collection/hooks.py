@@ -1,6 +1,6 @@
 """The plugin of a supervisor whose cases the run's zygote has collected: it imports no test file.
 
-pytest's own collection goes on as ever: arguments, ``-k``, ``--lf``, conftests. Only a test module is replaced by a
+pytest's own collection stays unchanged: arguments, ``-k``, ``--lf``, conftests. Only a test module is replaced by a
 stand-in, whose tests come from the zygote's description.
 """
 
@@ -14,29 +14,31 @@ from pathlib import Path
 import pytest
 
 from harness.collection import nodes, real_items
-from harness.collection.description import Description, DescriptionError, in_order
-from harness.collection.scope import Scope
+from harness.collection.description import CollectionDescription, DescriptionError, sort_by_order
+from harness.collection.scope import CaseScope
 from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import reports
 from harness.scheduling.stop_request import StoppedError
 
-#: What identifies a warning: category, text, file and line.
+#: The identity of a warning: category, text, file and line.
 _Key = tuple[str, str, str, int]
 
 
 class DescribedCollection:
     """Makes stand-ins for test modules, unless something needs real items: then each process collects for itself."""
 
-    def __init__(self, config: pytest.Config, wait: Callable[[], Description], tell: Callable[[str], None]) -> None:
-        """`wait` returns the zygote's description once there is one. It raises DescriptionError, StoppedError.
+    def __init__(
+        self, config: pytest.Config, wait: Callable[[], CollectionDescription], tell: Callable[[str], None]
+    ) -> None:
+        """`wait` returns the zygote's description once there is one. `wait` raises DescriptionError and StoppedError.
 
         `tell` shows the user why this process collects for itself, if only the zygote could find that out.
         """
         self._config = config
         self._wait = wait
         self._tell = tell
-        self._description: Description | None = None
-        self._marks: nodes.Marks | None = None
+        self._description: CollectionDescription | None = None
+        self._marks: nodes.DescribedMarks | None = None
         self._failure = ""
         self._shown: set[_Key] = set()
         #: Whether garbage collection is off while stand-ins are made.
@@ -45,20 +47,20 @@ class DescribedCollection:
     def pytest_collection(self, session: pytest.Session) -> None:
         """Wait for the zygote before anything is collected. A failure becomes a collection error of the session."""
         manager = self._config.pluginmanager
-        if real_items.needed_by(manager, self._config.rootpath):
+        if real_items.plugins_that_need_items(manager, self._config.rootpath):
             return
         try:
-            found = self._wait()
+            description = self._wait()
         except DescriptionError as error:
             self._failure = str(error)
             return
         except StoppedError as error:
             session.shouldstop = str(error)
             pytest.exit(str(error), returncode=EXIT_NOTHING_RAN)
-        if found.local:
-            self._tell(real_items.sentence(found.local))
+        if description.local:
+            self._tell(real_items.collects_itself_text(description.local))
             return
-        self._description, self._marks = found, nodes.Marks(found)
+        self._description, self._marks = description, nodes.DescribedMarks(description)
         # Stand-ins live as long as the process. Garbage collection would walk them again and again and find nothing.
         self._paused = gc.isenabled()
         gc.disable()
@@ -78,35 +80,35 @@ class DescribedCollection:
         finally:
             self._keep_nodes()
         if self._description is not None:
-            found = [reports.unpack_warning(message) for message in self._description.warnings]
-            for each in [each for each in found if _key(each.warning) not in self._shown]:
-                values = {"warning_message": each.warning, "when": each.when, "nodeid": "", "location": None}
+            recorded = [reports.unpack_warning(message) for message in self._description.warnings]
+            for warning in [warning for warning in recorded if _key(warning.warning) not in self._shown]:
+                values = {"warning_message": warning.warning, "when": warning.when, "nodeid": "", "location": None}
                 self._config.hook.pytest_warning_recorded.call_historic(kwargs=values)
-            self._description = self._marks = None  # pytest has the nodes, and needs no more
+            self._description = self._marks = None  # pytest has the nodes, and does not need the description any more
         return result
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         if when == "collect" and self._description is not None:
-            # Packed, a warning has the category and the text that the zygote's has.
+            # Pack the warning, so that category and text compare with those of the zygote.
             self._shown.add(_key(reports.unpack_warning(reports.pack_warning(warning_message, when)).warning))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        if self._description is None or self._marks is None or not Scope.of(self._config).has(module_path):
+        if self._description is None or self._marks is None or not CaseScope.of(self._config).has(module_path):
             return None
-        return nodes.module(parent, module_path, self._description.modules, self._marks)
+        return nodes.make_described_module(parent, module_path, self._description.modules, self._marks)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
         if self._failure and isinstance(collector, pytest.Session):
             return pytest.CollectReport(collector.nodeid, "failed", f"harness: {self._failure}", [])
-        return nodes.report_of(collector)
+        return nodes.described_report(collector)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """The order of the zygote's list: pytest orders tests by fixtures, which stand-ins do not have."""
         if self._description is not None:
-            items[:] = in_order(items, [item.nodeid for item in items], self._description.order)
+            items[:] = sort_by_order(items, [item.nodeid for item in items], self._description.order)
 
 
 def _key(warning: warnings.WarningMessage) -> _Key:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.collection.scope import Scope
+from harness.collection.scope import CaseScope
 from harness.fixtures import MARKERS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _MARKS = tuple(line.partition("(")[0] for line in MARKERS)
 _OUTPUT = "harness_ignored_marks"
 
 
-class IgnoredMarks:
+class IgnoredMarksPlugin:
     """Counts the marks during collection. The controller prints them at the end."""
 
     def __init__(self) -> None:
@@ -26,25 +26,25 @@ class IgnoredMarks:
         self._marks: Mapping[str, int] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        scope, ours = Scope.of(session.config), _ours(session.config)
-        found = [_marks(item, ours) for item in session.items if not scope.has(item.path)]
-        self._tests = sum(map(bool, found))
-        self._marks = Counter(name for names in found for name in names)
+        scope, own = CaseScope.of(session.config), _own_marks(session.config)
+        marks_by_test = [_marks(item, own) for item in session.items if not scope.has(item.path)]
+        self._tests = sum(map(bool, marks_by_test))
+        self._marks = Counter(name for names in marks_by_test for name in names)
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[_OUTPUT] = self._tests, dict(self._marks)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """The counts of any worker will do: all xdist workers collect the same tests."""
+        """Take the counts of any worker: all xdist workers collect the same tests."""
         self._tests, self._marks = getattr(node, "workeroutput", {}).get(_OUTPUT, (self._tests, self._marks))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._tests:
-            terminalreporter.line(warning(self._tests, self._marks))
+            terminalreporter.line(ignored_marks_warning(self._tests, self._marks))
 
 
-def warning(tests: int, marks: Mapping[str, int]) -> str:
-    """The warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
+def ignored_marks_warning(tests: int, marks: Mapping[str, int]) -> str:
+    """Return the warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
     on = ", ".join(f"{name} on {marks[name]}" for name in _MARKS if marks.get(name))
     return (
         f"harness: not active for {tests} tests with its marks, so the marks had no effect: {on}; "
@@ -52,15 +52,18 @@ def warning(tests: int, marks: Mapping[str, int]) -> str:
     )
 
 
-def _ours(config: pytest.Config) -> frozenset[str]:
-    """The marks that only the harness has declared."""
+def _own_marks(config: pytest.Config) -> frozenset[str]:
+    """Return the marks that only the harness has declared."""
     others = {
         line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers") if line not in MARKERS
     }
     return frozenset(_MARKS) - others
 
 
-def _marks(item: pytest.Item, ours: frozenset[str]) -> set[str]:
-    """The marks in `ours` that a test has. A ``requires`` with positional arguments is not ours: ours has keywords."""
-    marks = (mark for mark in item.iter_markers() if mark.name in ours)
+def _marks(item: pytest.Item, own: frozenset[str]) -> set[str]:
+    """Return the harness's marks that a test has, among `own`.
+
+    A ``requires`` with positional arguments belongs to another plugin: the harness's mark has keywords only.
+    """
+    marks = (mark for mark in item.iter_markers() if mark.name in own)
     return {mark.name for mark in marks if mark.name != "requires" or (mark.kwargs and not mark.args)}

@@ -1,4 +1,4 @@
-"""Marks of ours that are invalid or misspelt."""
+"""Marks of the harness that are invalid or misspelt."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from harness.core.errors import HarnessError
 from harness.gating import requirements, waivers
 
 
-def mark_errors(item: pytest.Item) -> list[str]:
-    """Returns a sentence, with the id of the case, for each of its marks that cannot be used."""
+def find_mark_errors(item: pytest.Item) -> list[str]:
+    """Return a sentence, with the id of the case, for each of its marks that cannot be used."""
     errors = []
-    if not scope.named(item.config):  # nobody here can change the marks of other suites
+    if not scope.is_named_by_user(item.config):  # the user cannot change the marks of other suites
         errors += [f"{item.nodeid}: {error}" for error in fixtures.misspelt_marks(item)]
     try:
         requirements.requirements_from_marks(item.iter_markers("requires"))
     except HarnessError as error:
         errors.append(f"{item.nodeid}: {error}")
     try:
-        options.case_limit(list(item.iter_markers("timeout")), 1.0, 1.0)
+        options.case_time_limit(list(item.iter_markers("timeout")), 1.0, 1.0)
     except HarnessError as error:
         errors.append(f"{item.nodeid}: {error}")
     try:

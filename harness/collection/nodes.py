@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from harness.collection.description import Description, MarkRecord, NodeRecord
+from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
 
 
-class Marks:
+class DescribedMarks:
     """The marks of a description as pytest has them. Each is made once."""
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self, description: CollectionDescription) -> None:
         self._records = description.marks
         self._made: dict[int, pytest.Mark] = {}
 
@@ -37,7 +37,7 @@ def _made(record: MarkRecord) -> pytest.Mark:
 class DescribedItem(pytest.Item):
     """A test that runs in executors only."""
 
-    def __init__(self, *, record: NodeRecord, marks: Marks, **more: Any) -> None:
+    def __init__(self, *, record: NodeRecord, marks: DescribedMarks, **more: Any) -> None:
         super().__init__(**more)
         _describe(self, record, marks)
         if record.location is not None:
@@ -53,7 +53,7 @@ class DescribedItem(pytest.Item):
 class DescribedClass(pytest.Collector):
     """A class of tests."""
 
-    def __init__(self, *, record: NodeRecord, marks: Marks, **more: Any) -> None:
+    def __init__(self, *, record: NodeRecord, marks: DescribedMarks, **more: Any) -> None:
         super().__init__(**more)
         self.record = record
         self._marks = marks
@@ -66,7 +66,7 @@ class DescribedClass(pytest.Collector):
 class DescribedModule(pytest.File):
     """A test file. `record` is None if the zygote has not collected it."""
 
-    def __init__(self, *, record: NodeRecord | None, marks: Marks, **more: Any) -> None:
+    def __init__(self, *, record: NodeRecord | None, marks: DescribedMarks, **more: Any) -> None:
         super().__init__(**more)
         self.record = record
         self._marks = marks
@@ -82,14 +82,16 @@ class DescribedModule(pytest.File):
         yield from _children(self, self.record, self._marks)
 
 
-def module(parent: pytest.Collector, path: Path, modules: Mapping[str, NodeRecord], marks: Marks) -> DescribedModule:
-    """Returns the stand-in for the test file at `path`."""
+def make_described_module(
+    parent: pytest.Collector, path: Path, modules: Mapping[str, NodeRecord], marks: DescribedMarks
+) -> DescribedModule:
+    """Return the stand-in for the test file at `path`."""
     made: DescribedModule = DescribedModule.from_parent(parent, path=path, record=modules.get(str(path)), marks=marks)
     return made
 
 
-def report_of(collector: pytest.Collector) -> pytest.CollectReport | None:
-    """Returns the zygote's report on a collector that failed or skipped itself, otherwise None."""
+def described_report(collector: pytest.Collector) -> pytest.CollectReport | None:
+    """Return the zygote's report on a collector that failed or skipped itself, otherwise None."""
     if not isinstance(collector, (DescribedModule, DescribedClass)) or collector.record is None:
         return None
     if collector.record.report is None:
@@ -103,15 +105,17 @@ def report_of(collector: pytest.Collector) -> pytest.CollectReport | None:
     return report
 
 
-def _children(parent: pytest.Collector, record: NodeRecord, marks: Marks) -> Iterator[pytest.Item | pytest.Collector]:
+def _children(
+    parent: pytest.Collector, record: NodeRecord, marks: DescribedMarks
+) -> Iterator[pytest.Item | pytest.Collector]:
     for child in record.children or ():
         kind = DescribedItem if child.children is None else DescribedClass
-        # Given, since pytest would not take the parameters in the name for such, and compares ids in parts.
+        # Pass the id: pytest would not recognise the parameters in the name, and compares ids in parts.
         nodeid = f"{parent.nodeid}::{child.name}"
         yield kind.from_parent(parent, name=child.name, nodeid=nodeid, record=child, marks=marks)
 
 
-def _describe(node: pytest.Item | pytest.Collector, record: NodeRecord, marks: Marks) -> None:
+def _describe(node: pytest.Item | pytest.Collector, record: NodeRecord, marks: DescribedMarks) -> None:
     own = [marks[place] for place in record.marks]
     node.own_markers.extend(own)
     node.keywords.update({mark.name: mark for mark in own})

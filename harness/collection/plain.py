@@ -12,7 +12,7 @@ _SHORT.maxother = _SHORT.maxstring = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class OpaqueValue:
     """Stands for a value that is not plain. `text` is its repr, cut."""
 
     text: str
@@ -21,8 +21,8 @@ class Opaque:
         return f"<not plain: {self.text}>"
 
 
-def encode(value: object) -> object:
-    """Returns a JSON value for `value`. An instance of a subclass of a plain type keeps its value, not its class."""
+def encode_plain(value: object) -> object:
+    """Return a JSON value for `value`. An instance of a subclass of a plain type keeps its value, not its class."""
     return _encode(value, 0)
 
 
@@ -37,24 +37,26 @@ def _encode(value: object, depth: int) -> object:
         return int.__index__(value)
     if depth < _DEEPEST:
         if type(value) is list:
-            return [_encode(each, depth + 1) for each in value]
+            return [_encode(entry, depth + 1) for entry in value]
         if type(value) is tuple:
-            return {"tuple": [_encode(each, depth + 1) for each in value]}
+            return {"tuple": [_encode(entry, depth + 1) for entry in value]}
         if type(value) is dict and all(isinstance(key, str) for key in value):
-            return {"dict": {str.__str__(key): _encode(each, depth + 1) for key, each in value.items()}}
+            return {"dict": {str.__str__(key): _encode(entry, depth + 1) for key, entry in value.items()}}
     return {"repr": _SHORT.repr(value)}
 
 
-def decode(value: object) -> object:
-    """Returns the value that `encode` was given, with an `Opaque` in the place of each value that is not plain."""
+def decode_plain(value: object) -> object:
+    """Return the value that `encode_plain` was given, with an `OpaqueValue` in the place of each value that is not
+    plain.
+    """
     match value:
         case list():
-            return [decode(each) for each in value]
+            return [decode_plain(entry) for entry in value]
         case {"tuple": list(entries)}:
-            return tuple(decode(each) for each in entries)
+            return tuple(decode_plain(entry) for entry in entries)
         case {"dict": dict(entries)}:
-            return {key: decode(each) for key, each in entries.items()}
+            return {key: decode_plain(entry) for key, entry in entries.items()}
         case {"repr": str(text)}:
-            return Opaque(text)
+            return OpaqueValue(text)
         case _:
             return value

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 #: Hooks that are given items or collectors in a supervisor. Hooks that run a test are called in executors only.
-HOOKS = (
+ITEM_HOOKS = (
     "pytest_pycollect_makemodule",
     "pytest_make_collect_report",
     "pytest_collectreport",
@@ -31,24 +31,24 @@ _KNOWN = frozenset(
 )
 
 
-def needed_by(manager: pytest.PytestPluginManager, root: Path) -> list[str]:
-    """Returns one reason for each plugin that needs real items. Paths are relative to `root`."""
-    found: dict[str, list[str]] = {}
-    for hook in HOOKS:
+def plugins_that_need_items(manager: pytest.PytestPluginManager, root: Path) -> list[str]:
+    """Return one reason for each plugin that needs real items. Paths are relative to `root`."""
+    hooks_by_plugin: dict[str, list[str]] = {}
+    for hook in ITEM_HOOKS:
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin
             if _module(plugin).partition(".")[0] not in _KNOWN:
-                found.setdefault(_shown(plugin, root), []).append(hook)
-    return [reason(name, hooks) for name, hooks in sorted(found.items())]
+                hooks_by_plugin.setdefault(_shown(plugin, root), []).append(hook)
+    return [needs_items_reason(name, hooks) for name, hooks in sorted(hooks_by_plugin.items())]
 
 
-def reason(plugin: str, hooks: Sequence[str]) -> str:
-    """Returns why a plugin needs real items."""
+def needs_items_reason(plugin: str, hooks: Sequence[str]) -> str:
+    """Return why a plugin needs real items."""
     return f"{plugin} implements {', '.join(hooks)}"
 
 
-def sentence(reasons: Iterable[str]) -> str:
-    """Returns the sentence for a user about a run in which each process collects for itself."""
+def collects_itself_text(reasons: Iterable[str]) -> str:
+    """Return the sentence for a user about a run in which each process collects for itself."""
     return f"each pytest process imports and collects the tests itself, since {'; '.join(reasons)}"
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from harness.collection import description, real_items
-from harness.collection.description import Description, MarkRecord, NodeRecord
-from harness.collection.scope import Scope
+from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
+from harness.collection.scope import CaseScope
 from harness.journal.journal import digest_of_ids
 from harness.protocol import reports
 
 
-class Recorder:
-    """A plugin of the zygote's pytest session. It keeps the nodes, and describes them once all plugins have seen them.
+class CollectionRecorder:
+    """A plugin of the zygote's pytest session.
 
-    Only test modules are recorded, of which supervisors have stand-ins. Doctests and other files are collected by each
-    process.
+    The plugin keeps the nodes, and describes them once all plugins have seen them. Only test modules are recorded,
+    because supervisors have stand-ins for these. Doctests and other files are collected by each process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class Recorder:
         self._collected: dict[str, tuple[pytest.Collector, pytest.CollectReport]] = {}
         self._items: dict[str, pytest.Item] = {}
         self._seen: dict[str, pytest.Item] = {}
-        self._warnings: list[description.Plain] = []
+        self._warnings: list[description.PlainDict] = []
         self._local: list[str] = []
         self._odd_id = ""
         self._importing = ""
@@ -48,7 +48,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path) -> Generator[None, pytest.Module, pytest.Module]:
         module = yield
-        if Scope.of(module.config).has(module_path):
+        if CaseScope.of(module.config).has(module_path):
             self._recorded.add(module)
         return module
 
@@ -63,7 +63,7 @@ class Recorder:
         else:
             return (yield)
         self._importing = collector.nodeid
-        description.note_current(self._path, collector.nodeid)
+        description.note_collecting_file(self._path, collector.nodeid)
         try:
             report = yield
         finally:
@@ -84,27 +84,27 @@ class Recorder:
             self._warnings.append(reports.pack_warning(warning_message, when))
 
     def write(self, ended: str = "") -> None:
-        """Write the description. `ended`: how pytest ended, if it did before its run loop. Raises WriteError."""
+        """Write the description. `ended`: how pytest ended, if it did before its run loop. Raise WriteError."""
         if self._session is None:
             return
         config = self._session.config
-        order = with_deselected([item.nodeid for item in self._session.items], [*self._seen])
+        order = restore_deselected([item.nodeid for item in self._session.items], [*self._seen])
         self._items = self._seen | {item.nodeid: item for item in self._session.items}
-        locate(self._items.values())
+        set_locations(self._items.values())
         marks = _Marks()
         collected = {path: module for path, module in self._modules.items() if module.nodeid in self._collected}
         modules = {path: self._node(module, marks) for path, module in collected.items()}
         odd = [f"the id of {self._odd_id!r} does not follow from its name"] if self._odd_id else []
-        found = Description(
+        collected_description = CollectionDescription(
             hash=digest_of_ids(order),
             order=tuple(order),
             modules=modules,
             marks=tuple(marks.records),
             warnings=tuple(self._warnings),
-            local=(*real_items.needed_by(config.pluginmanager, config.rootpath), *self._local, *odd),
+            local=(*real_items.plugins_that_need_items(config.pluginmanager, config.rootpath), *self._local, *odd),
             ended=ended,
         )
-        description.write(self._path, found)
+        description.write_description(self._path, collected_description)
         self.unwritten = False
 
     def _child(self, parent: pytest.Collector, node: pytest.Item | pytest.Collector, marks: _Marks) -> NodeRecord:
@@ -139,10 +139,10 @@ class Recorder:
         )
 
 
-def with_deselected(order: Sequence[str], collected: Sequence[str]) -> list[str]:
-    """Returns the `order` with all that was `collected`: what it lacks stands behind what was collected before it.
+def restore_deselected(order: Sequence[str], collected: Sequence[str]) -> list[str]:
+    """Return the `order` with all that was `collected`: what it lacks stands behind what was collected before it.
 
-    So a plugin that deselects tests, here and in a supervisor, finds the same list in both.
+    A plugin that deselects tests, here and in a supervisor, therefore finds the same list in both.
     """
     kept = frozenset(order)
     behind: dict[str | None, list[str]] = {}
@@ -158,7 +158,7 @@ def with_deselected(order: Sequence[str], collected: Sequence[str]) -> list[str]
     return result
 
 
-def locate(items: Iterable[pytest.Item]) -> None:
+def set_locations(items: Iterable[pytest.Item]) -> None:
     """Set the location of the tests: pytest looks for file and line of each, but those of one function share them."""
     places: dict[int, tuple[object, str, int | None]] = {}
     for item in items:
@@ -173,7 +173,7 @@ def locate(items: Iterable[pytest.Item]) -> None:
 
 
 class _Marks:
-    """The different marks of a collection. All tests of a parametrised function share theirs."""
+    """The different marks of a collection. All tests of a parametrised function share the same marks."""
 
     def __init__(self) -> None:
         self.records: list[MarkRecord] = []
@@ -181,7 +181,7 @@ class _Marks:
         self._kept: list[pytest.Mark] = []  # an object that is gone could have the same id as a later one
 
     def place(self, mark: pytest.Mark) -> int:
-        """Returns the position of a mark in `records`."""
+        """Return the position of a mark in `records`."""
         place = self._places.get(id(mark))
         if place is None:
             place = self._places[id(mark)] = len(self.records)

@@ -12,45 +12,45 @@ import pytest
 from harness.configuration import options
 from harness.protocol import worker_messages
 
-_SCOPE = pytest.StashKey["Scope"]()
+_SCOPE = pytest.StashKey["CaseScope"]()
 
 
-class Scope:
+class CaseScope:
     """The tests of one session that are cases. Symbolic links in paths are resolved before a comparison."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.all = named(config) or options.given(config)
+        self.all = is_named_by_user(config) or options.is_any_option_set(config)
         folders = () if self.all else config.getini("harness_suites")
         self._folders = tuple(_resolved(folder) for folder in folders)
         if hasattr(config, "workerinput"):
-            self.any = worker_messages.CONTEXT in config.workerinput
+            self.any = worker_messages.CONTEXT_KEY in config.workerinput
         else:
             self.any = self.all or self._reached(config)
         self._cases: dict[Path, bool] = {}
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Scope:
-        """The scope of a session. It is computed once."""
+    def of(cls, config: pytest.Config) -> CaseScope:
+        """Return the scope of a session, computed once."""
         if _SCOPE not in config.stash:
             config.stash[_SCOPE] = cls(config)
         return config.stash[_SCOPE]
 
     def has(self, path: Path) -> bool:
-        """Whether the tests of this file are cases."""
+        """Return whether the tests of this file are cases."""
         if path not in self._cases:
             self._cases[path] = self.any and (self.all or _resolved(path).startswith(self._folders))
         return self._cases[path]
 
     def _reached(self, config: pytest.Config) -> bool:
-        """Whether an argument is inside one of the folders, or contains one."""
+        """Return whether an argument is inside one of the folders, or contains one."""
         if not self._folders:
             return False
         wanted = [_resolved(path) for path in _argument_paths(config)]
         return any(path.startswith(f) or f.startswith(path) for path in wanted for f in self._folders)
 
 
-def named(config: pytest.Config) -> bool:
-    """Whether the user named the plugin with ``-p``. If so, every test is a case."""
+def is_named_by_user(config: pytest.Config) -> bool:
+    """Return whether the user named the plugin with ``-p``. If so, every test is a case."""
     return config.pluginmanager.get_plugin("harness.plugin") is not None
 
 
@@ -67,7 +67,7 @@ def _argument_paths(config: pytest.Config) -> Iterator[Path]:
 
 
 def _module_path(name: str) -> Path | None:
-    """The file of a module or the folder of a package. None if there is no such module."""
+    """Return the file of a module or the folder of a package. None if there is no such module."""
     try:
         spec = importlib.util.find_spec(name)
     except Exception:  # noqa: BLE001 - a parent package raises on import: the collection reports that error

@@ -1,8 +1,8 @@
 """The options of the harness among the arguments of a session.
 
-pytest knows them by their long form alone, ``--harness-device``: so no plugin and no conftest can have an option of the
-same name. The short form, ``--device``, is rewritten to the long one in the arguments, unless another plugin or a
-conftest has declared it. pytest has no way to declare an option that yields.
+pytest only knows their long form, ``--harness-device``, so no plugin and no conftest can have an option of the same
+name. The short form, ``--device``, is rewritten to the long one in the arguments, unless another plugin or a
+conftest has declared it. pytest cannot declare an option that gives way to another one.
 """
 
 from __future__ import annotations
@@ -20,75 +20,79 @@ from harness.configuration import options
 from harness.configuration.options import OPTIONS
 
 #: Short form: long form, for every flag.
-LONG = {short: options.long_form(short) for option in OPTIONS.values() for short in option.flags}
+LONG_FORMS = {short: options.long_flag(short) for option in OPTIONS.values() for short in option.flags}
 #: The short forms of those options that take a value.
-VALUED = frozenset(option.flag for option in OPTIONS.values() if option.takes_value)
-#: The short form of each flag, be it short or long.
-_SHORT = {**{flag: flag for flag in LONG}, **{made: flag for flag, made in LONG.items()}}
-#: Of no plugin.
-_NOBODYS = "--harness-is-this-parser-usable"
+FLAGS_WITH_VALUE = frozenset(option.flag for option in OPTIONS.values() if option.takes_value)
+#: The short form of each flag, short or long.
+_SHORT = {**{flag: flag for flag in LONG_FORMS}, **{made: flag for flag, made in LONG_FORMS.items()}}
+#: An option that no plugin has.
+_UNUSED_FLAG = "--harness-is-this-parser-usable"
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """Words of ours in the arguments, and what they were rewritten to."""
+class RewrittenFlag:
+    """Words of the harness in the arguments, and their rewritten form."""
 
     flag: str
     words: tuple[str, ...]
     made: tuple[str, ...]
 
 
-def rewrite(arguments: Sequence[str], ours: Iterable[str]) -> tuple[list[str], list[Rewritten]]:
-    """Returns the `arguments` with the short forms in `ours` as long ones, and what was rewritten.
+def rewrite_short_flags(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[str], list[RewrittenFlag]]:
+    """Return the `arguments` with the short flags in `own` replaced by long ones, and the changes.
 
-    A value becomes a part of the word: pytest takes no such word for a path.
+    A value becomes part of the word, so that pytest does not take it for a path.
     """
-    known = frozenset(ours)
+    own_flags = frozenset(own)
     result: list[str] = []
-    changes: list[Rewritten] = []
+    changes: list[RewrittenFlag] = []
     for flag, words in _split(arguments):
-        made = _long(flag, words) if flag in known else words
+        made = _long(flag, words) if flag in own_flags else words
         if made != words:
-            changes.append(Rewritten(flag, words, made))
+            changes.append(RewrittenFlag(flag, words, made))
         result += made
     return result, changes
 
 
-def restore(arguments: Sequence[str], changes: Iterable[Rewritten], foreign: Iterable[str]) -> list[str]:
-    """Returns the `arguments` with the words of the `foreign` flags as they were before the `changes` of `rewrite`."""
-    theirs = frozenset(foreign)
-    undone = {change.made: change.words for change in changes if change.flag in theirs}
+def restore_short_flags(
+    arguments: Sequence[str], changes: Iterable[RewrittenFlag], foreign: Iterable[str]
+) -> list[str]:
+    """Return the `arguments` with the words of the `foreign` flags as they were before the `changes` of
+    `rewrite_short_flags`.
+    """
+    foreign_flags = frozenset(foreign)
+    undone = {change.made: change.words for change in changes if change.flag in foreign_flags}
     result: list[str] = []
     for word in arguments:
         result += undone.get((word,), (word,))
     return result
 
 
-def found(arguments: Sequence[str]) -> frozenset[str]:
-    """Returns the short forms that are among the `arguments`."""
-    return frozenset(flag for flag, _ in _split(arguments) if flag in LONG)
+def short_flags_in(arguments: Sequence[str]) -> frozenset[str]:
+    """Return the short forms that are among the `arguments`."""
+    return frozenset(flag for flag, _ in _split(arguments) if flag in LONG_FORMS)
 
 
-def expand(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Returns the `arguments` with the lines of each ``@FILE`` that has short forms in place of the word."""
+def expand_argument_files(arguments: Sequence[str], folder: Path) -> list[str]:
+    """Return the `arguments` with the lines of each ``@FILE`` that has short forms in place of the word."""
     result: list[str] = []
     for position, word in enumerate(arguments):
         if word == "--":
             return [*result, *arguments[position:]]
         lines = _lines(folder / word[1:]) if word.startswith("@") else []
-        result += lines if found(lines) else [word]
+        result += lines if short_flags_in(lines) else [word]
     return result
 
 
-def declared(parser: pytest.Parser, flags: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
-    """Returns those of the `flags` that a plugin or a conftest has declared so far.
+def declared_flags(parser: pytest.Parser, flags: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
+    """Return those of the `flags` that a plugin or a conftest has declared so far.
 
-    `arguments` are those of the session: a parser may need some of them before it says anything.
+    `arguments` are those of the session: a parser may need some of them before it accepts others.
     """
     if not (wanted := sorted(flags)):
         return frozenset()
     plain = [word for flag, words in _split(arguments) if not flag for word in words]
-    base = next((words for words in ([], plain) if _is_unknown(parser, words, _NOBODYS)), None)
+    base = next((words for words in ([], plain) if _is_unknown(parser, words, _UNUSED_FLAG)), None)
     if base is None:
         return frozenset()
     return frozenset(flag for flag in wanted if not _is_unknown(parser, base, flag))
@@ -102,45 +106,45 @@ def _is_unknown(parser: pytest.Parser, base: Sequence[str], flag: str) -> bool:
     return flag in unknown
 
 
-def paths(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> list[Rewritten]:
-    """Returns the options in `flags` whose value stands in a word of its own and is a path that exists.
+def values_that_are_paths(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> list[RewrittenFlag]:
+    """Return the options in `flags` whose value stands in a word of its own and is a path that exists.
 
-    Of such a word pytest thinks that it is an argument, when it looks for its root folder and its ini file: it does
-    so before it knows any plugin.
+    pytest takes such a word for an argument when it looks for its root folder and its ini file, because it does so
+    before it knows any plugin.
     """
-    _, changes = rewrite(arguments, flags)
+    _, changes = rewrite_short_flags(arguments, flags)
     return [change for change in changes if len(change.words) == 2 and _exists(folder, change.words[1])]
 
 
-def has_lone_values(arguments: Sequence[str], flags: Iterable[str]) -> bool:
-    """Whether one of the options in `flags` has its value in a word of its own."""
-    return any(len(change.words) == 2 for change in rewrite(arguments, flags)[1])
+def has_separate_values(arguments: Sequence[str], flags: Iterable[str]) -> bool:
+    """Return whether one of the options in `flags` has its value in a word of its own."""
+    return any(len(change.words) == 2 for change in rewrite_short_flags(arguments, flags)[1])
 
 
-def doubtful(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> frozenset[str]:
-    """Returns those of the `flags` that may be an option without a value of a conftest that is not loaded yet.
+def ambiguous_flags(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> frozenset[str]:
+    """Return those of the `flags` that may be an option without a value of a conftest that is not loaded yet.
 
     They have no value among the `arguments`, or one that is a path, where that conftest may be.
     """
-    known = frozenset(flags)
-    bare = {words[0] for flag, words in _split(arguments) if flag in known & VALUED and words == (flag,)}
-    return frozenset(bare | {change.flag for change in paths(arguments, known, folder)})
+    candidates = frozenset(flags)
+    bare = {words[0] for flag, words in _split(arguments) if flag in candidates & FLAGS_WITH_VALUE and words == (flag,)}
+    return frozenset(bare | {change.flag for change in values_that_are_paths(arguments, candidates, folder)})
 
 
-def told(arguments: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
-    """Returns the `arguments` in a form in which pytest cannot take a value of our options for a path."""
-    return tuple(rewrite(arguments, LONG.keys() - frozenset(taken) | set(LONG.values()))[0])
+def unambiguous_arguments(arguments: Sequence[str], taken: Iterable[str]) -> tuple[str, ...]:
+    """Return the `arguments` in a form in which pytest cannot take a value of the harness's options for a path."""
+    return tuple(rewrite_short_flags(arguments, LONG_FORMS.keys() - frozenset(taken) | set(LONG_FORMS.values()))[0])
 
 
-def told_variable(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
-    """Returns ``PYTEST_ADDOPTS`` in that form, if it must be set anew."""
+def unambiguous_addopts(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
+    """Return ``PYTEST_ADDOPTS`` in that form, if it must be set anew."""
     words = _addopts(environ)
-    made = told(words, taken)
+    made = unambiguous_arguments(words, taken)
     return {"PYTEST_ADDOPTS": shlex.join(made)} if list(made) != words else {}
 
 
-def all_words(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Returns what pytest reads before it has an ini file: the variable, then the `arguments`."""
+def arguments_with_addopts(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return what pytest reads before it has an ini file: the variable, then the `arguments`."""
     return [*_addopts(environ), *arguments]
 
 
@@ -148,7 +152,7 @@ def _addopts(environ: Mapping[str, str]) -> list[str]:
     try:
         return shlex.split(environ.get("PYTEST_ADDOPTS", ""))
     except ValueError:
-        return []  # pytest has said so
+        return []  # pytest has reported it
 
 
 def _exists(folder: Path, value: str) -> bool:
@@ -162,11 +166,11 @@ def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding=None, errors="replace").splitlines()
     except OSError:
-        return []  # pytest says so
+        return []  # pytest reports it
 
 
 def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the words: those of an option of ours with its flag, a value that stands alone with it, others with ""."""
+    """Yield each flag of the harness with its words, a separate value among them, and other words with ""."""
     place = 0
     while place < len(arguments):
         word = arguments[place]
@@ -175,7 +179,7 @@ def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
             return
         flag, separator, _ = word.partition("=")
         short = _SHORT.get(flag, "")
-        words = tuple(arguments[place : place + 2]) if short in VALUED and not separator else (word,)
+        words = tuple(arguments[place : place + 2]) if short in FLAGS_WITH_VALUE and not separator else (word,)
         if len(words) == 2 and words[1].startswith("-"):  # no value, as for argparse
             words = (word,)
         yield (flag if short else ""), words
@@ -183,5 +187,5 @@ def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _long(flag: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    head = LONG.get(flag, flag) + words[0][len(flag) :]
+    head = LONG_FORMS.get(flag, flag) + words[0][len(flag) :]
     return (head,) if len(words) == 1 else (f"{head}={words[1]}",)

@@ -1,4 +1,4 @@
-"""Which arguments of a run the line that reproduces a case must have as well: those that may decide its verdict."""
+"""The arguments of a run that a reproduce line must repeat: those that may decide the verdict of the case."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from harness.configuration import arguments
 
-#: Options of pytest and of well-known plugins that say which tests run, where, in which order, until when, or what is
-#: printed and written. Root folder, ini file and values of the ini file are told apart from these.
+#: Options of pytest and of well-known plugins that select tests, order them, stop the run, or control output. The root
+#: folder, the ini file and its values are passed on separately.
 _ELSEWHERE = frozenset(
     (
         *("-c", "--config-file", "--rootdir", "--confcutdir", "-o", "--override-ini", "--pyargs", "--basetemp"),
@@ -48,18 +48,20 @@ _SELECTING = ("-m", "-k")
 _OF_PLUGIN = ("no:cacheprovider", "no:terminal", "harness.plugin")
 
 
-def carried(words: Sequence[str], positional: Iterable[str], addopts: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """Returns those of the `words` of a command line that a line for one case must repeat.
+def reproduce_arguments(
+    words: Sequence[str], positional: Iterable[str], addopts: Iterable[str], taken: Iterable[str]
+) -> list[str]:
+    """Return those of the `words` of a command line that a line for one case must repeat.
 
-    `positional`: the files and folders among them. `addopts`: the options in the ini file. `taken`: short forms of our
-    options that are others'. Ours are told apart from these.
+    `positional`: the files and folders among them. `addopts`: the options in the ini file. `taken`: short forms
+    that belong to other plugins here.
     """
     selecting = {flag for flag in _SELECTING if any(_flag(word) == flag for word in addopts)}
-    ours = arguments.LONG.keys() - frozenset(taken) | set(arguments.LONG.values())
+    own = arguments.LONG_FORMS.keys() - frozenset(taken) | set(arguments.LONG_FORMS.values())
     result: list[str] = []
     for group in _groups(words, positional):
         flag = _flag(group[0])
-        if flag in _ELSEWHERE or flag in ours or (flag in _SELECTING and flag not in selecting):
+        if flag in _ELSEWHERE or flag in own or (flag in _SELECTING and flag not in selecting):
             continue
         if flag == "-p" and "".join(group).removeprefix("-p") in _OF_PLUGIN:
             continue
@@ -68,7 +70,7 @@ def carried(words: Sequence[str], positional: Iterable[str], addopts: Iterable[s
 
 
 def _flag(word: str) -> str:
-    """The name of an option: ``-n`` of ``-n2``, ``--tb`` of ``--tb=short``."""
+    """Return the name of an option: ``-n`` of ``-n2``, ``--tb`` of ``--tb=short``."""
     if word.startswith("--"):
         return word.partition("=")[0]
     if word.startswith(("-m", "-k", "-p", "-W")) or word[:2] in _GLUED:
@@ -77,7 +79,7 @@ def _flag(word: str) -> str:
 
 
 def _groups(words: Sequence[str], positional: Iterable[str]) -> Iterator[list[str]]:
-    """Yields each option with its values. A word is a value if it is none of the `positional` ones."""
+    """Yield each option with its values. A word is a value if it is none of the `positional` ones."""
     left = Counter(positional)
     group: list[str] = []
     for word in words:

@@ -1,9 +1,9 @@
-"""The command line of a session: whose each short form is, and the root folder that pytest derives from the rest.
+"""The command line of a session: the owner of each short form, and the root folder that pytest derives.
 
-pytest looks for its root folder and its ini file before it knows the options of plugins. It then takes a value that
-stands in a word of its own for an argument, and where that path exists it may find others than without. In such a
-session, and in one that resumes a run with another root folder, pytest starts once more, in the same process, with
-arguments that leave no doubt.
+pytest looks for its root folder and its ini file before it knows the options of plugins. pytest then takes
+a separate value of an option for an argument, and an existing path among these can change what it finds. In such a
+session, and in one that resumes a run with another root folder, pytest starts again in the same process, with
+unambiguous arguments.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pytest
 from harness import _compat
 from harness.configuration import arguments, options
 from harness.configuration.options import OPTIONS, OptionError
-from harness.configuration.rootdir import Root, inserted
+from harness.configuration.rootdir import RootFolder, insert_options
 
 _PARSER = pytest.StashKey[pytest.Parser]()
 _TAKEN = pytest.StashKey[frozenset[str]]()
 _AGAIN = pytest.StashKey[tuple[str, ...]]()
-#: The file name of a journal, of which the first line is read here, as `harness.journal.journal` has it.
+#: The file name of a journal, as in `harness.journal.journal`. Only its first line is read here.
 _JOURNAL = "journal.ndjson"
 #: More bytes than the first line of a journal has.
 _FIRST_LINE = 1 << 20
@@ -37,26 +37,28 @@ class CommandLine:
     def __init__(self, config: pytest.Config, parser: pytest.Parser, words: list[str]) -> None:
         """Rewrite those short forms in `words` that no plugin has declared.
 
-        A conftest may still declare them, and it may be in a folder that is the word behind one: such words stay.
+        A conftest may still declare one, and its folder may be the word after it. Such words stay unchanged.
         """
         self._config, self._parser, self._words = config, parser, words
         self._here = config.invocation_params.dir
-        words[:] = arguments.expand(words, self._here)
-        present = arguments.found(words)
-        free = present - arguments.declared(parser, present, words)
-        free -= arguments.doubtful(words, free, self._here)
-        words[:], self._changes = arguments.rewrite(words, free)
+        words[:] = arguments.expand_argument_files(words, self._here)
+        present = arguments.short_flags_in(words)
+        free = present - arguments.declared_flags(parser, present, words)
+        free -= arguments.ambiguous_flags(words, free, self._here)
+        words[:], self._changes = arguments.rewrite_short_flags(words, free)
         if self._changes:
             self._understand()
         config.stash[_PARSER] = parser
 
     def settle(self) -> None:
-        """All that may declare options has done so: leave its own to each, and rewrite the rest."""
-        present = arguments.found(self._words) | {change.flag for change in self._changes}
+        """Restore the short forms that plugins and conftests have declared, and rewrite the rest. All are loaded
+        now.
+        """
+        present = arguments.short_flags_in(self._words) | {change.flag for change in self._changes}
         if present:
-            taken = arguments.declared(self._parser, present, self._words)
-            self._words[:] = arguments.restore(self._words, self._changes, taken)
-            self._words[:], _ = arguments.rewrite(self._words, present - taken)
+            taken = arguments.declared_flags(self._parser, present, self._words)
+            self._words[:] = arguments.restore_short_flags(self._words, self._changes, taken)
+            self._words[:], _ = arguments.rewrite_short_flags(self._words, present - taken)
             self._understand()
         again = self._root_arguments()
         if again is not None:
@@ -64,41 +66,43 @@ class CommandLine:
             self._words.clear()  # this session only starts the next one
 
     def _understand(self) -> None:
-        """Have the values of our options, and the arguments without them, where plugins look for them."""
-        known = self._config.known_args_namespace
-        found = self._parser.parse_known_args(self._words, copy.copy(self._config.option))
+        """Store the values of the harness's options, and the other arguments, where plugins look for them."""
+        namespace = self._config.known_args_namespace
+        parsed = self._parser.parse_known_args(self._words, copy.copy(self._config.option))
         for name in ("file_or_dir", *(option.dest for option in OPTIONS.values())):
-            setattr(known, name, getattr(found, name))
+            setattr(namespace, name, getattr(parsed, name))
 
     def _root_arguments(self) -> tuple[str, ...] | None:
-        """The arguments with which pytest finds the right root folder; None if it has."""
-        known = self._config.known_args_namespace
+        """Return the arguments with which pytest finds the right root folder; None if it has."""
+        namespace = self._config.known_args_namespace
         typed = tuple(str(word) for word in self._config.invocation_params.args)
-        words = arguments.expand(arguments.all_words(typed, os.environ), self._here)
-        shorts = arguments.found(words)
-        taken = arguments.declared(self._parser, shorts, words) if shorts else frozenset()
-        wanted = () if known.rootdir else self._resumed_root()
-        ours = (shorts - taken) | set(arguments.LONG.values())
-        values = [change.words[1] for change in arguments.paths(words, ours, self._here)]
+        words = arguments.expand_argument_files(arguments.arguments_with_addopts(typed, os.environ), self._here)
+        shorts = arguments.short_flags_in(words)
+        taken = arguments.declared_flags(self._parser, shorts, words) if shorts else frozenset()
+        wanted = () if namespace.rootdir else self._resumed_root()
+        own = (shorts - taken) | set(arguments.LONG_FORMS.values())
+        values = [change.words[1] for change in arguments.values_that_are_paths(words, own, self._here)]
         # Every later process reads the variable, and the run directory exists by then.
-        unsafe = arguments.has_lone_values(arguments.all_words((), os.environ), ours)
+        unsafe = arguments.has_separate_values(arguments.arguments_with_addopts((), os.environ), own)
         if not wanted and not unsafe and not (values and self._misled(values)):
             return None
         self._config.stash[_TAKEN] = taken
-        return inserted(arguments.told(arguments.expand(typed, self._here), taken), wanted)
+        return insert_options(
+            arguments.unambiguous_arguments(arguments.expand_argument_files(typed, self._here), taken), wanted
+        )
 
     def _misled(self, values: Iterable[str]) -> bool:
-        """Whether pytest finds another root folder or ini file with the `values` as arguments than without."""
-        known = self._config.known_args_namespace
-        right = _compat.root_of(known, known.file_or_dir, self._here)
-        return right != _compat.root_of(known, [*known.file_or_dir, *values], self._here)
+        """Return whether pytest finds another root folder or ini file with the `values` as arguments than without."""
+        namespace = self._config.known_args_namespace
+        right = _compat.root_of(namespace, namespace.file_or_dir, self._here)
+        return right != _compat.root_of(namespace, [*namespace.file_or_dir, *values], self._here)
 
     def _resumed_root(self) -> tuple[str, ...]:
-        """The option that names the root folder of the run to resume; none if it is that of this session."""
-        known = self._config.known_args_namespace
+        """Return the option that names the root folder of the run to resume; none if it is that of this session."""
+        namespace = self._config.known_args_namespace
         try:
-            resumed = options.resolve(
-                "resume", known.harness_resume, os.environ, self._config.getini(OPTIONS["resume"].dest)
+            resumed = options.resolve_option(
+                "resume", namespace.harness_resume, os.environ, self._config.getini(OPTIONS["resume"].dest)
             )
         except OptionError:
             return ()  # reported later
@@ -106,45 +110,47 @@ class CommandLine:
         return () if root is None or root == self._config.rootpath else (f"--rootdir={root}",)
 
 
-def run_again(config: pytest.Config) -> int | None:
-    """Run the session that this one has only started, if so. Returns its exit status."""
+def restart_session(config: pytest.Config) -> int | None:
+    """Run the session that replaces this one, if any. Return its exit status, or None."""
     words = config.stash.get(_AGAIN, None)
     if words is None:
         return None
     others: frozenset[str] = config.stash[_TAKEN]
-    with _variables(arguments.told_variable(os.environ, others)):
+    with _variables(arguments.unambiguous_addopts(os.environ, others)):
         return int(pytest.main([*words], plugins=config.invocation_params.plugins))
 
 
-def taken(config: pytest.Config) -> frozenset[str]:
-    """Returns the short forms of our options that others have declared in this session."""
+def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
+    """Return the short forms of the harness's options that others have declared in this session."""
     if _TAKEN not in config.stash:
         parser = config.stash.get(_PARSER, None)
         typed = [str(word) for word in config.invocation_params.args]
-        found = frozenset() if parser is None else arguments.declared(parser, arguments.LONG, typed)
-        config.stash[_TAKEN] = found
+        flags = frozenset() if parser is None else arguments.declared_flags(parser, arguments.LONG_FORMS, typed)
+        config.stash[_TAKEN] = flags
     return config.stash[_TAKEN]
 
 
-def words(config: pytest.Config) -> list[str]:
-    """Returns what the user has typed, with the variable for arguments before it, and files of arguments read."""
+def user_arguments(config: pytest.Config) -> list[str]:
+    """Return what the user has typed, with the variable for arguments before it, and files of arguments read."""
     typed = [str(word) for word in config.invocation_params.args]
-    return arguments.expand(arguments.all_words(typed, os.environ), config.invocation_params.dir)
+    return arguments.expand_argument_files(
+        arguments.arguments_with_addopts(typed, os.environ), config.invocation_params.dir
+    )
 
 
-def unavailable(flags: Iterable[str]) -> str:
-    """Returns a line for people about the short forms that others have; empty if there are none."""
-    theirs = sorted(flags)
-    if not theirs:
+def format_foreign_flags(flags: Iterable[str]) -> str:
+    """Return a line for people about the short forms that others have; empty if there are none."""
+    foreign = sorted(flags)
+    if not foreign:
         return ""
-    instead = ", ".join(arguments.LONG[flag] for flag in theirs)
-    return f"{', '.join(theirs)}: declared by another plugin or a conftest; the harness's option is {instead}"
+    instead = ", ".join(arguments.LONG_FORMS[flag] for flag in foreign)
+    return f"{', '.join(foreign)}: declared by another plugin or a conftest; the harness's option is {instead}"
 
 
-def told_arguments(config: pytest.Config) -> tuple[str, ...]:
-    """Returns the arguments of a session with all that other processes need to find the same root and ini file."""
+def arguments_with_root(config: pytest.Config) -> tuple[str, ...]:
+    """Return the arguments of a session with additions that make other processes find the same root and ini file."""
     typed = [str(word) for word in config.invocation_params.args]
-    return Root.of(config).tell(arguments.told(typed, taken(config)))
+    return RootFolder.of(config).add_to(arguments.unambiguous_arguments(typed, foreign_short_flags(config)))
 
 
 @contextmanager
@@ -158,7 +164,7 @@ def _variables(more: dict[str, str]) -> Iterator[None]:
 
 
 def _root_of_run(folder: Path) -> Path | None:
-    """The root folder of the run in a run directory, if it still exists. What is wrong is reported later."""
+    """Return the root folder of the run in a run directory, if it still exists. Errors are reported later."""
     try:
         with (folder / _JOURNAL).open("rb") as file:
             line = json.loads(file.readline(_FIRST_LINE))

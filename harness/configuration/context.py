@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.configuration.options import long_form
-from harness.configuration.rootdir import Root
-from harness.core.errors import writing
+from harness.configuration.options import long_flag
+from harness.configuration.rootdir import RootFolder
+from harness.core.errors import convert_to_write_error
 
 #: The most cases that a shell line names one by one.
-NAMED = 5
+MOST_NAMED_CASES = 5
 
 
-def tuples(data: dict[str, Any]) -> dict[str, Any]:
-    """The same fields with lists as tuples, because JSON turns tuples into lists."""
+def lists_to_tuples(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the same fields with lists as tuples, because JSON turns tuples into lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
@@ -27,8 +27,8 @@ def tuples(data: dict[str, Any]) -> dict[str, Any]:
 class RunContext:
     """One run, as its controller set it up. Times are in seconds; folders are absolute paths.
 
-    - `args`: the arguments with which pytest was started in `invocation_dir`. `told_args`: the same arguments plus
-      root folder and ini file, for every later process of the run. `overrides`: extra arguments for a zygote.
+    - `args`: the arguments with which pytest was started in `invocation_dir`. `root_args`: the same arguments plus root
+      folder and ini file, for every later process of the run. `overrides`: extra arguments for a zygote.
     - `rootdir`: the folder that case ids are relative to. `inifile`: None if there is none. `root_given`: the user
       named one of the two. `confcutdir` and `ini_values`: the user's ``--confcutdir`` and ``-o``.
     - `controller`: a process id. `zygote`: its address. `plugin_argument`: the user named the harness with ``-p``, so
@@ -36,15 +36,14 @@ class RunContext:
     - `device`: the value of ``--device``. For software devices, `inject` holds the faults to inject as they were
       written, `library` is the file of the built backend, and `variables` are those that the environment of every
       process that runs cases must have from its start on.
-    - `health`: GPUs are examined. `leak_check`: off, fast or full. `leak_search`: the seconds that each worker
-      may search for leaks, None for a part of the run's time. `start`: auto, fork or cold, see
-      `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called. `slots`: how many cases may
-      use one GPU at once.
-    - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the
-      ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
+    - `health`: GPUs are examined. `leak_check`: off, fast or full. `leak_search`: the seconds that each worker may
+      search for leaks, None for a part of the run's time. `start`: auto, fork or cold, see `harness.zygote.spec`.
+      `under`: the name of the wrapper in which each test is called. `slots`: how many cases may use one GPU at once.
+    - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the ids that ``--from``
+      selects; `resumption`: the file with what the run had done before it was resumed. Both are empty without.
     - `collect_on_failure`: what is collected when a case is red, of `harness.configuration.options.DIAGNOSTICS`.
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
-    - `taken`: the short forms of our options that others have declared.
+    - `taken`: the short forms of the harness's options that others have declared.
     - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.carried`.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
@@ -59,7 +58,7 @@ class RunContext:
     ini_values: tuple[str, ...]
     invocation_dir: str
     args: tuple[str, ...]
-    told_args: tuple[str, ...]
+    root_args: tuple[str, ...]
     overrides: tuple[str, ...]
     sys_path: tuple[str, ...]
     preload: tuple[str, ...]
@@ -95,11 +94,11 @@ class RunContext:
         return Path(self.run_dir) / "journal.ndjson"
 
     @property
-    def root(self) -> Root:
-        return Root(self.rootdir, self.inifile)
+    def root(self) -> RootFolder:
+        return RootFolder(self.rootdir, self.inifile)
 
     def with_zygote(self, address: str | None) -> RunContext:
-        """A copy of this context with the zygote at `address`."""
+        """Return a copy of this context with the zygote at `address`."""
         return replace(self, zygote=address)
 
     def to_json(self) -> str:
@@ -107,33 +106,33 @@ class RunContext:
 
     @classmethod
     def from_json(cls, text: str) -> RunContext:
-        return cls(**tuples(json.loads(text)))
+        return cls(**lists_to_tuples(json.loads(text)))
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
-        """The shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
+        """Return the shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
         return self._command([(case, file)], environment, [self._flag("--isolation=case")])
 
     def reproduce_leak(
         self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None], listed: Path
     ) -> str:
-        """The shell line that runs these cases in one process, each `times` times, with the full leak check.
+        """Return the shell line that runs these cases in one process, each `times` times, with the full leak check.
 
-        `cases` are pairs of id and file. More than `NAMED` of them are written into the file `listed`, which the line
-        names. Raises WriteError.
+        `cases` are pairs of id and file. More than `MOST_NAMED_CASES` of them are written into the file `listed`, which
+        the line names. Raise WriteError.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
-        options = [self._flag(each) for each in options]
-        if len(cases) <= NAMED:
+        options = [self._flag(option) for option in options]
+        if len(cases) <= MOST_NAMED_CASES:
             return self._command(cases, environment, options)
-        with writing(str(listed)):
+        with convert_to_write_error(str(listed)):
             listed.parent.mkdir(parents=True, exist_ok=True)
-            text = "".join(f"{self._argument(*each)}\n" for each in cases)
+            text = "".join(f"{self._argument(*option)}\n" for option in cases)
             listed.write_text(text, encoding="utf-8", errors="surrogateescape")
         return self._command(cases, environment, options, [f"@{self._from_here(listed)}"])
 
     def _flag(self, word: str) -> str:
-        """An option of ours in its short form, or in its long one where the short one is that of another plugin."""
-        return long_form(word) if word.partition("=")[0] in self.taken else word
+        """Return an option of the harness: the short form, or the long one if another plugin has the short one."""
+        return long_flag(word) if word.partition("=")[0] in self.taken else word
 
     def _command(
         self,
@@ -142,14 +141,14 @@ class RunContext:
         options: Sequence[str],
         arguments: Sequence[str] = (),
     ) -> str:
-        """`arguments`: what names the cases; by default each is named."""
+        """Return a shell line of pytest. `arguments` name the cases; by default each case is named."""
         words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
         words.append("pytest")
-        words += map(shlex.quote, arguments or [self._argument(*each) for each in cases])
+        words += map(shlex.quote, arguments or [self._argument(*injection) for injection in cases])
         path, _, _ = cases[0][0].partition("::")
         words += [*self._root_options(cases[0][1], path), *map(shlex.quote, self.carried), *options]
         words += [] if self.device == "auto" else [self._flag(f"--device={self.device}")]
-        words += [self._flag(f"--inject={shlex.quote(each)}") for each in self.inject]
+        words += [self._flag(f"--inject={shlex.quote(injection)}") for injection in self.inject]
         words += [self._flag(f"--start={self.start}")] if self.start == "cold" else []
         words += [self._flag(f"--under={self.under}")] if self.under else []
         words += [self._flag(f"--seed={self.seed}"), "-n0"]
@@ -158,16 +157,17 @@ class RunContext:
         return " ".join(words)
 
     def _argument(self, case: str, file: Path) -> str:
-        """The argument of pytest that names a case."""
+        """Return the argument of pytest that names a case."""
         _, separator, rest = case.partition("::")
         return self._from_here(file) + separator + rest
 
     def _root_options(self, file: Path, path: str) -> list[str]:
-        """The options that give the run's ini file, its conftest files, and the root folder that `path` is relative to.
+        """Return the options that give the run's ini file, its conftest files, and the root folder that `path` is
+        relative to.
 
         For a file outside the run's root folder, `path` is relative to the argument by which it was collected.
         """
-        root, confcutdir = self.root.told_from(file, path), self.confcutdir
+        root, confcutdir = self.root.root_of_id(file, path), self.confcutdir
         options = []
         if root != self.root or self.root_given or not root.found_from(file, Path(self.invocation_dir)):
             options += [] if root.inifile is None else ["-c", shlex.quote(self._from_here(root.inifile))]

@@ -1,4 +1,4 @@
-"""Well-known plugins that look, in the session's process, at what tests have left there: cases run in another one."""
+"""Well-known plugins that inspect what tests have left in pytest's own process, whereas cases run in executors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 #: Options of other plugins that change or compare what tests have left in the process of the session, and their names
 #: there: syrupy, snapshottest, inline-snapshot, pytest-benchmark.
-NEED_THE_SESSION = (
+IN_PROCESS_OPTIONS = (
     ("--snapshot-update", "update_snapshots"),
     ("--snapshot-update-new-only", "update_new_snapshots_only"),
     ("--snapshot-update", "snapshot_update"),
@@ -27,8 +27,8 @@ _SWITCHED_OFF = {
 }
 
 
-def settle(config: pytest.Config) -> list[str]:
-    """Keep plugins from a conclusion about cases that ran elsewhere. Returns lines for people."""
+def disable_unused_snapshot_checks(config: pytest.Config) -> list[str]:
+    """Stop plugins from drawing conclusions about cases that ran in other processes. Return lines for the user."""
     for name, (plugin, what) in _SWITCHED_OFF.items():
         if getattr(config.option, name, None) is False:
             setattr(config.option, name, True)

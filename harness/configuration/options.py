@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from harness.backends.table import BACKENDS
-from harness.configuration.neighbours import NEED_THE_SESSION
-from harness.configuration.under import WRAPPERS
+from harness.configuration.neighbours import IN_PROCESS_OPTIONS
+from harness.configuration.under import CALL_WRAPPERS
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
@@ -29,9 +29,9 @@ LEAK_CHECKS = ("off", "fast", "full")
 #: The value of ``--leak-search`` for a part of the run's time.
 AUTO = "auto"
 PROGRESS = ("auto", "live", "plain", "off")
-#: What can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
+#: Diagnostics that can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
 DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
-#: From this number of cases on it pays to import for all of them what not all need.
+#: From this number of cases on, importing a module that only some cases need pays off for all.
 MANY_CASES = 10
 JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
 
@@ -69,8 +69,8 @@ def _duration(text: str) -> float:
     return number
 
 
-def search_time(text: str) -> str | float:
-    """``auto``, or seconds: 0 for ``off``."""
+def parse_leak_search(text: str) -> str | float:
+    """Return ``auto``, or seconds: 0 for ``off``. Raise ValueError."""
     if text in (AUTO, "off"):
         return AUTO if text == AUTO else 0.0
     try:
@@ -80,7 +80,7 @@ def search_time(text: str) -> str | float:
 
 
 def _progress(text: str) -> str | float:
-    """One of `PROGRESS`, or seconds."""
+    """Return one of `PROGRESS`, or seconds."""
     if text in PROGRESS:
         return text
     try:
@@ -118,20 +118,20 @@ def _name(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Several names, separated by commas."""
+    """Return several names, separated by commas."""
     return tuple(_name(part.strip()) for part in text.split(","))
 
 
 def _injections(text: str) -> tuple[str, ...]:
-    """Faults, each in its short form. Whether the device of the run has them is known later."""
+    """Return faults, each in its short form. Whether the device of the run has them is known later."""
     try:
-        return tuple(str(injection) for injection in faults.parse_all(text))
+        return tuple(str(injection) for injection in faults.parse_injections(text))
     except faults.InjectionError as error:
         raise ValueError(str(error)) from None
 
 
-def diagnostics(text: str) -> tuple[str, ...]:
-    """What is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
+def parse_diagnostics(text: str) -> tuple[str, ...]:
+    """Return what is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
     sets: dict[str, tuple[str, ...]] = {"off": (), "auto": DIAGNOSTICS[:-1], "all": DIAGNOSTICS}
     if text in sets:
         return sets[text]
@@ -142,12 +142,12 @@ def diagnostics(text: str) -> tuple[str, ...]:
 
 
 def _shard(text: str) -> str:
-    """A shard in its plain form, so that it can be recorded and sent."""
+    """Return a shard in its plain form, so that it can be recorded and sent."""
     return str(Shard.parse(text))
 
 
 def _outcomes(text: str) -> tuple[str, ...]:
-    """Verdicts, separated by commas."""
+    """Return verdicts, separated by commas."""
     words = tuple(part.strip() for part in text.split(","))
     if any(word not in VERDICTS for word in words):
         raise ValueError(f"verdicts separated by commas, of {', '.join(VERDICTS)}")
@@ -161,7 +161,7 @@ def _path(text: str) -> Path:
 
 
 def _paths(text: str) -> tuple[Path, ...]:
-    """Several folders, separated by commas."""
+    """Return several folders, separated by commas."""
     return tuple(_path(part.strip()) for part in text.split(","))
 
 
@@ -204,8 +204,8 @@ class Option:
         return self.parse is not _flag
 
 
-def long_form(flag: str) -> str:
-    """The form of a flag that no other plugin has: ``--harness-device`` for ``--device``."""
+def long_flag(flag: str) -> str:
+    """Return the form of a flag that no other plugin has: ``--harness-device`` for ``--device``."""
     return f"--harness-{flag.removeprefix('--')}"
 
 
@@ -243,11 +243,15 @@ OPTIONS = {
             _one_of(STARTS),
             "auto",
             "how executors start: fork (from a process that has collected the cases), cold (each imports and collects "
-            "by itself), auto (default: fork; with -p harness.plugin cold if that process must not be forked)",
+            "on its own), auto (default: fork; with -p harness.plugin cold if that process must not be forked)",
             "HOW",
         ),
         Option(
-            "--under", _one_of(tuple(WRAPPERS)), None, f"call each test in a wrapper: {', '.join(WRAPPERS)}", "NAME"
+            "--under",
+            _one_of(tuple(CALL_WRAPPERS)),
+            None,
+            f"call each test in a wrapper: {', '.join(CALL_WRAPPERS)}",
+            "NAME",
         ),
         Option(
             "--case-timeout",
@@ -310,7 +314,7 @@ OPTIONS = {
             "--resume",
             _path,
             None,
-            "go on with the interrupted run in this run directory: its verdicts are kept, the rest runs; refused if "
+            "continue the interrupted run in this run directory: keep its verdicts and run the rest; refused if "
             "driver, torch, suites or options have changed",
             "DIR",
         ),
@@ -318,7 +322,7 @@ OPTIONS = {
             "--force-resume",
             _flag,
             False,
-            "with --resume: go on although driver, torch, suites or options have changed; the record says so",
+            "with --resume: continue although driver, torch, suites or options have changed; the journal records it",
         ),
         Option("--from", _path, None, "run only cases of the run in this run directory; see --only", "DIR"),
         Option(
@@ -381,7 +385,7 @@ OPTIONS = {
         ),
         Option(
             "--leak-search",
-            search_time,
+            parse_leak_search,
             AUTO,
             "seconds that each worker may search for what made a process grow: auto (default: a tenth of the run's "
             "time, at least 10), off, or SECONDS; growth without a proof within this time is reported and not red",
@@ -389,7 +393,7 @@ OPTIONS = {
         ),
         Option(
             "--collect-on-failure",
-            diagnostics,
+            parse_diagnostics,
             (),
             "collect files that explain a red case into the run directory: off (default), auto (the output of "
             "nvidia-smi -q, lines of the kernel's log about GPUs such as Xids, the snapshot of torch's allocator, the "
@@ -404,16 +408,16 @@ OPTIONS = {
             _progress,
             "auto",
             "live: a table below the output, with the case, device and time of each worker, the last red case, the "
-            "totals and the remaining time; plain, or SECONDS: one line after 30, or so many, seconds without output; "
-            "off; auto (default): live if standard output is a terminal, otherwise plain, and off if cases run in the "
-            "process that prints",
+            "totals and the remaining time; plain: one line after 30 seconds without output; SECONDS: the same after "
+            "that many seconds; off; auto (default): live if standard output is a terminal, otherwise plain, and off "
+            "if cases run in the process that prints",
             "HOW",
         ),
         Option(
             "--junit-flavour",
             _one_of(JUNIT_FLAVOURS),
             "default",
-            "who reads junit.xml: default (most readers), jenkins, gitlab",
+            "the reader of junit.xml: default (most readers), jenkins, gitlab",
             "NAME",
         ),
         Option(
@@ -459,12 +463,12 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("harness", "conformance harness (short form: without harness-)")
     for option in OPTIONS.values():
         text = f"{option.help} [short: {option.flag}, env: {option.variable}, ini: {option.dest}]"
-        flag = long_form(option.flag)
+        flag = long_flag(option.flag)
         if not option.takes_value:
             group.addoption(flag, dest=option.dest, action="store_const", const="1", default=None, help=text)
             if option.off:
                 switched = f"switch {option.flag} off [short: {option.off}]"
-                group.addoption(long_form(option.off), dest=option.dest, action="store_const", const="0", help=switched)
+                group.addoption(long_flag(option.off), dest=option.dest, action="store_const", const="0", help=switched)
         elif option.separator:
             group.addoption(flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
         else:
@@ -474,14 +478,14 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(value.name, value.help, type=value.kind, default=value.default)
 
 
-def resolve(
+def resolve_option(
     name: str,
     command_line: str | Sequence[str] | None,
     environ: Mapping[str, str],
     ini: str | None,
     profile: Any = None,
 ) -> Any:
-    """The value of an option from its sources. Raises OptionError, which names the source of an invalid value.
+    """Return the value of an option from its sources. Raise OptionError, which names the source of an invalid value.
 
     `profile` is the value in the run's profile, already of the option's type. None if the profile does not set it.
     """
@@ -507,35 +511,42 @@ def resolve(
 
 
 class EarlyConfig:
-    """The options of a session whose conftests are not loaded yet; `get` and `steps_aside` take it for its Config."""
+    """The options of a session whose conftests are not loaded yet; `get_option` and `isolation_off_flag` take it for
+    its Config.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.option = config.known_args_namespace
         self.getini = config.getini
 
     def getoption(self, name: str, default: Any = None) -> Any:
-        """The value given on the command line."""
+        """Return the value given on the command line."""
         return getattr(self.option, name, default)
 
 
-def get(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
-    """The value of an option for a session; see `resolve`. Raises pytest.UsageError for an invalid value."""
+def get_option(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
+    """Return the value of an option for a session; see `resolve_option`. Raise pytest.UsageError for an invalid
+    value.
+    """
     option = OPTIONS[name]
     try:
-        return resolve(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
+        return resolve_option(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
     except OptionError as error:
         raise pytest.UsageError(str(error)) from None
 
 
-def given(config: pytest.Config) -> bool:
-    """Whether the user set any option of the harness on the command line or in the environment."""
+def is_any_option_set(config: pytest.Config) -> bool:
+    """Return whether the user set any option of the harness on the command line or in the environment."""
     return any(
         config.getoption(option.dest) is not None or os.environ.get(option.variable) for option in OPTIONS.values()
     )
 
 
-def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
-    """The pytest option that switches isolation off, because it needs tests in pytest's own process. None if unset."""
+def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
+    """Return the pytest option that switches isolation off, because it needs tests in pytest's own process.
+
+    None if unset.
+    """
     option = config.option
     for flag, wanted in (
         ("--pdb", getattr(option, "usepdb", False)),
@@ -544,22 +555,24 @@ def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
         ("--setup-show", getattr(option, "setupshow", False)),
         ("--setup-only", getattr(option, "setuponly", False)),
         ("--setup-plan", getattr(option, "setupplan", False)),
-        *((flag, getattr(option, name, None)) for flag, name in NEED_THE_SESSION),
+        *((flag, getattr(option, name, None)) for flag, name in IN_PROCESS_OPTIONS),
     ):
         if wanted:
             return flag
     return None
 
 
-#: The parameters of pytest-timeout's mark of the same name, in order; ours is the first, also called ``seconds``.
+#: The parameters of pytest-timeout's mark of the same name, in order; the harness uses the first, also called
+#: ``seconds``.
 _TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
 
 
-def case_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
-    """The time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raises OptionError.
+def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
+    """Return the time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raise OptionError.
 
-    The forms of pytest-timeout's mark are understood. ``timeout(0)``, there no limit, is the `default`. With
-    ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default` besides.
+    The forms of pytest-timeout's mark are accepted. ``timeout(0)``, which means no limit there, means the `default`
+    here. With ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default`
+    besides.
     """
     if not marks:
         return default * multiplier
@@ -581,5 +594,5 @@ def case_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) 
 
 
 def _written(mark: pytest.Mark) -> str:
-    """The arguments of a mark as they may have been written."""
+    """Return the arguments of a mark as they may have been written."""
     return f"({', '.join([*map(repr, mark.args), *(f'{name}={value!r}' for name, value in mark.kwargs.items())])})"

@@ -1,7 +1,7 @@
 """The root folder and the ini file of a run: the controller finds them, and passes them to every later process.
 
 pytest derives both from those arguments that exist on disk. It treats the values of options that it does not know yet
-as arguments. So a run directory that the controller has created would change the result in a later process.
+as arguments. A run directory that the controller has created would therefore change the result in a later process.
 """
 
 from __future__ import annotations
@@ -27,47 +27,49 @@ class RootError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class RootFolder:
     """The root folder that ids are relative to, and the ini file, if there is one. Absolute paths."""
 
     folder: str
     inifile: str | None
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Root:
-        """Returns the root that pytest found."""
+    def of(cls, config: pytest.Config) -> RootFolder:
+        """Return the root that pytest found."""
         return cls(str(config.rootpath), None if config.inipath is None else str(config.inipath))
 
-    def tell(self, arguments: Sequence[str]) -> tuple[str, ...]:
-        """Returns the `arguments` with additions that make pytest use this root folder and this ini file.
+    def add_to(self, arguments: Sequence[str]) -> tuple[str, ...]:
+        """Return the `arguments` with additions that make pytest use this root folder and this ini file.
 
         pytest has no argument for "no ini file". It finds none if no value of an option stands in a word of its own.
         """
         more = ["--rootdir=" + self.folder]
         if self.inifile is not None:
             more.append("--config-file=" + self.inifile)
-        return inserted(arguments, more)
+        return insert_options(arguments, more)
 
-    def difference(self, found: Root) -> str:
-        """Returns the differences from the root that another process `found`, with both values; empty if none."""
+    def difference(self, found: RootFolder) -> str:
+        """Return the differences from the root that another process `found`, with both values; empty if none."""
         differences = [
-            f"the {what} is {theirs or 'none'} in this process, but {ours or 'none'} in the process that began the run"
-            for what, ours, theirs in (
+            f"the {what} is {other or 'none'} in this process, but {own or 'none'} in the process that began the run"
+            for what, own, other in (
                 ("root folder", self.folder, found.folder),
                 ("ini file", self.inifile, found.inifile),
             )
-            if ours != theirs
+            if own != other
         ]
         hint = "pytest may have taken the value of a plugin's option for a path: write --option=VALUE as one word"
         return "; ".join([*differences, hint]) if differences else ""
 
-    def told_from(self, file: Path, path: str) -> Root:
-        """Returns the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
+    def root_of_id(self, file: Path, path: str) -> RootFolder:
+        """Return the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
         folder = str(file).removesuffix(f"/{path}")
-        return self if folder == str(file) or not path else Root(folder, self.inifile)
+        return self if folder == str(file) or not path else RootFolder(folder, self.inifile)
 
     def found_from(self, file: Path, folder: Path) -> bool:
-        """Whether pytest, started in `folder` with `file` as its only argument, certainly finds this root by itself."""
+        """Return whether pytest, started in `folder` with `file` as its only argument, certainly finds this root by
+        itself.
+        """
         root = Path(self.folder)
         if self.inifile is None:
             between: Iterable[Path] = (file.parent, *file.parent.parents)
@@ -80,7 +82,7 @@ class Root:
         return not any((parent / name).exists() for parent in between for name in _LANDMARKS)
 
 
-def inserted(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """Returns the `arguments` with `more` at the end of the options, before a ``--``."""
+def insert_options(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """Return the `arguments` with `more` at the end of the options, before a ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return (*arguments[:end], *more, *arguments[end:])

@@ -24,12 +24,12 @@ class WrapperError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapper:
+class CallWrapper:
     """A wrapper. `make` returns a new context for one call of a test.
 
     `preload`: modules to import before executors are forked. `lacks` returns why `make` would fail with the installed
-    torch, or an empty text. `keeps`: why memory stays allocated after a test under the wrapper, or an empty text. That
-    memory cannot be told apart from the test's own, so all tests under the wrapper get the mark ``keeps``.
+    torch, or an empty text. `keeps`: why memory stays allocated after a test under the wrapper, or an empty text. This
+    memory cannot be distinguished from the test's own, so all tests under the wrapper get the mark ``keeps``.
     """
 
     make: Callable[[], AbstractContextManager[None]]
@@ -38,12 +38,12 @@ class Wrapper:
     keeps: str
 
 
-class Around:
+class CallWrapperPlugin:
     """A plugin that calls each test in the wrapper's context. Fixtures are set up and torn down outside of it."""
 
     def __init__(self, name: str) -> None:
-        """Raises WrapperError if the installed torch lacks something that the wrapper needs."""
-        self._wrapper = WRAPPERS[name]
+        """Raise WrapperError if the installed torch lacks something that the wrapper needs."""
+        self._wrapper = CALL_WRAPPERS[name]
         if missing := self._wrapper.lacks():
             raise WrapperError(f"--under={name}: {missing}")
 
@@ -94,8 +94,8 @@ def _no_compiled_autograd() -> str:
 
 
 #: The values of ``--under``.
-WRAPPERS = {
-    "compiled_autograd": Wrapper(
+CALL_WRAPPERS = {
+    "compiled_autograd": CallWrapper(
         make=_compiled_autograd,
         preload=("torch._dynamo.compiled_autograd",),
         lacks=_no_compiled_autograd,

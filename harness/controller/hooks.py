@@ -81,30 +81,30 @@ class ControllerHooks:
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[XSpec]) -> None:
         """Give the root folder and the ini file to workers that start in this folder, through xdist's arguments."""
         if all(spec.popen and not spec.chdir for spec in specs):
-            arguments = self._run.context.told_args
+            arguments = self._run.context.root_args
             config.invocation_params = dataclasses.replace(config.invocation_params, args=arguments)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        node.workerinput[worker_messages.CONTEXT] = self._run.context.to_json()
-        node.workerinput[worker_messages.DEVICE] = self._run.leases.take(node.gateway.id)
+        node.workerinput[worker_messages.CONTEXT_KEY] = self._run.context.to_json()
+        node.workerinput[worker_messages.DEVICE_KEY] = self._run.leases.take(node.gateway.id)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
-        if what := worker_messages.failure(node):
+        if what := worker_messages.write_failure_of(node):
             self._run.fail(what)
-        for report in worker_messages.late_reports(node):
+        for report in worker_messages.late_reports_of(node):
             show_late(node.config, report)
 
     def pytest_report_header(self) -> list[str]:
         lines = header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
-        reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
+        reasons = reasons or real_items.plugins_that_need_items(self._config.pluginmanager, self._config.rootpath)
         lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
-        if others := command_line.unavailable(self._run.context.taken):
+        if others := command_line.format_foreign_flags(self._run.context.taken):
             lines.append(f"harness: {others}")
-        return [*lines, *([f"harness: {real_items.sentence(reasons)}"] if reasons else [])]
+        return [*lines, *([f"harness: {real_items.collects_itself_text(reasons)}"] if reasons else [])]
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
     def pytest_hold_signals(self) -> Generator[None]:

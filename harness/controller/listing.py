@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from harness.collection.cases import keep_selected
+from harness.collection.cases import select_cases
 from harness.controller import plan
 from harness.scheduling.earlier_run import EarlierRun
 from harness.scheduling.selection import Selection
@@ -25,4 +25,4 @@ class ListingHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        keep_selected(config, items, self._selection)
+        select_cases(config, items, self._selection)

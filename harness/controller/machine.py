@@ -26,7 +26,7 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
         )
     backend = BACKENDS.get(wanted)
     if backend is None:
-        return detected.discover(environ)
+        return detected.discover_devices(environ)
     module, _, function = backend.inventory.partition(":")
     listed = cast(Callable[[Mapping[str, str]], Inventory], getattr(importlib.import_module(module), function))
     return listed(environ)

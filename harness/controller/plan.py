@@ -13,7 +13,7 @@ import pytest
 from harness.configuration import options
 from harness.controller import machine
 from harness.core.errors import HarnessError
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import Inventory
 from harness.gating import mustpass, policy, requirements, waivers
@@ -108,7 +108,8 @@ class Plan:
             ]
             if not idle and not any(self.policy.selects(case_id, suite) for case_id, suite in cases):
                 text = (
-                    f"the profile selects none of the {counted(len(cases), 'case')} of this run, such as {ids[0]!r}; "
+                    f"the profile selects none of the {format_count(len(cases), 'case')} of this run, "
+                    f"such as {ids[0]!r}; "
                     "look at its suites, cases and exclude"
                 )
                 found.append(ConfigProblem("profile_matches_nothing", f"{self.profile.path}: {text}"))
@@ -127,7 +128,7 @@ def inventory(config: pytest.Config) -> Inventory:
     """The devices of the run, selected by options and profile. Raises pytest.UsageError if there are none."""
     try:
         profile = _chosen_profile(config)
-        return machine.inventory(options.get(config, "device", profile.value.device if profile else None))
+        return machine.inventory(options.get_option(config, "device", profile.value.device if profile else None))
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -136,13 +137,13 @@ def slots(config: pytest.Config) -> int:
     """How many cases may use one GPU at once, by options and profile. Raises pytest.UsageError."""
     try:
         profile = _chosen_profile(config)
-        return int(options.get(config, "slots", profile.value.slots if profile else None))
+        return int(options.get_option(config, "slots", profile.value.slots if profile else None))
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from None
 
 
 def _chosen_profile(config: pytest.Config) -> Loaded[Profile] | None:
-    name = options.get(config, "profile")
+    name = options.get_option(config, "profile")
     return _load_profile(name, configs(config), config.invocation_params.dir) if name else None
 
 
@@ -155,7 +156,7 @@ def _make(config: pytest.Config) -> Plan:
     folder, base = configs(config), config.invocation_params.dir
     profile = _chosen_profile(config)
     preset = _preset(profile.value) if profile else {}
-    settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
+    settings = {option: options.get_option(config, option, preset.get(option)) for option in options.OPTIONS}
     for option in ("waivers", "must_pass"):  # an option adds to the profile's files and does not replace them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
     _expect_faults(settings["inject"], settings["device"])
@@ -184,7 +185,7 @@ def _expect_faults(injections: Sequence[str], kind: str) -> None:
         )
     for text in injections:
         try:
-            faults.parse(text, kind)
+            faults.parse_injection(text, kind)
         except faults.InjectionError as error:
             raise options.OptionError(f"--inject={text!r}: expected {error}") from None
 
@@ -201,8 +202,10 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "retries": profile.retries,
         "slots": profile.slots,
         "repeat": profile.repeats,
-        "leak_search": None if profile.leak_search is None else options.search_time(str(profile.leak_search)),
-        "collect_on_failure": options.diagnostics(profile.collect_on_failure) if profile.collect_on_failure else None,
+        "leak_search": None if profile.leak_search is None else options.parse_leak_search(str(profile.leak_search)),
+        "collect_on_failure": options.parse_diagnostics(profile.collect_on_failure)
+        if profile.collect_on_failure
+        else None,
         "hardware": profile.hardware,
         "waivers": profile.waivers or None,
         "must_pass": profile.must_pass or None,

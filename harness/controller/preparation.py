@@ -19,12 +19,12 @@ from harness.gating import patterns
 from harness.scheduling import device_leases
 from harness.sim.interposer import front
 from harness.sim.native import provider
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 
 
 def expect_proc() -> None:
     """Raise pytest.UsageError without /proc: processes could not be identified, or checked after their case."""
-    if not linux.has_proc():
+    if not linux.is_proc_mounted():
         raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
 
 
@@ -39,7 +39,7 @@ def prepare_leases() -> None:
 def isolation_of(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str, str | None]:
     """The isolation of the run, and the option that made it ``none``, if one did. Raises pytest.UsageError."""
     isolation = settings["isolation"]
-    aside = options.steps_aside(config) if isolation != "none" else None
+    aside = options.isolation_off_flag(config) if isolation != "none" else None
     if aside:
         isolation = "none"
     why = f", which steps aside for {aside}" if aside else ""
@@ -55,14 +55,14 @@ def make_temp_folder(config: pytest.Config) -> Path:
     basetemp = config.getoption("basetemp", None)  # pytest itself removes everything in it
     beside = (config.invocation_params.dir / basetemp).parent if basetemp else None
     parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
-    temp_folder.remove_abandoned(parent)
+    temp_folder.remove_abandoned_temp_folders(parent)
     try:
-        return temp_folder.make(parent)
+        return temp_folder.make_temp_folder(parent)
     except WriteError as error:
         pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
 
 
-def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -> Provided | None:
+def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -> ProvidedDevice | None:
     """Build what the run needs besides torch unless that was done before: its software device, what injects faults.
 
     None if that is nothing. Raises pytest.UsageError.
@@ -71,8 +71,8 @@ def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -
     if backend is None:
         return None
     try:
-        device = provider.of(backend).provide() if backend.software else None
-        return front.before(device, backend, inject, inline=inline)
+        device = provider.provider_of(backend).provide() if backend.software else None
+        return front.add_interposer(device, backend, inject, inline=inline)
     except HarnessError as error:
         raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
 

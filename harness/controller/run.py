@@ -25,14 +25,14 @@ import pytest
 from harness.backends.table import labels
 from harness.configuration import carried, command_line, options
 from harness.configuration.context import RunContext
-from harness.configuration.rootdir import Root
+from harness.configuration.rootdir import RootFolder
 from harness.controller import plan, preparation, stop_signals, suite_files
 from harness.controller.journal_tail import JournalTail
 from harness.controller.plan import ConfigProblem, Machine
 from harness.controller.stop_signals import StopSignals
 from harness.core import clock, linux, temp_folder
 from harness.core.caseid import suite_of
-from harness.core.errors import HarnessError, WriteError, writing
+from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.devices import capabilities
 from harness.devices.device import Inventory
@@ -52,10 +52,10 @@ from harness.scheduling.interrupted_run import InterruptedRun, changed_condition
 from harness.scheduling.leases import LeaseBook
 from harness.scheduling.remote_queue import RemoteQueue
 from harness.scheduling.run_lock import RunLock, RunLockedError
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess
-from harness.zygote.spec import ZygoteSpec, overriding_arguments
+from harness.zygote.spec import ZygoteSpec, collection_overrides
 
 #: Settings that the journal has under names of their own, or that say nothing of what was run.
 _TOLD_ELSEWHERE = (
@@ -115,8 +115,10 @@ class Run:
             if self.interrupted is not None:
                 undo.callback(self.interrupted.release)
             temp = preparation.make_temp_folder(config)
-            undo.callback(temp_folder.remove, temp)
-            machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
+            undo.callback(temp_folder.remove_temp_folder, temp)
+            machine = {
+                d.uuid: capabilities.detect_capabilities(inventory, d, temp / "capabilities") for d in self.devices
+            }
             self.plan.refuse_mismatches(machine)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = self._identify(config)
@@ -136,12 +138,12 @@ class Run:
         config: pytest.Config,
         temp: Path,
         isolation: str,
-        software: Provided | None,
+        software: ProvidedDevice | None,
         *,
         plugin_argument: bool,
     ) -> RunContext:
         """The facts that all processes of the run share; makes the run directory. Raises pytest.UsageError."""
-        settings, invocation, root = self.plan.settings, config.invocation_params, Root.of(config)
+        settings, invocation, root = self.plan.settings, config.invocation_params, RootFolder.of(config)
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         args = tuple(str(argument) for argument in invocation.args)
         seed = settings["seed"]
@@ -158,10 +160,10 @@ class Run:
             ini_values=tuple(config.getoption("override_ini") or ()),
             invocation_dir=str(invocation.dir),
             args=args,
-            told_args=command_line.told_arguments(config),
-            taken=tuple(sorted(command_line.taken(config))),
+            root_args=command_line.arguments_with_root(config),
+            taken=tuple(sorted(command_line.foreign_short_flags(config))),
             carried=self._carried(config),
-            overrides=overriding_arguments(config.pluginmanager.has_plugin),
+            overrides=collection_overrides(config.pluginmanager.has_plugin),
             sys_path=tuple(sys.path),
             preload=tuple(config.getini("harness_preload")),
             seed=self._drawn_seed() if seed is None else seed,
@@ -191,13 +193,13 @@ class Run:
 
     def _carried(self, config: pytest.Config) -> tuple[str, ...]:
         """The arguments that a reproduce line must have, and limits that the ini file does not give."""
-        words = command_line.words(config)
-        taken, positional = command_line.taken(config), config.option.file_or_dir
-        found = carried.carried(words, positional, config.getini("addopts"), taken)
+        words = command_line.user_arguments(config)
+        taken, positional = command_line.foreign_short_flags(config), config.option.file_or_dir
+        found = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
         for name in ("case_timeout", "timeout_multiplier", "leak_check"):
             option, value = options.OPTIONS[name], self.plan.settings[name]
-            if value != options.resolve(name, None, {}, config.getini(option.dest)):
-                flag = options.long_form(option.flag) if option.flag in taken else option.flag
+            if value != options.resolve_option(name, None, {}, config.getini(option.dest)):
+                flag = options.long_flag(option.flag) if option.flag in taken else option.flag
                 found.append(f"{flag}={value}".removesuffix(".0"))
         return tuple(found)
 
@@ -228,7 +230,7 @@ class Run:
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
         """From here on a signal asks the workers to stop."""
         stops = temp / stop_request.FOLDER
-        with writing(f"into {str(temp)!r}"):
+        with convert_to_write_error(f"into {str(temp)!r}"):
             stops.mkdir()
         isolated = self.context.isolation != "none"
         waits = config.getoption("dist", "no") != "no" and isolated
@@ -237,7 +239,7 @@ class Run:
         signals.install(stop_signals.ALL if isolated else (signal.SIGTERM, signal.SIGHUP))
         return signals
 
-    def _begin(self, machine: Machine, software: Provided | None) -> None:
+    def _begin(self, machine: Machine, software: ProvidedDevice | None) -> None:
         """Write down what the run is, and start the zygote. Raises WriteError, pytest.UsageError."""
         context = self.context
         self.journal = Journal(context.journal)
@@ -307,7 +309,7 @@ class Run:
         else:
             for line in (*self.interrupted.lost, *self.interrupted.reopened):
                 self.journal.append(line)
-            with writing(f"into {str(self.run_dir)!r}"):
+            with convert_to_write_error(f"into {str(self.run_dir)!r}"):
                 self.interrupted.keep_environment()
         for kind, message in self._problems:
             self.add_finding(kind, message)
@@ -515,7 +517,7 @@ class Run:
         if self.queue is not None:
             self.queue.close()
         shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
-        temp_folder.remove(Path(self.context.temp_dir))
+        temp_folder.remove_temp_folder(Path(self.context.temp_dir))
         for lock in (self._lock, self.interrupted):
             if lock is not None:
                 lock.release()

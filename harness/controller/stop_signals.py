@@ -36,7 +36,7 @@ class StopSignals:
         self._waits = waits
         self._times = 0
         self._handling = self._begun = self._over = False
-        self._timer = linux.Timer(signal.SIGTERM)
+        self._timer = linux.PosixTimer(signal.SIGTERM)
         self._previous: dict[signal.Signals, Any] = {}
         #: The name of the first signal; empty before it.
         self.by = ""

@@ -10,22 +10,22 @@ from typing import BinaryIO
 
 from harness.core.errors import WriteError
 
-__all__ = ["WriteError", "replacing", "write_atomically"]
+__all__ = ["WriteError", "open_atomically", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Write `data` to `path`, see `replacing`. Returns `path`."""
-    with replacing(path) as file:
+    """Write `data` to `path`, see `open_atomically`. Return `path`."""
+    with open_atomically(path) as file:
         file.write(data)
     return path
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Generator[BinaryIO]:
-    """A file that replaces `path` at the end: a reader sees the old file or the whole new one, even after a crash.
+def open_atomically(path: Path) -> Generator[BinaryIO]:
+    """Yield a file that replaces `path` at the end: readers see the old file or the whole new one, even after a crash.
 
-    Raises WriteError if the folder is missing, not writable or full. The old file is then unchanged, and also if the
-    body raises.
+    Raise WriteError if the folder is missing, not writable or full. The old file stays unchanged then, and if the
+    block raises.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 
 
 def suite_of(case_id: str) -> str:
-    """The suite of a case: the folder directly below ``suites/``, else the folder of its file, else the file's stem."""
+    """Return the suite of a case: the folder directly below ``suites/``, else the folder of its file, else the file's
+    stem.
+    """
     return _suite_of_file(case_id.partition("::")[0]) or case_id
 
 
@@ -24,6 +26,6 @@ def _suite_of_file(name: str) -> str:
 
 
 def case_seed(run_seed: int, case: str) -> int:
-    """The seed of `case`, in [0, 2**32), from the run's seed and the case id."""
+    """Return the seed of `case`, in [0, 2**32), from the run's seed and the case id."""
     digest = hashlib.sha256(f"{run_seed}\0{case}".encode("utf-8", "backslashreplace")).digest()
     return int.from_bytes(digest[:4], "big")

@@ -1,4 +1,4 @@
-"""The time of the machine, whatever the code under test makes of Python's clocks.
+"""The time of the machine, even if the code under test replaces Python's clocks.
 
 Libraries that stop the time for tests replace the functions of `time` in every module that has them as a global
 (freezegun), or what the functions for the time of day do (time-machine). Neither may change a duration or a deadline
@@ -18,17 +18,17 @@ class _Moment(ctypes.Structure):
     nanoseconds: int
 
 
-# Of the C library: time-machine replaces what Python's functions do.
+# From the C library, because time-machine replaces what Python's functions do.
 _clock_gettime, _address = ctypes.CDLL(None).clock_gettime, ctypes.byref
 
 
 def monotonic(_read: Callable[[], float] = time.monotonic) -> float:
-    """Returns the seconds of a clock that nobody sets, the one of `time.monotonic`."""
+    """Return the seconds of the clock of `time.monotonic`, which is never set."""
     return _read()  # no global of this module: freezegun would replace it
 
 
 def now(_clock: int = time.CLOCK_REALTIME) -> float:
-    """Returns the seconds since 1970-01-01 UTC."""
+    """Return the seconds since 1970-01-01 UTC."""
     moment = _Moment()
     _clock_gettime(_clock, _address(moment))
     return moment.seconds + moment.nanoseconds * 1e-9

@@ -1,4 +1,4 @@
-"""The root of every error this package raises on purpose, and those that several rooms know."""
+"""The base class of every error that this package raises on purpose, and errors that several packages use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class HarnessError(Exception):
     """Base class. The text is lower case, quotes the wrong value and says what to do next."""
 
     def __str__(self) -> str:
-        """The message, followed by the messages of its causes, on one line."""
+        """Return the message, followed by the messages of its causes, on one line."""
         own = super().__str__()
         cause = self.__cause__
         return own if cause is None else f"{own}: {cause}"
 
 
 class NoDeviceError(HarnessError):
-    """There is no device for what is to be run: too few are healthy, or one does not become free."""
+    """No device is available for a case: too few are healthy, or none becomes free."""
 
 
 class WriteError(HarnessError):
@@ -25,8 +25,8 @@ class WriteError(HarnessError):
 
 
 @contextlib.contextmanager
-def writing(what: str) -> Generator[None]:
-    """Within it an OSError is a WriteError: `what` cannot be written."""
+def convert_to_write_error(what: str) -> Generator[None]:
+    """Turn an OSError in the block into a WriteError: `what` cannot be written."""
     try:
         yield
     except OSError as error:

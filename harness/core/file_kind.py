@@ -26,7 +26,7 @@ class FileKind:
     shown: Callable[[Path], str] = str
 
     def read(self, path: Path) -> bytes:
-        """The contents of a file."""
+        """Return the contents of a file."""
         descriptor = self.open(path)
         with self.errors(path), open(descriptor, "rb") as file:
             if self.most is None:
@@ -41,7 +41,7 @@ class FileKind:
             raise self.error(f"{self.shown(path)!r} has {size} bytes, and the limit is {self.most}: {self.advice}")
 
     def read_if_exists(self, path: Path) -> bytes | None:
-        """The contents of a file; None if it does not exist."""
+        """Return the contents of a file; None if it does not exist."""
         with self.errors(path):
             try:
                 os.stat(path)
@@ -50,7 +50,7 @@ class FileKind:
         return self.read(path)
 
     def open(self, path: Path) -> int:
-        """The descriptor of a file that is open for reading."""
+        """Return the descriptor of a file that is open for reading."""
         with self.errors(path):
             # Without O_NONBLOCK, opening a named pipe waits for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -66,7 +66,7 @@ class FileKind:
 
     @contextlib.contextmanager
     def errors(self, path: Path) -> Generator[None]:
-        """Within it, an OSError becomes an error that names the file."""
+        """Turn an OSError in the block into an error that names the file."""
         try:
             yield
         except FileNotFoundError:

@@ -10,7 +10,7 @@ import signal
 import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Looked up once: a case may have replaced these names when its process is checked, and when it ends.
+# Bound at import: a case may have replaced these names when its process is checked, and when it ends.
 _byref, _get_errno = ctypes.byref, ctypes.get_errno
 _libc_exit, _python_exit = _libc.exit, ctypes.pythonapi.Py_Exit
 _fflush, _timer_settime = _libc.fflush, _libc.timer_settime
@@ -31,11 +31,11 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
-class SharedMemory:
-    """The begin of a file, mapped into this process. Unlike Python's own mmap it keeps no descriptor."""
+class SharedMapping:
+    """The beginning of a file, mapped into this process. Unlike Python's own mmap it keeps no descriptor."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Raises OSError."""
+        """Raise OSError."""
         flags = mmap.PROT_READ | mmap.PROT_WRITE
         self._address = _libc.mmap(None, size, flags, mmap.MAP_SHARED, descriptor, 0)
         if self._address == ctypes.c_void_p(-1).value:
@@ -45,7 +45,7 @@ class SharedMemory:
         self.bytes = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the memory."""
         self.bytes.release()
         _libc.munmap(self._address, self._size)
 
@@ -57,29 +57,29 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when the process `parent` ends. Exit at once if it has ended already.
+    """Make the kernel kill this process when the process `parent` ends. Exit at once if it has ended already.
 
-    The kernel sends the signal when the *thread* that forked this process ends. So a parent must fork from its main
-    thread.
+    The kernel sends the signal when the *thread* that forked this process ends. A parent must therefore fork from its
+    main thread.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def expect_end_of_parent() -> None:
+def wait_for_dying_parent() -> None:
     """Return, unless the parent of this process is ending and the kernel kills this process with it: then wait for it.
 
     The descriptors of a process are closed a moment before its children are killed.
     """
     number = ctypes.c_int(0)
     if _libc.prctl(_PR_GET_PDEATHSIG, _byref(number), 0, 0, 0) == 0 and number.value == signal.SIGKILL:
-        while is_ending(os.getppid()):
+        while is_process_ending(os.getppid()):
             time.sleep(0.01)
 
 
-def is_ending(pid: int) -> bool:
-    """Whether a process has begun to end, or is a zombie. False if there is none."""
+def is_process_ending(pid: int) -> bool:
+    """Return whether a process has begun to end, or is a zombie. False if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             return bool(int(file.read().rpartition(")")[2].split()[6]) & _PF_EXITING)
@@ -93,7 +93,7 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has any child, running or unreaped. One system call."""
+    """Return whether this process has any child, running or unreaped. One system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -101,20 +101,20 @@ def has_children() -> bool:
     return True
 
 
-def children() -> list[int]:
-    """Returns the process ids of this process's running or unreaped children, of all threads."""
-    found: list[int] = []
+def child_pids() -> list[int]:
+    """Return the process ids of this process's running or unreaped children, of all threads."""
+    pids: list[int] = []
     for task in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{task}/children") as file:
-                found += [int(pid) for pid in file.read().split()]
+                pids += [int(pid) for pid in file.read().split()]
         except FileNotFoundError:
             continue  # the thread ended meanwhile
-    return found
+    return pids
 
 
 def describe_process(pid: int) -> tuple[str, str] | None:
-    """Returns state letter and command line of a process, or None if it is gone."""
+    """Return state letter and command line of a process, or None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             stat = file.read()
@@ -127,8 +127,8 @@ def describe_process(pid: int) -> tuple[str, str] | None:
     return rest.split()[0], command or name
 
 
-def ancestry(pid: int) -> list[int]:
-    """Returns the process ids of a process and of all its ancestors, nearest first; an empty list if it is gone."""
+def ancestor_pids(pid: int) -> list[int]:
+    """Return the process ids of a process and of all its ancestors, nearest first; an empty list if it is gone."""
     line: list[int] = []
     while pid:
         try:
@@ -142,7 +142,9 @@ def ancestry(pid: int) -> list[int]:
 
 
 def is_stopped_child(pid: int, parent: int) -> bool:
-    """Whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped it."""
+    """Return whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped
+    it.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             state, parent_now = file.read().rpartition(")")[2].split()[:2]
@@ -151,8 +153,8 @@ def is_stopped_child(pid: int, parent: int) -> bool:
     return state in "Tt" and int(parent_now) == parent
 
 
-def wait_channel(pid: int) -> str:
-    """Returns the kernel function in which a process sleeps; an empty string if it is unknown or does not sleep."""
+def kernel_wait_channel(pid: int) -> str:
+    """Return the kernel function in which a process sleeps; an empty string if it is unknown or does not sleep."""
     try:
         with open(f"/proc/{pid}/wchan") as file:
             name = file.read().strip()
@@ -161,8 +163,8 @@ def wait_channel(pid: int) -> str:
     return "" if name == "0" else name
 
 
-def start_time(pid: int) -> int | None:
-    """Returns the start time of a process in clock ticks since the boot; None if there is no such process."""
+def process_start_time(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since the boot; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             return int(file.read().rpartition(")")[2].split()[19])
@@ -171,7 +173,7 @@ def start_time(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """Returns the kernel's random id of this boot; an empty string if the kernel has none."""
+    """Return the kernel's random id of this boot; an empty string if the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -180,20 +182,23 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """Returns the name of this process's pid namespace."""
+    """Return the name of this process's pid namespace."""
     return os.readlink("/proc/self/ns/pid")
 
 
 def sees_all_processes() -> bool:
-    """Whether process ids here are those of the machine, which drivers report. In a container they usually are not."""
+    """Return whether process ids here are those of the machine, which drivers report.
+
+    In a container they usually are not.
+    """
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     except FileNotFoundError:
         return False
 
 
-def is_starting(pid: int) -> bool:
-    """Whether a process was forked and has not called exec yet. False if it has ended.
+def has_not_called_exec(pid: int) -> bool:
+    """Return whether a process was forked and has not called exec yet. False if it has ended.
 
     For a fork that never calls exec, the result is true as long as it lives.
     """
@@ -208,8 +213,8 @@ def is_starting(pid: int) -> bool:
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
 
 
-def has_proc() -> bool:
-    """Whether /proc is there, with this process in it."""
+def is_proc_mounted() -> bool:
+    """Return whether /proc is there, with this process in it."""
     return os.path.exists(f"/proc/{os.getpid()}/stat")
 
 
@@ -264,14 +269,14 @@ class _TimerTimes(ctypes.Structure):
 _NEVER = _TimerTimes(0, 0, 0, 0)
 
 
-class Timer:
+class PosixTimer:
     """A POSIX timer of this process that raises a signal once, on the monotonic clock.
 
     Not `signal.setitimer`: a process has only one such timer, and cases and other plugins use it.
     """
 
     def __init__(self, number: int) -> None:
-        """`number` is the signal. Raises OSError."""
+        """`number` is the signal. Raise OSError."""
         self._timer = ctypes.c_void_p()
         event = _SignalEvent(signal=number, notify=0)  # SIGEV_SIGNAL
         self._check(_libc.timer_create(time.CLOCK_MONOTONIC, _byref(event), _byref(self._timer)))
@@ -300,11 +305,11 @@ _MADV_COLLAPSE = 25
 
 
 def collapse_memory() -> int:
-    """Have the kernel move this process's private memory into huge pages, as far as possible. Returns their number.
+    """Have the kernel move this process's private memory into huge pages, as far as possible. Return their number.
 
-    A fork copies one table entry per page, and the exit of the child frees each again. With 150 MiB in small pages that
-    is most of the cost of a process. Needs Linux 6.1; older kernels collapse nothing. Copy-on-write still copies small
-    pages.
+    A fork copies one table entry per page, and the exit of the child frees each again. With 150 MiB in small pages,
+    both make up most of the cost of a process. Needs Linux 6.1; older kernels collapse nothing. Copy-on-write still
+    copies small pages.
     """
     done = 0
     with open("/proc/self/maps") as file:
@@ -321,9 +326,10 @@ def collapse_memory() -> int:
 def exit_before_earlier_handlers() -> bool:
     """Make processes forked from now on skip the C exit handlers that are registered now.
 
-    Exit handlers run in reverse order of registration. So handlers that a case registers later still run, for example
-    those of a driver. The destructors of libraries loaded before the fork do not run: they are the same in every
-    process, and for torch they take 0.1 s per process. Returns False if the C library has no ``on_exit`` (glibc has).
+    Exit handlers run in reverse order of registration. Handlers that a case registers later therefore still run, for
+    example those of a driver. The destructors of libraries loaded before the fork do not run: they are the same in
+    every process, and for torch they take 0.1 s per process. Return False if the C library has no ``on_exit`` (glibc
+    has).
     """
     try:
         return bool(_libc.on_exit(_libc._exit, None) == 0)

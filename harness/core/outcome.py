@@ -57,10 +57,10 @@ _RED = _BREAKS | {Outcome.FAILED, Outcome.ERROR, Outcome.LOST, Outcome.NOT_RUN, 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The outcome that a rule of the run (waiver, gate, repetition …) gives to a case. It replaces the attempts' own.
+    """The outcome that a rule of the run (waiver, gate, repetition …) gives to a case.
 
-    `text` is the reason on one line. `source` is where the rule is defined: ``configs/waivers/known.yaml:12``, or an
-    option.
+    The ruling replaces the outcomes of the attempts. `text` is the reason on one line. `source` is where the rule is
+    defined: ``configs/waivers/known.yaml:12``, or an option.
     """
 
     outcome: Outcome
@@ -85,8 +85,8 @@ class AttemptResult:
     duration: float = 0.0
 
 
-def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
-    """The verdict on a case, from its finished attempts in order and the number of started attempts.
+def final_verdict(attempts: Sequence[AttemptResult], started: int) -> Outcome:
+    """Return the verdict on a case, from its finished attempts in order and the number of started attempts.
 
     - A case that never started is `not_run`.
     - A case that started and has no final attempt is `lost`: the fault is in the harness, not in the case.
@@ -95,7 +95,7 @@ def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
     - If the run was stopped during a final attempt, the attempt is `not_run`, and the red attempts before it decide.
     - Of several final attempts, the most severe counts. There are several if a case is repeated, or if the scheduler
       sent it to more than one worker.
-    - A rule takes all earlier attempts into account, so its outcome replaces theirs.
+    - A rule takes all earlier attempts into account, so its outcome replaces those of the attempts.
     """
     if not any(attempt.final for attempt in attempts):
         return Outcome.LOST if started or attempts else Outcome.NOT_RUN
@@ -119,8 +119,8 @@ def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
 EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NOTHING_RAN = range(6)
 
 
-def exit_status(verdicts: Sequence[Outcome], *, fail_on_flaky: bool = False) -> int:
-    """The exit status of a finished run, with pytest's numbers: 0 green, 1 red, 5 if no case ran."""
+def run_exit_status(verdicts: Sequence[Outcome], *, fail_on_flaky: bool = False) -> int:
+    """Return the exit status of a finished run, with pytest's numbers: 0 green, 1 red, 5 if no case ran."""
     if any(v.is_red or (fail_on_flaky and v is Outcome.FLAKY) for v in verdicts):
         return EXIT_RED
     return EXIT_OK if any(v.ran for v in verdicts) else EXIT_NOTHING_RAN

@@ -1,41 +1,44 @@
-"""Values of the code under test as values of JSON. Nothing that such a value is or does is an error here."""
+"""Converts values of the code under test to JSON values. No such value raises an error here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from harness.core.text import cap
+from harness.core.text import truncate_middle
 
-#: Characters kept of one text and of all texts of one message, its values, and how deep they may be in each other.
+#: Limits: characters of one text, characters of all texts of a message, number of values, depth of nesting.
 MOST_TEXT = 1 << 20
 MOST_TEXTS = 8 << 20
 #: Characters of a text that is never cut: it may be a name.
 SHORT = 4096
 MOST_VALUES = 100_000
 DEEPEST = 50
-#: Bits of the largest integers that are kept: Python refuses to read more digits, unless it is told to.
+#: Bits of the largest integers that are kept: by default Python refuses to parse more digits.
 _MOST_BITS = 4096
 _CUT = "…"
 
 
-def plain(value: object) -> Any:
-    """Returns the value in types of JSON. What JSON does not have becomes its repr; what is too much is left out."""
+def to_plain_json(value: object) -> Any:
+    """Return the value in types of JSON.
+
+    A value that JSON lacks becomes its repr; values beyond the limits are left out.
+    """
     return _Conversion().of(value)
 
 
-def plain_text(value: object, limit: int = MOST_TEXT) -> str:
-    """Returns ``str(value)``, or what can be said of a value that raises there."""
+def safe_str(value: object, limit: int = MOST_TEXT) -> str:
+    """Return ``str(value)``, or a placeholder for a value whose conversion raises."""
     try:
-        return cap(value if type(value) is str else str.__str__(str(value)), limit)
+        return truncate_middle(value if type(value) is str else str.__str__(str(value)), limit)
     except BaseException as error:  # noqa: BLE001 - code of the case
         return _unshown(value, error)
 
 
-def plain_repr(value: object) -> str:
-    """Returns ``repr(value)``, or what can be said of a value that raises there."""
+def safe_repr(value: object) -> str:
+    """Return ``repr(value)``, or a placeholder for a value whose conversion raises."""
     try:
-        return cap(str.__str__(repr(value)), MOST_TEXT)
+        return truncate_middle(str.__str__(repr(value)), MOST_TEXT)
     except BaseException as error:  # noqa: BLE001 - code of the case
         return _unshown(value, error)
 
@@ -69,10 +72,10 @@ class _Conversion:
             return float.__float__(value)
         if issubclass(kind, list | tuple | dict):
             return self._inside(value)
-        return self._text(plain_repr(value))
+        return self._text(safe_repr(value))
 
     def _text(self, text: str) -> str:
-        kept = cap(text, max(SHORT, min(MOST_TEXT, self._room)))
+        kept = truncate_middle(text, max(SHORT, min(MOST_TEXT, self._room)))
         self._room = max(0, self._room - len(text))
         return kept
 
@@ -88,19 +91,19 @@ class _Conversion:
             self._holders.remove(id(value))
 
     def _entries(self, entries: Iterable[object]) -> list[Any]:
-        found = []
+        converted = []
         for entry in entries:
             if self._left <= 0:
-                found.append(_CUT)
+                converted.append(_CUT)
                 break
-            found.append(self.of(entry))
-        return found
+            converted.append(self.of(entry))
+        return converted
 
     def _items(self, items: Iterable[tuple[object, object]]) -> dict[str, Any]:
-        found = {}
+        converted = {}
         for key, entry in items:
             if self._left <= 0:
-                found[_CUT] = _CUT
+                converted[_CUT] = _CUT
                 break
-            found[str.__str__(key) if issubclass(type(key), str) else plain_repr(key)] = self.of(entry)
-        return found
+            converted[str.__str__(key) if issubclass(type(key), str) else safe_repr(key)] = self.of(entry)
+        return converted

@@ -13,7 +13,7 @@ _FORM = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 class Shard:
     """Part `index` of `count` parts, counted from 1. Its text is ``I/N``.
 
-    The id of a case decides alone to which part the case belongs. So any hosts agree, whatever else they run.
+    The part of a case follows from its id alone, so all hosts agree, independent of what else they run.
     """
 
     index: int
@@ -21,7 +21,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """The shard that `text` names. Raises ValueError with what was expected."""
+        """Return the shard that `text` names. Raise ValueError with what was expected."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise ValueError("I/N with whole numbers, for example 1/3")
@@ -31,14 +31,14 @@ class Shard:
         return shard
 
     def has(self, case_id: str) -> bool:
-        """Whether this case belongs to the shard."""
-        return index_of(case_id, self.count) == self.index
+        """Return whether this case belongs to the shard."""
+        return shard_index(case_id, self.count) == self.index
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
 
-def index_of(case_id: str, count: int) -> int:
-    """The number, from 1 to `count`, of the shard to which a case belongs."""
+def shard_index(case_id: str, count: int) -> int:
+    """Return the number, from 1 to `count`, of the shard to which a case belongs."""
     digest = hashlib.sha256(case_id.encode("utf-8", "backslashreplace")).digest()
     return int.from_bytes(digest[:8], "big") % count + 1

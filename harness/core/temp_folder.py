@@ -1,7 +1,8 @@
-"""The folder for temporary files of a run. It stores its owner, and is removed at the end or by a later run.
+"""The folder for temporary files of a run. The folder stores its owner.
 
-All temporary files of a run are in one such folder. The owner is the controller. It is certainly dead if its machine
-has booted since, or if its pid namespace has no process with its pid and start time.
+The run removes it at the end; otherwise a later run does. All temporary files of a run are in one such folder. The
+owner is the controller. The owner is certainly dead if its machine has booted since, or if its pid namespace has no
+process with its pid and start time.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from pathlib import Path
 from typing import Self
 
 from harness.core import linux
-from harness.core.errors import writing
+from harness.core.errors import convert_to_write_error
 
-PREFIX = "harness-"
-OWNER = "owner.json"
+TEMP_FOLDER_PREFIX = "harness-"
+OWNER_FILE = "owner.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class TempFolderOwner:
     """A unique identification of a process. `started` is in clock ticks since the boot."""
 
     host: str
@@ -38,13 +39,13 @@ class Owner:
 
     @classmethod
     def current(cls) -> Self:
-        """Returns the identification of this process."""
+        """Return the identification of this process."""
         pid = os.getpid()
-        return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.start_time(pid) or 0)
+        return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.process_start_time(pid) or 0)
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """Returns the owner that `text` describes; None if it is not valid."""
+        """Return the owner that `text` describes; None if it is not valid."""
         try:
             data = json.loads(text)
         except ValueError:
@@ -57,8 +58,8 @@ class Owner:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
-    def is_dead(self, here: Owner, started: int | None) -> bool:
-        """Whether this owner is certainly dead, as seen by the process `here`.
+    def is_dead(self, here: TempFolderOwner, started: int | None) -> bool:
+        """Return whether this owner is certainly dead, as seen by the process `here`.
 
         `started` is the start time of the process that has this owner's pid now; None if there is none. An owner on
         another machine or in another pid namespace is never certainly dead.
@@ -70,36 +71,36 @@ class Owner:
         return self.namespace == here.namespace and self.started != started
 
 
-def make(parent: Path) -> Path:
-    """Create a folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
-    with writing(f"into {str(parent)!r}"):
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+def make_temp_folder(parent: Path) -> Path:
+    """Create a folder in `parent` that only this user may enter, owned by this process. Raise WriteError."""
+    with convert_to_write_error(f"into {str(parent)!r}"):
+        folder = Path(tempfile.mkdtemp(prefix=TEMP_FOLDER_PREFIX, dir=parent))
         try:
-            (folder / OWNER).write_text(Owner.current().to_json(), encoding="utf-8")
+            (folder / OWNER_FILE).write_text(TempFolderOwner.current().to_json(), encoding="utf-8")
         except OSError:
-            remove(folder)
+            remove_temp_folder(folder)
             raise
     return folder
 
 
-#: Levels of folders in which paths stay shorter than the kernel takes: names have up to 255 bytes, paths 4,096.
+#: Depth up to which paths stay within the kernel's limit: names have up to 255 bytes, paths 4,096.
 _DEEPEST = 10
 
 
-def remove_abandoned(parent: Path) -> None:
+def remove_abandoned_temp_folders(parent: Path) -> None:
     """Remove the folders in `parent` whose owners are dead. Folders of other users and links are left alone."""
-    here = Owner.current()
+    here = TempFolderOwner.current()
     try:
-        folders = [parent / name for name in os.listdir(parent) if name.startswith(PREFIX)]
+        folders = [parent / name for name in os.listdir(parent) if name.startswith(TEMP_FOLDER_PREFIX)]
     except PermissionError:
         return  # a user may be allowed to create folders in it, but not to list it
     for folder in folders:
         owner = _owner_of(folder)
-        if owner is not None and owner.is_dead(here, linux.start_time(owner.pid)):
-            remove(folder)
+        if owner is not None and owner.is_dead(here, linux.process_start_time(owner.pid)):
+            remove_temp_folder(folder)
 
 
-def remove(folder: Path) -> None:
+def remove_temp_folder(folder: Path) -> None:
     """Remove a folder and its content, including unreadable folders. Files that cannot be removed stay."""
     if _is_gone(folder):
         return
@@ -108,7 +109,7 @@ def remove(folder: Path) -> None:
 
 
 def _is_gone(folder: Path) -> bool:
-    """Try to remove a folder. Returns whether there is none any more, or nothing that can be done about it."""
+    """Try to remove a folder. Return whether there is none any more, or nothing that can be done about it."""
     with contextlib.suppress(RecursionError, OSError):  # of a tree that is too deep for a recursion
         shutil.rmtree(folder, ignore_errors=True)
         if folder.is_symlink() or folder.is_file():  # what a case has put in its place
@@ -133,18 +134,18 @@ def _flatten(folder: Path) -> None:
             waiting += [(path, depth + 1) for path in inside]
 
 
-def _owner_of(folder: Path) -> Owner | None:
-    """Returns the owner of a folder; None if it is unknown, and for a link or a folder of another user."""
+def _owner_of(folder: Path) -> TempFolderOwner | None:
+    """Return the owner of a folder; None if it is unknown, and for a link or a folder of another user."""
     try:
         if not _is_own(folder.lstat(), stat.S_IFDIR):
             return None
-        descriptor = os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(folder / OWNER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     with open(descriptor, "rb") as file:
         if not _is_own(os.fstat(descriptor), stat.S_IFREG):
             return None
-        return Owner.from_json(file.read(4096).decode("utf-8", "replace"))
+        return TempFolderOwner.from_json(file.read(4096).decode("utf-8", "replace"))
 
 
 def _is_own(status: os.stat_result, kind: int) -> bool:

@@ -15,23 +15,24 @@ _ESCAPES = {
 }
 
 
-def clean(text: str) -> str:
-    r"""The text with every character that XML 1.0 forbids escaped: ``\x00``, ``\ufffe``, ``\udc80``."""
+def escape_invalid_xml(text: str) -> str:
+    r"""Return the text with every character that XML 1.0 forbids escaped: ``\x00``, ``\ufffe``, ``\udc80``."""
     # Nearly every text is valid, and a search is ten times faster than a translation, which is faster than a `re.sub`.
     return text if _UNFIT.search(text) is None else text.translate(_ESCAPES)
 
 
-def one_line(text: str, limit: int = 1000) -> str:
-    """The first line of the cleaned text that is not blank, at most `limit` characters; "" if all are blank."""
-    for line in clean(text[: 4 * limit]).splitlines():
+def single_line(text: str, limit: int = 1000) -> str:
+    """Return the first line of the cleaned text that is not blank, at most `limit` characters; "" if all are blank."""
+    for line in escape_invalid_xml(text[: 4 * limit]).splitlines():
         if line.strip():
             line = line.strip()
             return line if len(line) <= limit else f"{line[: limit - 1]}…"
     return ""
 
 
-def cap(text: str, limit: int) -> str:
-    """The head and tail of the text, together `limit` characters, with a line between them that says how many were cut.
+def truncate_middle(text: str, limit: int) -> str:
+    """Return the head and tail of the text, together `limit` characters, with a line between them that says how many
+    were cut.
 
     That line is not counted. A text within the limit is returned unchanged. With a limit of 0 only the line is left.
     """
@@ -43,23 +44,23 @@ def cap(text: str, limit: int) -> str:
     return f"{text[:head]}\n[... {cut} of {len(text)} characters cut ...]\n{text[len(text) - tail :]}"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """The number with its noun: ``1 case``, ``2 cases``. `plural` is for nouns that do not just add an s."""
+def format_count(number: int, noun: str, plural: str = "") -> str:
+    """Return the number with its noun: ``1 case``, ``2 cases``. `plural` is for nouns that do not just add an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def first_of(names: Sequence[str], most: int = 3) -> str:
-    """The first names, each on one line: ``a, b, c, …``."""
-    return ", ".join(map(one_line, names[:most])) + (", …" if len(names) > most else "")
+def list_first(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, each on one line: ``a, b, c, …``."""
+    return ", ".join(map(single_line, names[:most])) + (", …" if len(names) > most else "")
 
 
-def exit_text(status: int) -> str:
-    """The text for an exit code of ``os.waitstatus_to_exitcode``: ``exit status 3``, ``SIGSEGV``."""
+def format_exit_code(status: int) -> str:
+    """Return the text for an exit code of ``os.waitstatus_to_exitcode``: ``exit status 3``, ``SIGSEGV``."""
     return f"exit status {status}" if status >= 0 else signal_name(-status)
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal; ``signal 42`` for one without a name."""
+    """Return the name of a signal; ``signal 42`` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

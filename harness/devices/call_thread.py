@@ -20,7 +20,9 @@ class StuckError(HarnessError):
 
 
 def call_nvml(function: Callable[[], T]) -> T:
-    """What `function` returns, or raises, in a thread of its own. Raises StuckError after `NVML_LIMIT` seconds."""
+    """Return what `function` returns, or raises, in a thread of its own. Raise StuckError after `NVML_LIMIT`
+    seconds.
+    """
     thread = CallThread("nvml", limit=NVML_LIMIT)
     try:
         return thread.call(function)
@@ -44,7 +46,7 @@ class CallThread:
         self.stuck = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return or raise what `function` does. Raises StuckError if it takes too long, and for every later call."""
+        """Return or raise what `function` does. Raise StuckError if it takes too long, and for every later call."""
         if self.stuck:
             raise StuckError(f"an earlier call of the thread {self._name!r} has not returned")
         if self._thread is None:

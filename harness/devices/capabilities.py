@@ -7,11 +7,19 @@ from pathlib import Path
 
 from harness.devices.detected import Detected, Value
 from harness.devices.device import Device, Inventory
-from harness.devices.facts import Subject
+from harness.devices.facts import DetectionSubject
 from harness.devices.prober import Prober
 from harness.devices.vocabulary import VOCABULARY, Capability, ValueKind
 
-__all__ = ["VOCABULARY", "Capabilities", "Capability", "ValueKind", "detect", "size", "written"]
+__all__ = [
+    "VOCABULARY",
+    "Capabilities",
+    "Capability",
+    "ValueKind",
+    "detect_capabilities",
+    "format_bytes",
+    "format_capability",
+]
 
 
 class Capabilities(Mapping[str, Value | None]):
@@ -27,15 +35,15 @@ class Capabilities(Mapping[str, Value | None]):
         self._findings: dict[str, Detected] = {}
 
     def finding(self, name: str) -> Detected:
-        """The value of `name` and its detail, the same at every call. Raises KeyError for an unknown name."""
+        """Return the value of `name` and its detail, the same at every call. Raise KeyError for an unknown name."""
         if name not in self._findings:
             self._findings[name] = self._probes[name]()
         return self._findings[name]
 
     def describe(self, name: str) -> str:
-        """The finding in words: ``8.0GiB``, ``1 (cpu)``, ``absent (torch is not installed)``."""
+        """Return the finding in words: ``8.0GiB``, ``1 (cpu)``, ``absent (torch is not installed)``."""
         finding = self.finding(name)
-        words = "absent" if finding.value is None else written(name, finding.value)
+        words = "absent" if finding.value is None else format_capability(name, finding.value)
         return f"{words} ({finding.detail})" if finding.detail else words
 
     def __getitem__(self, name: str) -> Value | None:
@@ -48,12 +56,12 @@ class Capabilities(Mapping[str, Value | None]):
         return len(self._probes)
 
 
-def detect(inventory: Inventory, device: Device, cache: Path | None = None) -> Capabilities:
-    """The capabilities of `device`, a device of the inventory. Detects nothing yet, so the call is cheap.
+def detect_capabilities(inventory: Inventory, device: Device, cache: Path | None = None) -> Capabilities:
+    """Return the capabilities of `device`, a device of the inventory. Detect nothing yet, so the call is cheap.
 
     `cache` is a folder that the processes of the run share. It keeps the answers of probe processes.
     """
-    subject = Subject(inventory, device, Prober(device, driver=inventory.driver, cache=cache))
+    subject = DetectionSubject(inventory, device, Prober(device, driver=inventory.driver, cache=cache))
 
     def probe(capability: Capability) -> Callable[[], Detected]:
         return lambda: capability.find(subject)
@@ -61,17 +69,17 @@ def detect(inventory: Inventory, device: Device, cache: Path | None = None) -> C
     return Capabilities({name: probe(capability) for name, capability in VOCABULARY.items()})
 
 
-def written(name: str, value: Value) -> str:
-    """A value of capability `name` in words: ``2.13.0``, ``8.0GiB``, ``True``."""
+def format_capability(name: str, value: Value) -> str:
+    """Return a value of capability `name` in words: ``2.13.0``, ``8.0GiB``, ``True``."""
     if isinstance(value, tuple):
         return ".".join(str(part) for part in value)
     if VOCABULARY[name].kind is ValueKind.BYTES and isinstance(value, int):
-        return size(value)
+        return format_bytes(value)
     return str(value)
 
 
-def size(count: int) -> str:
-    """A number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
+def format_bytes(count: int) -> str:
+    """Return a number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
 
     Down, so that a device with 11.96 GiB, which fails ``>=12GiB``, is not shown as 12.0GiB.
     """

@@ -17,8 +17,11 @@ class MachineError(HarnessError):
     """An environment variable for software devices has an invalid value."""
 
 
-def count(name: str, text: str | None, default: int) -> int:
-    """The number of devices. `text`: the value of the variable `name`, None if it is not set. Raises MachineError."""
+def parse_device_count(name: str, text: str | None, default: int) -> int:
+    """Return the number of devices. `text`: the value of the variable `name`, None if it is not set.
+
+    Raise MachineError.
+    """
     if text is None:
         return default
     if not (re.fullmatch(r"[ \t]*\d{1,9}[ \t]*", text, re.ASCII) and 1 <= int(text) <= MOST_DEVICES):
@@ -26,15 +29,15 @@ def count(name: str, text: str | None, default: int) -> int:
     return int(text)
 
 
-def memory(name: str, text: str | None, default: int) -> int:
-    """The bytes of each device, from 2 MiB (one segment of an allocator) to 2**62. Raises MachineError.
+def parse_device_memory(name: str, text: str | None, default: int) -> int:
+    """Return the bytes of each device, from 2 MiB (one segment of an allocator) to 2**62. Raise MachineError.
 
     The libraries of both devices read the same variables by the same rules (`softdevice/csrc/core/amounts.h`).
     """
     if text is None:
         return default
-    found = re.fullmatch(r"[ \t]*(\d{1,19})[ \t]*(KiB|MiB|GiB)?[ \t]*", text, re.ASCII)
-    size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
+    match = re.fullmatch(r"[ \t]*(\d{1,19})[ \t]*(KiB|MiB|GiB)?[ \t]*", text, re.ASCII)
+    size = int(match[1]) * _UNITS[match[2] or ""] if match else 0
     if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
         raise MachineError(
             f"{name}={text!r}: expected a number of bytes, at least {_LEAST_MEMORY >> 20} MiB, "

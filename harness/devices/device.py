@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness.backends import cpu
-from harness.backends.backend import Backend, Kind
+from harness.backends.backend import Backend, DeviceKind
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 
@@ -26,7 +26,7 @@ class Device:
     """
 
     uuid: str
-    kind: Kind
+    kind: DeviceKind
     name: str
     index: int | None = None
     memory: int | None = None

@@ -12,7 +12,7 @@ from harness.devices.detected import Detected, Version
 from harness.devices.device import Device, Inventory
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
-from harness.devices.visibility import combinable
+from harness.devices.visibility import combinable_devices
 
 _BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
 _ACCELERATOR_GRAPHS_FROM = (2, 13)  # the first torch with torch.accelerator.Graph
@@ -23,7 +23,7 @@ _NOT_REPORTED = "nvml does not report it"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class DetectionSubject:
     """What a capability is detected for: a device, its inventory, and the prober for questions to a child process."""
 
     inventory: Inventory
@@ -47,79 +47,79 @@ class Subject:
     @property
     def together(self) -> tuple[Device, ...]:
         """The devices that one case on this device can get together."""
-        group = combinable(self.inventory.accelerators)
+        group = combinable_devices(self.inventory.accelerators)
         return group if self.device in group else (self.device,)
 
 
-def kind(subject: Subject) -> Detected:
+def detect_kind(subject: DetectionSubject) -> Detected:
     return Detected(subject.device.kind)
 
 
-def model(subject: Subject) -> Detected:
+def detect_model(subject: DetectionSubject) -> Detected:
     if not subject.is_cpu:
         return Detected(subject.device.name)
-    name = host.processor()
+    name = host.processor_name()
     return Detected(name, "" if name else "not in /proc/cpuinfo")
 
 
-def devices(subject: Subject) -> Detected:
+def detect_devices(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
         return Detected(1, "cpu")
-    together = combinable(subject.inventory.accelerators)
+    together = combinable_devices(subject.inventory.accelerators)
     limit = "; a process sees only one mig instance" if any(gpu.mig_parent for gpu in together) else ""
     return Detected(len(together), f"{subject.device.kind}{limit}")
 
 
-def accelerator(subject: Subject) -> Detected:
-    """torch serves one kind of accelerator: that of its build, or a loaded backend, as for software devices."""
+def detect_accelerator(subject: DetectionSubject) -> Detected:
+    """Detect whether torch serves the device: it serves the kind of its build, or that of a loaded backend."""
     if subject.device.backend.software:
         return Detected(True)
     if subject.is_cpu:
         return Detected(False, subject.no_gpu)
-    built = software.cuda()
+    built = software.torch_cuda_version()
     return Detected(True) if built.value is not None else Detected(False, built.detail)
 
 
-def accelerator_graphs(subject: Subject) -> Detected:
+def detect_accelerator_graphs(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
         return Detected(False, subject.no_gpu)
-    if subject.no_gpu:  # the software device brings them along, for a torch that has them
-        release = software.torch().value
+    if subject.no_gpu:  # the software device has them, if torch does
+        release = software.torch_version().value
         return Detected(isinstance(release, tuple) and release >= _ACCELERATOR_GRAPHS_FROM)
     return software.cuda_accelerator_graphs()
 
 
-def silicon(subject: Subject) -> Detected:
+def detect_silicon(subject: DetectionSubject) -> Detected:
     backend = subject.device.backend
     return Detected(backend.hardware, backend.no_gpu or backend.label)
 
 
-def device_count(subject: Subject) -> Detected:
+def detect_device_count(subject: DetectionSubject) -> Detected:
     return Detected(1 if subject.is_cpu else len(subject.inventory.accelerators), subject.device.kind)
 
 
-def compute_capability(subject: Subject) -> Detected:
+def detect_compute_capability(subject: DetectionSubject) -> Detected:
     if subject.no_gpu:
         return Detected(None, subject.no_gpu)
     return Detected(subject.device.compute_capability, "" if subject.device.compute_capability else _NOT_REPORTED)
 
 
-def memory(subject: Subject) -> Detected:
+def detect_memory(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
-        return Detected(host.memory(), "of the host")
+        return Detected(host.host_memory(), "of the host")
     return Detected(subject.device.memory, "" if subject.device.memory is not None else _NOT_REPORTED)
 
 
-def free_memory(subject: Subject) -> Detected:
+def detect_free_memory(subject: DetectionSubject) -> Detected:
     if subject.device.backend.software:
         return Detected(subject.device.memory, "of a software device; each process has its own")
     if not subject.is_cpu:
-        return nvml_queries.free_memory(subject.device)
-    free = host.free_memory()
+        return nvml_queries.query_free_memory(subject.device)
+    free = host.host_free_memory()
     return Detected(free, "of the host" if free is not None else "not in /proc/meminfo")
 
 
-def peer_access(subject: Subject) -> Detected:
+def detect_peer_access(subject: DetectionSubject) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
@@ -128,42 +128,42 @@ def peer_access(subject: Subject) -> Detected:
         return Detected(False, "there is only one gpu")
     if subject.simulated:
         return Detected(True, _SIMULATED)
-    return nvml_queries.peer_access(subject.together)
+    return nvml_queries.query_peer_access(subject.together)
 
 
-def nvlink(subject: Subject) -> Detected:
+def detect_nvlink(subject: DetectionSubject) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
         return Detected(False, "the device is a mig instance, and these do not use nvlink")
     if subject.simulated:
         return Detected(False, _SIMULATED)
-    return nvml_queries.nvlink(subject.device)
+    return nvml_queries.query_nvlink(subject.device)
 
 
-def mig(subject: Subject) -> Detected:
+def detect_mig(subject: DetectionSubject) -> Detected:
     return Detected(subject.device.mig_parent is not None)
 
 
-def ecc(subject: Subject) -> Detected:
+def detect_ecc(subject: DetectionSubject) -> Detected:
     if subject.no_gpu:
         return Detected(None, subject.no_gpu)
     return Detected(subject.device.ecc, "" if subject.device.ecc is not None else "the device has no ecc mode")
 
 
-def bf16(subject: Subject) -> Detected:
+def detect_bf16(subject: DetectionSubject) -> Detected:
     return _from_architecture(subject, _BF16_FROM)
 
 
-def tf32(subject: Subject) -> Detected:
+def detect_tf32(subject: DetectionSubject) -> Detected:
     return _from_architecture(subject, _BF16_FROM)
 
 
-def fp8(subject: Subject) -> Detected:
+def detect_fp8(subject: DetectionSubject) -> Detected:
     return _from_architecture(subject, _FP8_FROM)
 
 
-def _from_architecture(subject: Subject, first: Version) -> Detected:
+def _from_architecture(subject: DetectionSubject, first: Version) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
     own = subject.device.compute_capability
@@ -178,107 +178,112 @@ def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def cuda_graphs(subject: Subject) -> Detected:
+def detect_cuda_graphs(subject: DetectionSubject) -> Detected:
     return Detected(not subject.no_gpu, subject.no_gpu)
 
 
-def cuda_malloc_async(subject: Subject) -> Detected:
+def detect_cuda_malloc_async(subject: DetectionSubject) -> Detected:
     return _from_driver(subject, "cuda_malloc_async")
 
 
-def expandable_segments(subject: Subject) -> Detected:
+def detect_expandable_segments(subject: DetectionSubject) -> Detected:
     return _from_driver(subject, "expandable_segments")
 
 
-def _from_driver(subject: Subject, name: str) -> Detected:
+def _from_driver(subject: DetectionSubject, name: str) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
-    if (built := software.cuda()).value is None:  # only torch's CUDA allocator would use it
+    if (built := software.torch_cuda_version()).value is None:  # only torch's CUDA allocator would use it
         return Detected(False, built.detail)
     if subject.simulated:
         return Detected(True, _SIMULATED)
     return subject.prober.ask(Question.DRIVER)[name]
 
 
-def nvml(subject: Subject) -> Detected:
+def detect_nvml(subject: DetectionSubject) -> Detected:
     return Detected(subject.inventory.nvml_error is None, subject.inventory.nvml_error or "")
 
 
-def driver(subject: Subject) -> Detected:
+def detect_driver(subject: DetectionSubject) -> Detected:
     return _from_nvml(subject.inventory.driver, subject.inventory)
 
 
-def cuda_driver(subject: Subject) -> Detected:
+def detect_cuda_driver(subject: DetectionSubject) -> Detected:
     return _from_nvml(subject.inventory.cuda_driver, subject.inventory)
 
 
 def _from_nvml(version: str | None, inventory: Inventory) -> Detected:
-    found = None if version is None else software.release(version)
-    return Detected(found, "" if found else inventory.nvml_error or _NOT_REPORTED)
+    release = None if version is None else software.parse_release(version)
+    return Detected(release, "" if release else inventory.nvml_error or _NOT_REPORTED)
 
 
-def cuda(_: Subject) -> Detected:
-    return software.cuda()
+def detect_cuda(_: DetectionSubject) -> Detected:
+    return software.torch_cuda_version()
 
 
-def rocm(_: Subject) -> Detected:
-    return software.rocm()
+def detect_rocm(_: DetectionSubject) -> Detected:
+    return software.torch_rocm_version()
 
 
-def cudnn(subject: Subject) -> Detected:
-    return _library(subject, "cudnn", software.cudnn())
+def detect_cudnn(subject: DetectionSubject) -> Detected:
+    return _library(subject, "cudnn", software.cudnn_version())
 
 
-def cublas(subject: Subject) -> Detected:
-    return _library(subject, "cublas", software.cublas())
+def detect_cublas(subject: DetectionSubject) -> Detected:
+    return _library(subject, "cublas", software.cublas_version())
 
 
-def nccl(subject: Subject) -> Detected:
-    return _library(subject, "nccl", software.nccl())
+def detect_nccl(subject: DetectionSubject) -> Detected:
+    return _library(subject, "nccl", software.nccl_version())
 
 
-def _library(subject: Subject, name: str, installed: Detected) -> Detected:
-    """The version from metadata; else from the library itself, if there is a GPU and torch is built for CUDA."""
-    if installed.value is not None or subject.no_gpu or subject.simulated or software.cuda().value is None:
+def _library(subject: DetectionSubject, name: str, installed: Detected) -> Detected:
+    """Return the version from metadata; else from the library itself, if there is a GPU and torch is built for CUDA."""
+    if (
+        installed.value is not None
+        or subject.no_gpu
+        or subject.simulated
+        or software.torch_cuda_version().value is None
+    ):
         return installed
     return subject.prober.ask(Question.LIBRARIES)[name]
 
 
-def torch(_: Subject) -> Detected:
-    return software.torch()
+def detect_torch(_: DetectionSubject) -> Detected:
+    return software.torch_version()
 
 
-def torchvision(_: Subject) -> Detected:
-    return software.torchvision()
+def detect_torchvision(_: DetectionSubject) -> Detected:
+    return software.torchvision_version()
 
 
-def triton(_: Subject) -> Detected:
-    return software.triton()
+def detect_triton(_: DetectionSubject) -> Detected:
+    return software.triton_version()
 
 
-def cuda_toolkit(_: Subject) -> Detected:
-    return software.cuda_toolkit()
+def detect_cuda_toolkit(_: DetectionSubject) -> Detected:
+    return software.find_cuda_toolkit()
 
 
-def cpp_compiler(_: Subject) -> Detected:
-    return software.cpp_compiler()
+def detect_cpp_compiler(_: DetectionSubject) -> Detected:
+    return software.cpp_compiler_version()
 
 
-def cpp_extensions(_: Subject) -> Detected:
-    return software.cpp_extensions()
+def detect_cpp_extensions(_: DetectionSubject) -> Detected:
+    return software.can_build_cpp_extensions()
 
 
-def cpu_bf16(subject: Subject) -> Detected:
+def detect_cpu_bf16(subject: DetectionSubject) -> Detected:
     return subject.prober.ask(Question.PROCESSOR)["cpu_bf16"]
 
 
-def python(_: Subject) -> Detected:
-    return software.python()
+def detect_python(_: DetectionSubject) -> Detected:
+    return software.python_version()
 
 
-def numpy(_: Subject) -> Detected:
-    return software.numpy()
+def detect_numpy(_: DetectionSubject) -> Detected:
+    return software.numpy_version()
 
 
-def platform(_: Subject) -> Detected:
+def detect_platform(_: DetectionSubject) -> Detected:
     return Detected(f"{sys.platform}-{os.uname().machine}")

@@ -21,13 +21,13 @@ _SETTLING = 1.0  # seconds
 _C_LIBRARY = ("libc.so", "libc-", "libc.musl", "libpthread", "ld-", "[vdso]")
 
 
-def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
-    """Why a fork of this process could not use CUDA, as text. None if it could.
+def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
+    """Return why a fork of this process could not use CUDA, as text. None if it could.
 
-    Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated one is asked. Torch, another library, or
-    a call that only counts the devices may have initialised it. `descriptors` is a folder of links like
+    Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated runtime reports it. Torch, another
+    library, or a call that only counts the devices may have initialised it. `descriptors` is a folder of links like
     ``/proc/self/fd``. If torch is imported, its own state is checked too, also in a fork of an initialised process,
-    where ``is_initialized`` returns False. Raises OSError if the descriptors cannot be listed, because the answer is
+    where ``is_initialized`` returns False. Raise OSError if the descriptors cannot be listed, because the answer is
     then unknown.
     """
     for backend in BACKENDS.values():
@@ -52,7 +52,7 @@ def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ProcessThread:
     """A thread of this process other than the main thread.
 
     `python`: Python started it. `name` is Python's name for it, otherwise the system's. `library` is the shared object
@@ -79,22 +79,24 @@ class Thread:
         return f"system thread {self.name!r} of {self.library or 'an unknown library'}"
 
 
-def extra_threads() -> list[str]:
-    """The threads that a fork of this process would lose, as text, without the main thread. Empty if a fork is safe.
+def threads_lost_in_fork() -> list[str]:
+    """Return the threads that a fork of this process would lose, as text, without the main thread.
 
-    Takes up to a second if a system thread is busy. Raises OSError if there is no ``/proc``.
+    Empty if a fork is safe. Takes up to a second if a system thread is busy. Raise OSError if there is no ``/proc``.
     """
-    return [str(thread) for thread in threads() if not thread.survives_fork]
+    return [str(thread) for thread in other_threads() if not thread.survives_fork]
 
 
-def threads() -> list[Thread]:
-    """All threads of this process except the main thread, Python's first. See `extra_threads`."""
+def other_threads() -> list[ProcessThread]:
+    """Return all threads of this process except the main thread, Python's first. See `threads_lost_in_fork`."""
     main = threading.main_thread()
-    known = {thread.native_id: thread for thread in threading.enumerate() if thread is not main}
-    found = [Thread(tid, thread.name, python=True) for tid, thread in known.items() if tid is not None]
+    python_threads = {thread.native_id: thread for thread in threading.enumerate() if thread is not main}
+    threads = [
+        ProcessThread(tid, thread.name, python=True) for tid, thread in python_threads.items() if tid is not None
+    ]
     deadline = time.monotonic() + _SETTLING
     for tid in sorted(int(entry) for entry in os.listdir(_TASKS)):
-        if tid == os.getpid() or tid in known:
+        if tid == os.getpid() or tid in python_threads:
             continue
         try:
             name = (_TASKS / str(tid) / "comm").read_text(errors="replace").rstrip("\n")
@@ -102,8 +104,8 @@ def threads() -> list[Thread]:
             continue  # ended in the meantime
         library = _library_of(tid, deadline)
         if library is not None or (_TASKS / str(tid)).exists():
-            found.append(Thread(tid, name, python=False, library=library))
-    return found
+            threads.append(ProcessThread(tid, name, python=False, library=library))
+    return threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _executable_mappings() -> list[_Mapping]:
 
 
 def _library_of(tid: int, deadline: float) -> str | None:
-    """The innermost shared object on a sleeping thread's stack, except the C library. None for a running thread.
+    """Return the innermost shared object on a sleeping thread's stack, except the C library. None for a running thread.
 
     This is a guess: a word on the stack that points into code is usually, but not always, a return address.
     """
@@ -145,7 +147,7 @@ def _library_of(tid: int, deadline: float) -> str | None:
 
 
 def _stack_pointer(tid: int) -> int | None:
-    """The stack pointer of a sleeping thread. None for a running thread."""
+    """Return the stack pointer of a sleeping thread. None for a running thread."""
     fields = (_TASKS / str(tid) / "syscall").read_text().split()
     return int(fields[-2], 16) if len(fields) > 2 else None
 

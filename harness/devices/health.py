@@ -1,6 +1,6 @@
 """Checks that a device computes and copies correctly, in a disposable process and never in this one.
 
-`examine` runs in that process; `check` starts one and judges its end. As a program
+`examine_device` runs in that process; `check_device` starts one and judges its end. As a program
 (``python -m harness.devices.health --kind cpu``) this module examines the first visible device. It prints one line of
 JSON per step, and last the result.
 """
@@ -28,7 +28,7 @@ from harness.backends.backend import Backend
 from harness.backends.cuda import MASK
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
-from harness.core.text import exit_text, one_line
+from harness.core.text import format_exit_code, single_line
 from harness.devices.device import Device
 from harness.devices.visibility import mask_for
 
@@ -56,8 +56,8 @@ class HealthError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """Whether a device is healthy, the reason, how many seconds the check took, and what `examine` returned."""
+class DeviceHealth:
+    """Whether a device is healthy, the reason, how many seconds the check took, and what `examine_device` returned."""
 
     healthy: bool
     text: str
@@ -65,14 +65,16 @@ class Health:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check(device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] | None = None, seed: int = 0) -> Health:
+def check_device(
+    device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] | None = None, seed: int = 0
+) -> DeviceHealth:
     """Examine `device` in a new process and judge the result. No fault of the device raises an error.
 
     `environ` defaults to ``os.environ``; its mask of visible devices is replaced. After `timeout` seconds the process
     and its group are killed. A device with a known fault is unhealthy without an examination.
     """
     if device.fault is not None:
-        return Health(False, f"at fault: {device.fault}", 0.0)
+        return DeviceHealth(False, f"at fault: {device.fault}", 0.0)
     variables = {**(os.environ if environ is None else environ), MASK: mask_for([device])}
     # The child ends itself after this limit, in case its parent was killed.
     limit = timeout + sum(grace for _, grace in LADDER)
@@ -90,15 +92,17 @@ def check(device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] |
                 start_new_session=True,
             )
         except OSError as error:
-            return Health(False, f"the examination process does not start: {error.strerror}", 0.0)
+            return DeviceHealth(False, f"the examination process does not start: {error.strerror}", 0.0)
         in_time = _ended(child, began + timeout)
         status = _end(child, LADDER)
         seconds = time.monotonic() - began
         lines = _tail(answers, _ANSWER_KEPT).splitlines()
-        return judge(in_time, status, lines, _tail(errors, _ERRORS_KEPT), seconds)
+        return judge_examination(in_time, status, lines, _tail(errors, _ERRORS_KEPT), seconds)
 
 
-def judge(in_time: bool, status: int | None, lines: Sequence[bytes], errors: bytes, seconds: float) -> Health:
+def judge_examination(
+    in_time: bool, status: int | None, lines: Sequence[bytes], errors: bytes, seconds: float
+) -> DeviceHealth:
     """Judge the health of a device from how the child process ended and what it wrote.
 
     `status` is that of ``os.waitstatus_to_exitcode``, None if the child could not be killed. `lines` are the lines of
@@ -109,31 +113,31 @@ def judge(in_time: bool, status: int | None, lines: Sequence[bytes], errors: byt
         step = str(message.get("step", step))
         if "healthy" in message:
             answer, step = message, "process exit"
-    where = f"during {one_line(step)}"
+    where = f"during {single_line(step)}"
     last = next((line for line in reversed(errors.decode(errors="backslashreplace").splitlines()) if line.strip()), "")
-    output = f"; last output: {one_line(last)}" if last else ""
+    output = f"; last output: {single_line(last)}" if last else ""
     if status is None:
-        return Health(False, f"hangs {where} and could not be killed{output}", seconds)
+        return DeviceHealth(False, f"hangs {where} and could not be killed{output}", seconds)
     if not in_time:
-        return Health(False, f"hangs {where}: did not end within {seconds:.0f} s{output}", seconds)
+        return DeviceHealth(False, f"hangs {where}: did not end within {seconds:.0f} s{output}", seconds)
     if answer is None:
-        return Health(False, f"ended with {exit_text(status)} {where}, without a result{output}", seconds)
+        return DeviceHealth(False, f"ended with {format_exit_code(status)} {where}, without a result{output}", seconds)
     if answer["healthy"] is not True:
-        return Health(False, one_line(str(answer.get("text"))), seconds)
+        return DeviceHealth(False, single_line(str(answer.get("text"))), seconds)
     if status != 0:
-        return Health(False, f"passed, but the process ended with {exit_text(status)}{output}", seconds)
+        return DeviceHealth(False, f"passed, but the process ended with {format_exit_code(status)}{output}", seconds)
     facts = answer.get("facts")
-    return Health(True, "computes and copies correctly", seconds, facts if isinstance(facts, dict) else {})
+    return DeviceHealth(True, "computes and copies correctly", seconds, facts if isinstance(facts, dict) else {})
 
 
-def examine(backend: Backend, seed: int, *, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
+def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
     """Create a context on the first visible device, copy and compute there, and compare with results from Python.
 
     Call it in a disposable process: a sick device may hang or kill the process. All results are exact: integers, or
     floating point that holds these integers exactly, with or without TF32. Global settings of torch are neither needed
     nor changed. It takes less than 256 MiB of device memory, and frees it. `tell` gets each step before it begins.
 
-    Returns the bytes checked, their checksum, the seconds, and torch's version. Raises HealthError.
+    Return the bytes checked, their checksum, the seconds, and torch's version. Raise HealthError.
     """
     began = time.monotonic()
     with _step("import of torch", tell):
@@ -183,7 +187,7 @@ def _step(name: str, tell: Callable[[str], object]) -> Iterator[None]:
 
 
 def _bytes_of(torch: Any, there: torch.Tensor) -> bytearray:
-    """The bytes of a uint8 tensor, copied to host memory."""
+    """Return the bytes of a uint8 tensor, copied to host memory."""
     fetched = bytearray(there.numel())
     torch.frombuffer(fetched, dtype=torch.uint8).copy_(there)
     return fetched
@@ -234,16 +238,16 @@ def _reductions(torch: Any, device: torch.device, pattern: bytes, there: torch.T
 
 
 def _product(torch: Any, source: random.Random, device: torch.device, dtype: torch.dtype) -> None:
-    """A product of matrices of small integers, checked with Freivalds' method: C v = A (B v) in Python's integers.
+    """Check a product of matrices of small integers with Freivalds' method: C v = A (B v) in Python's integers.
 
     A single wrong element is always found; other errors are missed with a probability of one in 2**30.
     """
     left, right = (array("b", source.randbytes(_EDGE * _EDGE).translate(_ELEMENTS)) for _ in range(2))
     here = [torch.frombuffer(each, dtype=torch.int8).view(_EDGE, _EDGE).to(dtype) for each in (left, right)]
-    found = here[0].to(device) @ here[1].to(device)
+    product = here[0].to(device) @ here[1].to(device)
     vector = [source.randint(1, 1 << 30) for _ in range(_EDGE)]
     wanted = _times(left, _times(right, vector))
-    for number, (row, expected) in enumerate(zip(found.tolist(), wanted, strict=True)):
+    for number, (row, expected) in enumerate(zip(product.tolist(), wanted, strict=True)):
         if not all(map(float.is_integer, row)):
             element = next(element for element in row if not element.is_integer())
             raise HealthError(f"row {number} has the element {element!r}, expected a whole number")
@@ -252,7 +256,7 @@ def _product(torch: Any, source: random.Random, device: torch.device, dtype: tor
 
 
 def _times(matrix: array[int], vector: Sequence[int]) -> list[int]:
-    """The product of a matrix, row by row, and a vector."""
+    """Return the product of a matrix, row by row, and a vector."""
     edge = len(vector)
     return [sum(map(operator.mul, matrix[first : first + edge], vector)) for first in range(0, len(matrix), edge)]
 
@@ -267,7 +271,7 @@ def _ended(child: subprocess.Popen[bytes], deadline: float) -> bool:
 
 
 def _end(child: subprocess.Popen[bytes], ladder: Sequence[tuple[int, float]]) -> int | None:
-    """Kill the child's group by the ladder, and then the rest of the group. Returns the child's status, or None."""
+    """Kill the child's group by the ladder, and then the rest of the group. Return the child's status, or None."""
     for number, grace in ladder:
         if _ended(child, time.monotonic()):
             break
@@ -296,7 +300,7 @@ def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine the first visible device, and print the steps and the result. Returns 0 if it is healthy."""
+    """Examine the first visible device, and print the steps and the result. Return 0 if it is healthy."""
     parser = argparse.ArgumentParser(prog="python -m harness.devices.health", description="Examine a device.")
     parser.add_argument("--kind", choices=tuple(BACKENDS), required=True, help="the first visible GPU, or the CPU")
     parser.add_argument("--seed", type=int, default=0, help="seed of the pattern and the numbers")
@@ -309,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(message), flush=True)
 
     try:
-        facts = examine(BACKENDS[options.kind], options.seed, tell=lambda step: say(step=step))
+        facts = examine_device(BACKENDS[options.kind], options.seed, tell=lambda step: say(step=step))
     except HealthError as error:
         say(healthy=False, text=str(error))
         return 1

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import pynvml
 
 from harness.core import linux
-from harness.core.text import one_line
+from harness.core.text import single_line
 from harness.devices.call_thread import NVML_LIMIT, CallThread, StuckError
 from harness.devices.device import Device
 
@@ -72,8 +72,8 @@ class HealthEvent:
     severity: Severity
 
 
-def compare(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, ...]:
-    """The events between two readings, the worst kinds first. A value that is None in either is not compared.
+def compare_readings(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, ...]:
+    """Return the events between two readings, the worst kinds first. A value that is None in either is not compared.
 
     A counter that decreased is not an event: the driver was reloaded.
     """
@@ -86,8 +86,11 @@ def compare(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, .
     )
 
 
-def standing(signs: HealthReading) -> tuple[HealthEvent, ...]:
-    """The problems in a single reading. A pending remapping is only `suspect`: it has no effect before the reset."""
+def standing_problems(signs: HealthReading) -> tuple[HealthEvent, ...]:
+    """Return the problems in a single reading.
+
+    A pending remapping is only `suspect`: it has no effect before the reset.
+    """
     return tuple(_flags(HealthReading(rows_pending=False, rows_failed=False, pages_pending=False), signs, "suspect"))
 
 
@@ -126,11 +129,11 @@ def _growth(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent
 def _xids(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
     if before.xids is None or after.xids is None:
         return
-    known = dict(before.xids)
+    counts_before = dict(before.xids)
     for number, count in after.xids:
-        new = count - known.get(number, 0)
+        new = count - counts_before.get(number, 0)
         if new > 0:
-            words, severity = meaning(number)
+            words, severity = xid_meaning(number)
             yield HealthEvent("xid", f"xid {number} ({words})" + (f", {new} times" if new > 1 else ""), severity)
 
 
@@ -142,8 +145,8 @@ def _throttled(before: HealthReading, after: HealthReading) -> Iterator[HealthEv
         yield HealthEvent("throttled", f"clocks are throttled{temperature}: {', '.join(new)}", "note")
 
 
-def meaning(xid: int) -> tuple[str, Severity]:
-    """The meaning of an Xid in a few words, and its severity. An Xid that is not in the table is `suspect`."""
+def xid_meaning(xid: int) -> tuple[str, Severity]:
+    """Return the meaning of an Xid in a few words, and its severity. An Xid that is not in the table is `suspect`."""
     return _XIDS.get(xid, ("not in this program's table, see nvidia's catalogue of xids", "suspect"))
 
 
@@ -262,7 +265,7 @@ class _Queries:
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
-            text = f"{what}: {one_line(str(error))}"
+            text = f"{what}: {single_line(str(error))}"
             if error.value in _LOST:
                 self.lost = text
             elif error.value not in _NOT_AVAILABLE:
@@ -271,11 +274,11 @@ class _Queries:
 
 
 class HealthWatch:
-    """Reads the health of devices and collects their Xids. It keeps NVML open.
+    """Reads the health of devices and collects their Xids. Keeps NVML open.
 
-    It is for a long-lived process such as a supervisor. It initialises neither CUDA nor torch. Errors of a device or
-    driver are not raised: `notes` says what cannot be watched, and those values are None. A separate thread calls NVML.
-    After a call without an answer for `limit` seconds, NVML is not called again.
+    The watch is for a long-lived process such as a supervisor, and initialises neither CUDA nor torch. Errors of a
+    device or driver are not raised: `notes` says what cannot be watched, and those values are None. A separate thread
+    calls NVML. After a call without an answer for `limit` seconds, NVML is not called again.
     """
 
     def __init__(self, devices: Sequence[Device], *, limit: float = NVML_LIMIT) -> None:
@@ -298,7 +301,7 @@ class HealthWatch:
         return tuple(self._notes)
 
     def read(self, uuid: str) -> HealthReading:
-        """The current reading of the device. Raises KeyError if it is not watched, and always after `close`."""
+        """Return the current reading of the device. Raise KeyError if it is not watched, and always after `close`."""
         watched = self._watched[uuid]
         if not self._thread.stuck:
             if watched.handle is None:
@@ -310,7 +313,7 @@ class HealthWatch:
         return HealthReading(hang=hang)
 
     def dead_users(self, uuid: str) -> frozenset[int]:
-        """Ids of processes that have ended, and that use the device all the same as the driver says.
+        """Return ids of processes that have ended, but still use the device according to the driver.
 
         Empty if that cannot be known, also where process ids are not those of the machine.
         """
@@ -318,7 +321,7 @@ class HealthWatch:
         if self._thread.stuck or watched.handle is None or not linux.sees_all_processes():
             return frozenset()
         users = self._call(lambda: self._users(watched)) or frozenset()
-        return frozenset(pid for pid in users if linux.start_time(pid) is None)
+        return frozenset(pid for pid in users if linux.process_start_time(pid) is None)
 
     def close(self) -> None:
         """Shut NVML down. May be called more than once."""
@@ -355,14 +358,15 @@ class HealthWatch:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._notes.append(f"device health is not watched: nvml could not be initialised: {one_line(str(error))}")
+            why = single_line(str(error))
+            self._notes.append(f"device health is not watched: nvml could not be initialised: {why}")
             return
         self._open = True
         self._set_query("event set")
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            self._notes.append(f"xids are not watched: event set: {one_line(str(error))}")
+            self._notes.append(f"xids are not watched: event set: {single_line(str(error))}")
         for device in devices:
             self._find(device)
 
@@ -373,7 +377,7 @@ class HealthWatch:
                 pynvml.nvmlEventSetFree(self._events)
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
-            self._notes.append(f"nvml was not shut down: {one_line(str(error))}")
+            self._notes.append(f"nvml was not shut down: {single_line(str(error))}")
 
     def _read(self, watched: _Watched) -> HealthReading:
         gpu = watched.handle
@@ -408,9 +412,11 @@ class HealthWatch:
 
     def _users(self, watched: _Watched) -> frozenset[int]:
         ask = _Queries(self._set_query)
-        found = ask("processes", pynvml.nvmlDeviceGetComputeRunningProcesses, watched.handle) or ()
+        processes = ask("processes", pynvml.nvmlDeviceGetComputeRunningProcesses, watched.handle) or ()
         here = (watched.instance, _ANY_INSTANCE)
-        return frozenset(each.pid for each in found if watched.instance is None or each.gpuInstanceId in here)
+        return frozenset(
+            process.pid for process in processes if watched.instance is None or process.gpuInstanceId in here
+        )
 
     def _find(self, device: Device) -> None:
         """Get the handle of the device's GPU, and register for its Xids."""
@@ -432,7 +438,7 @@ class HealthWatch:
         try:
             pynvml.nvmlDeviceRegisterEvents(watched.handle, kind, self._events)
         except pynvml.NVMLError as error:
-            self._notes.append(f"xids of {device.uuid} are not watched: {one_line(str(error))}")
+            self._notes.append(f"xids of {device.uuid} are not watched: {single_line(str(error))}")
         else:
             watched.xids = Counter()
 
@@ -449,7 +455,7 @@ class HealthWatch:
             except pynvml.NVMLError as error:
                 # A GPU in the set is lost. The queries about each device show which one.
                 if error.value not in _LOST:
-                    ask.faults.append(f"xids: {one_line(str(error))}")
+                    ask.faults.append(f"xids: {single_line(str(error))}")
                 return
             address = _address(event.device)
             instances = {event.gpuInstanceId, None} if event.gpuInstanceId != _ANY_INSTANCE else None
@@ -460,12 +466,12 @@ class HealthWatch:
 
 
 def _address(handle: Any) -> int | None:
-    """The identity of a handle. While NVML is open, the same GPU has the same address."""
+    """Return the identity of a handle. While NVML is open, the same GPU has the same address."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _either(names: Sequence[str]) -> Callable[..., int]:
-    """The NVML call with the first of these names that both pynvml and the driver know."""
+    """Return the NVML call with the first of these names that both pynvml and the driver know."""
 
     def ask(*arguments: object) -> int:
         for call in filter(None, (getattr(pynvml, name, None) for name in names)):

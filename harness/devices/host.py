@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -22,15 +22,17 @@ class _Group:
     reclaimable: str
 
 
-def memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
-    """Bytes of memory: of the host, or of this process's control group if its limit is lower."""
+def host_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
+    """Return bytes of memory: of the host, or of this process's control group if its limit is lower."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [limit for group in _groups(cgroups, own) if (limit := _number(group.limit)) is not None]
     return min(limits)
 
 
-def free_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes of memory available now: the lowest of the host and each control group of this process.
+def host_free_memory(
+    cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path = Path("/proc/meminfo")
+) -> int | None:
+    """Return bytes of memory available now: the lowest of the host and each control group of this process.
 
     Reclaimable file pages count as free. None if the kernel does not report it.
     """
@@ -45,17 +47,20 @@ def free_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path 
     return min(rooms)
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's product name; None on architectures whose kernel does not report it."""
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the processor's product name; None on architectures whose kernel does not report it."""
     for line in _lines(cpuinfo):
         name, separator, value = line.partition(":")
         if separator and name.strip() == "model name" and value.strip():
-            return one_line(value, 200)
+            return single_line(value, 200)
     return None
 
 
 def _groups(cgroups: Path, own: Path) -> list[_Group]:
-    """The group of this process and all its parents, in both layouts (cgroup v1 and v2). A machine has one or none."""
+    """Return the group of this process and all its parents, in both layouts (cgroup v1 and v2).
+
+    A machine has one or none.
+    """
     names = {"/", *(line.split(":", 2)[2] for line in _lines(own) if line.count(":") >= 2)}
     groups = []
     for name in names:
@@ -75,13 +80,13 @@ def _groups(cgroups: Path, own: Path) -> list[_Group]:
 
 
 def _number(file: Path) -> int | None:
-    """The number in the file. None if the file has no number: "max" means no limit."""
+    """Return the number in the file. None if the file has no number: "max" means no limit."""
     text = "".join(_lines(file)).strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _field(file: Path, name: str) -> int | None:
-    """The number after `name` at the start of a line."""
+    """Return the number after `name` at the start of a line."""
     for line in _lines(file):
         words = line.split()
         if len(words) >= 2 and words[0] == name and words[1].isascii() and words[1].isdigit():

@@ -14,7 +14,7 @@ import pynvml
 from harness.backends import cuda
 from harness.devices.call_thread import StuckError, call_nvml
 from harness.devices.device import CPU, Device, DeviceError, Inventory
-from harness.devices.visibility import select
+from harness.devices.visibility import apply_visible_mask
 
 T = TypeVar("T")
 
@@ -25,8 +25,8 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z-]+(/\d+/\d+)?")
 _NOT_OFFERED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
 
 
-def discover(environ: Mapping[str, str] | None = None) -> Inventory:
-    """Every device of this machine, with the outer ``CUDA_VISIBLE_DEVICES`` of `environ` applied.
+def discover_devices(environ: Mapping[str, str] | None = None) -> Inventory:
+    """Return every device of this machine, with the outer ``CUDA_VISIBLE_DEVICES`` of `environ` applied.
 
     `environ` defaults to ``os.environ``. The CPU is the device if there is no NVML or no GPU, or if every GPU is hidden
     or at fault. No error of a device or driver is raised: it is in `Inventory.nvml_error`, `Inventory.notes` and
@@ -36,7 +36,7 @@ def discover(environ: Mapping[str, str] | None = None) -> Inventory:
         survey = call_nvml(_survey)
     except StuckError as error:
         survey = _Survey(error=f"nvml does not answer: {error}")
-    selection = select(survey.devices, os.environ if environ is None else environ)
+    selection = apply_visible_mask(survey.devices, os.environ if environ is None else environ)
     usable = any(device.fault is None for device in selection.visible)
     return Inventory(
         devices=selection.visible if usable else (*selection.visible, CPU),
@@ -49,8 +49,8 @@ def discover(environ: Mapping[str, str] | None = None) -> Inventory:
 
 
 def gpu_inventory(environ: Mapping[str, str]) -> Inventory:
-    """The inventory of a run that must have a GPU. Raises DeviceError if no GPU is usable."""
-    inventory = discover(environ)
+    """Return the inventory of a run that must have a GPU. Raise DeviceError if no GPU is usable."""
+    inventory = discover_devices(environ)
     if not inventory.gpus:
         raise DeviceError(
             f"--device=cuda: there is no usable GPU ({_why_none(inventory)}); leave --device out to use the CPU"
@@ -59,8 +59,8 @@ def gpu_inventory(environ: Mapping[str, str]) -> Inventory:
 
 
 def cpu_inventory(environ: Mapping[str, str]) -> Inventory:
-    """The inventory of a run on the CPU: all GPUs are hidden."""
-    return discover({**environ, cuda.MASK: ""})
+    """Return the inventory of a run on the CPU: all GPUs are hidden."""
+    return discover_devices({**environ, cuda.MASK: ""})
 
 
 def _why_none(inventory: Inventory) -> str:
@@ -127,7 +127,7 @@ class _Questions:
         return None if answer is None else _printable(answer)
 
     def uuid(self, handle: object) -> str | None:
-        """The UUID. A device cannot be used without one, so here "not supported" is a fault too."""
+        """Return the UUID. A device cannot be used without one, so here "not supported" is a fault too."""
         answer = self.text("uuid", pynvml.nvmlDeviceGetUUID, handle)
         if answer is not None and _UUID.fullmatch(answer):
             return answer
@@ -145,7 +145,7 @@ class _Questions:
 
 
 def _gpu(index: int) -> tuple[Device, ...]:
-    """The GPU at `index`, or its instances if MIG mode is on."""
+    """Return the GPU at `index`, or its instances if MIG mode is on."""
     ask = _Questions()
     handle = ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
@@ -180,7 +180,7 @@ def _gpu(index: int) -> tuple[Device, ...]:
 
 
 def _speed(handle: object) -> tuple[int | None, int | None, int | None]:
-    """Clocks for applications, of graphics and memory, in MHz, and the limit of power in watts.
+    """Return clocks for applications, of graphics and memory, in MHz, and the limit of power in watts.
 
     Not all GPUs offer them, and cases can run without, so nothing here is a fault of the device.
     """
@@ -200,7 +200,7 @@ def _pci_bus_id(handle: object) -> str:
 
 
 def _mig_instances(handle: object, gpu: Device) -> tuple[Device, ...]:
-    """The MIG instances of `gpu`. If not all of them could be read, `gpu` itself follows, with a fault."""
+    """Return the MIG instances of `gpu`. If not all of them could be read, `gpu` itself follows, with a fault."""
     ask = _Questions()
     instances = []
     for slot in range(ask("mig instances", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
@@ -219,7 +219,10 @@ def _mig_instances(handle: object, gpu: Device) -> tuple[Device, ...]:
 
 
 def _mig_instance(handle: object, slot: int, gpu: Device) -> Device:
-    """One instance. Bus id, ECC and compute capability are those of its GPU: NVML reports them only for whole GPUs."""
+    """Return one instance.
+
+    Bus id, ECC and compute capability are those of its GPU: NVML reports them only for whole GPUs.
+    """
     ask = _Questions()
     uuid = ask.uuid(handle)
     name = ask.text("name", pynvml.nvmlDeviceGetName, handle)
@@ -235,10 +238,12 @@ def _mig_instance(handle: object, slot: int, gpu: Device) -> Device:
 
 
 def _placeholder_uuid(index: int | None) -> str:
-    """The name of a GPU without a UUID. No value of ``CUDA_VISIBLE_DEVICES`` looks like it."""
+    """Return the name of a GPU without a UUID. No value of ``CUDA_VISIBLE_DEVICES`` looks like it."""
     return f"nvml:{index}"
 
 
 def _printable(text: str) -> str:
-    """`text` without unprintable characters: a driver may return any text, and terminals, XML and JSON must hold it."""
+    """Return `text` without unprintable characters: a driver may return any text, and terminals, XML and JSON must
+    hold it.
+    """
     return "".join(character if character.isprintable() else "�" for character in text)

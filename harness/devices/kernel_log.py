@@ -18,20 +18,21 @@ _MOST_RECORD = 1 << 13  # the kernel's own limit of a record
 _MOST_BYTES = 64 << 20
 
 
-def lines_since(moment: float, path: Path = KMSG) -> list[str]:
-    """The lines about GPUs since `moment`, in seconds since the boot, each with its time in brackets as in dmesg.
+def gpu_log_lines_since(moment: float, path: Path = KMSG) -> list[str]:
+    """Return the lines about GPUs since `moment`, in seconds since the boot, each with its time in brackets as in
+    dmesg.
 
-    Raises OSError if the log cannot be read: it may be missing in a container, or need root.
+    Raise OSError if the log cannot be read: it may be missing in a container, or need root.
     """
-    found = []
+    lines = []
     for record in _records(path):
         head, separator, text = record.partition(";")
         fields = head.split(",")
         if separator and len(fields) >= 3 and fields[2].isascii() and fields[2].isdigit():
             seconds = int(fields[2]) / 1e6
             if seconds >= moment and _WANTED.search(text):
-                found.append(f"[{seconds:12.6f}] {text}")
-    return found
+                lines.append(f"[{seconds:12.6f}] {text}")
+    return lines
 
 
 def _records(path: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from harness.core.text import one_line
+from harness.core.text import single_line
 from harness.devices.call_thread import StuckError, call_nvml
 from harness.devices.detected import Detected
 from harness.devices.device import Device
@@ -29,18 +29,20 @@ _P2P_REASONS = {
 }
 
 
-def free_memory(device: Device) -> Detected:
-    """Bytes of the device's memory that are free now."""
+def query_free_memory(device: Device) -> Detected:
+    """Return bytes of the device's memory that are free now."""
     return _ask(lambda handle: Detected(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)), device)
 
 
-def nvlink(device: Device) -> Detected:
-    """Whether the whole GPU `device` has an active link to a GPU or a switch."""
+def query_nvlink(device: Device) -> Detected:
+    """Return whether the whole GPU `device` has an active link to a GPU or a switch."""
     return _ask(_links, device)
 
 
-def peer_access(devices: Sequence[Device]) -> Detected:
-    """Whether each of the whole GPUs `devices`, two or more, can read and write the memory of every other one."""
+def query_peer_access(devices: Sequence[Device]) -> Detected:
+    """Return whether each of the whole GPUs `devices`, two or more, can read and write the memory of every other
+    one.
+    """
     return _ask(lambda *handles: _pairs(devices, handles), *devices)
 
 
@@ -48,7 +50,7 @@ def _ask(question: Callable[..., Detected], *devices: Device) -> Detected:
     try:
         return call_nvml(lambda: _answer(question, devices))
     except (pynvml.NVMLError, StuckError) as error:
-        return Detected(None, f"nvml does not report it: {one_line(str(error))}")
+        return Detected(None, f"nvml does not report it: {single_line(str(error))}")
 
 
 def _answer(question: Callable[..., Detected], devices: Sequence[Device]) -> Detected:

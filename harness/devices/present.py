@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.devices.capabilities import VOCABULARY, Capabilities, Capability, ValueKind, size, written
+from harness.devices.capabilities import (
+    VOCABULARY,
+    Capabilities,
+    Capability,
+    ValueKind,
+    format_bytes,
+    format_capability,
+)
 from harness.devices.device import Device, Inventory
 
 if TYPE_CHECKING:
@@ -25,8 +32,8 @@ _TYPES: Mapping[ValueKind, str] = {
 }
 
 
-def as_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> dict[str, Any]:
-    """Everything found, as JSON values. `found` maps the UUID of each usable device to its capabilities.
+def inventory_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> dict[str, Any]:
+    """Return everything found, as JSON values. `found` maps the UUID of each usable device to its capabilities.
 
     Memory is in bytes; versions are texts (``"9.0"``). Each capability is an object with ``value`` (null if absent),
     ``detail`` (the reason, or what else a reader should know) and ``text`` (both, for a reader). ``capabilities`` are
@@ -46,8 +53,8 @@ def as_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> dict[str
     }
 
 
-def as_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
-    """For a terminal: a table of devices, a table of the capabilities of one device, and a table of notes if any."""
+def inventory_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
+    """Return tables for a terminal: devices, the capabilities of one device, and notes if any."""
     from rich.table import Table  # importing rich takes longer than importing everything else in this folder
     from rich.text import Text
 
@@ -59,8 +66,10 @@ def as_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
             "" if device.index is None else str(device.index),
             device.uuid,
             device.name,
-            "" if device.memory is None else size(device.memory),
-            "" if device.compute_capability is None else written("compute_capability", device.compute_capability),
+            "" if device.memory is None else format_bytes(device.memory),
+            ""
+            if device.compute_capability is None
+            else format_capability("compute_capability", device.compute_capability),
             device.pci_bus_id or "",
             "" if device.ecc is None else ("on" if device.ecc else "off"),
             state,
@@ -77,8 +86,8 @@ def as_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
     return [devices, found, *([notes] if notes.row_count else [])]
 
 
-def as_capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -> list[Table]:
-    """For a terminal: a table per usable device with all its capabilities, and how each is detected.
+def capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -> list[Table]:
+    """Return tables for a terminal: one per usable device, with all its capabilities and how each is detected.
 
     Their types are in docs/capabilities.md and in the JSON.
     """
@@ -97,8 +106,8 @@ def as_capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]
     return tables
 
 
-def as_markdown() -> str:
-    """The vocabulary as a page for authors of cases."""
+def capabilities_page() -> str:
+    """Return the vocabulary as a page for authors of cases."""
     lines = [
         "# Capabilities",
         "",
@@ -159,15 +168,15 @@ def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
 def _device(device: Device) -> dict[str, Any]:
     values = asdict(device)
     if device.compute_capability is not None:
-        values["compute_capability"] = written("compute_capability", device.compute_capability)
+        values["compute_capability"] = format_capability("compute_capability", device.compute_capability)
     return values
 
 
 def _capability(name: str, capabilities: Capabilities) -> dict[str, Any]:
     finding = capabilities.finding(name)
-    value = written(name, finding.value) if isinstance(finding.value, tuple) else finding.value
+    value = format_capability(name, finding.value) if isinstance(finding.value, tuple) else finding.value
     return {"value": value, "detail": finding.detail, "text": capabilities.describe(name)}
 
 
 if __name__ == "__main__":
-    print(as_markdown(), end="")
+    print(capabilities_page(), end="")

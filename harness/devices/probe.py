@@ -49,8 +49,8 @@ class CudaError(Exception):
     """A call to the driver returned an error."""
 
 
-def driver() -> dict[str, Answer]:
-    """Ask the driver about the one visible device. Raises OSError without a driver, and CudaError."""
+def probe_driver() -> dict[str, Answer]:
+    """Ask the driver about the one visible device. Raise OSError without a driver, and CudaError."""
     cuda = ctypes.CDLL("libcuda.so.1")
     _call(cuda, "cuInit", ctypes.c_uint(0))
     count, device = ctypes.c_int(), ctypes.c_int()
@@ -84,8 +84,8 @@ def _error_name(cuda: ctypes.CDLL, status: int) -> str:
     return f"error {status}" if unknown or text.value is None else text.value.decode(errors="replace")
 
 
-def libraries() -> dict[str, Answer]:
-    """The versions of the libraries that torch loads. Raises ImportError if torch cannot be imported."""
+def probe_libraries() -> dict[str, Answer]:
+    """Return the versions of the libraries that torch loads. Raise ImportError if torch cannot be imported."""
     import torch
 
     return {name: _answer_or_error(ask, torch) for name, ask in _LIBRARIES.items()}
@@ -106,7 +106,7 @@ def _cudnn(torch: Any) -> Answer:
 
 
 def cudnn_release(number: int) -> list[int]:
-    """The version for cuDNN's version number: 91301 is 9.13.1; before 9.0, 8907 is 8.9.7."""
+    """Return the version for cuDNN's version number: 91301 is 9.13.1; before 9.0, 8907 is 8.9.7."""
     scale = 10000 if number >= 90000 else 1000
     return [number // scale, number % scale // 100, number % 100]
 
@@ -118,7 +118,7 @@ def _nccl(torch: Any) -> Answer:
 
 
 def _cublas(_: Any) -> Answer:
-    """The version of the cuBLAS that the import of torch loaded. torch has no function for it."""
+    """Return the version of the cuBLAS that the import of torch loaded. torch has no function for it."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in file if "/libcublas.so" in line}
     if not paths:
@@ -136,8 +136,8 @@ def _cublas(_: Any) -> Answer:
 _LIBRARIES: dict[str, Callable[[Any], Answer]] = {"cudnn": _cudnn, "cublas": _cublas, "nccl": _nccl}
 
 
-def processor() -> dict[str, Answer]:
-    """What torch can run on the processor. Raises ImportError if torch cannot be imported."""
+def probe_processor() -> dict[str, Answer]:
+    """Return what torch can run on the processor. Raise ImportError if torch cannot be imported."""
     import torch
 
     return {name: _answer_or_error(ask, torch) for name, ask in _PROCESSOR.items()}
@@ -163,10 +163,14 @@ def _answer(value: bool | list[int] | None, detail: str = "") -> Answer:
     return {"value": value, "detail": detail}
 
 
-def answer(question: Question) -> dict[str, Answer]:
-    """The answer for each capability of the question. If the whole question fails, each answer has the error."""
+def answer_question(question: Question) -> dict[str, Answer]:
+    """Return the answer for each capability of the question. If the whole question fails, each answer has the error."""
     try:
-        return {Question.DRIVER: driver, Question.LIBRARIES: libraries, Question.PROCESSOR: processor}[question]()
+        return {
+            Question.DRIVER: probe_driver,
+            Question.LIBRARIES: probe_libraries,
+            Question.PROCESSOR: probe_processor,
+        }[question]()
     except (OSError, ImportError, AttributeError, RuntimeError, CudaError) as error:
         return {name: _answer(None, str(error) or type(error).__name__) for name in question.capabilities}
 
@@ -181,7 +185,7 @@ def main(arguments: list[str]) -> None:
     # Libraries may print to stdout. Redirect that to stderr, so that stdout has only the answer.
     with open(os.dup(1), "w", encoding="ascii") as output:
         os.dup2(2, 1)
-        json.dump(answer(question), output)
+        json.dump(answer_question(question), output)
 
 
 if __name__ == "__main__":

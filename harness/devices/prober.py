@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness.backends.cuda import MASK
-from harness.core.text import exit_text, one_line
+from harness.core.text import format_exit_code, single_line
 from harness.devices import software
 from harness.devices.detected import Detected
 from harness.devices.device import Device
@@ -64,7 +64,7 @@ class Prober:
         self._known: dict[Question, Answers] = {}
 
     def ask(self, question: Question) -> Answers:
-        """A finding for each capability of the question. If the probe failed: absent, with the reason.
+        """Return a finding for each capability of the question. If the probe failed: absent, with the reason.
 
         Starts a process, unless this object or another process with the same `cache` already did. Errors of the probe
         or the cache are not raised.
@@ -84,17 +84,17 @@ class Prober:
             "device": self._device.uuid,
         }
         name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-        found = None
+        answers = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / f"{name}.lock", timeout=self._limit_of(question) + 2 * _KILL_LIMIT):
-                found = _load(folder / f"{name}.json", key, question)
-                if found is None:
-                    found = self._run(question)
-                    _store(folder / f"{name}.json", {"key": key, "answer": _as_json(found)})
+                answers = _load(folder / f"{name}.json", key, question)
+                if answers is None:
+                    answers = self._run(question)
+                    _store(folder / f"{name}.json", {"key": key, "answer": _as_json(answers)})
         except (OSError, NotImplementedError):  # the folder cannot be written or locked; it only saves time
-            return self._run(question) if found is None else found
-        return found
+            return self._run(question) if answers is None else answers
+        return answers
 
     def _limit_of(self, question: Question) -> float:
         return _LIMITS[question] if self._limit is None else self._limit
@@ -105,7 +105,7 @@ class Prober:
         except ValueError as error:
             return _none(question, str(error))
         command = (*self._program, question.value, str(os.getpid()))
-        return judge(question, _run_probe(command, environ, self._limit_of(question)))
+        return parse_probe_run(question, _run_probe(command, environ, self._limit_of(question)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +121,41 @@ class ProbeRun:
     failure: str = ""
 
 
-def judge(question: Question, run: ProbeRun) -> Answers:
-    """The finding for each capability of `question`, from how the probe ended and what it wrote."""
+def parse_probe_run(question: Question, run: ProbeRun) -> Answers:
+    """Return the finding for each capability of `question`, from how the probe ended and what it wrote."""
     if run.failure:
         return _none(question, run.failure)
     if run.status != 0:
         lines = run.errors.decode(errors="replace").strip().splitlines()
-        last = f": {one_line(lines[-1], 300)}" if lines else ""
-        return _none(question, f"the probe ended with {exit_text(run.status or 0)}{last}")
+        last = f": {single_line(lines[-1], 300)}" if lines else ""
+        return _none(question, f"the probe ended with {format_exit_code(run.status or 0)}{last}")
     try:
         answer = json.loads(run.output)
     except (ValueError, RecursionError):
         answer = None
-    found = parse(answer, question)
-    return _none(question, f"the probe's answer cannot be read: {run.output[:100]!r}") if found is None else found
+    answers = parse_answer(answer, question)
+    return _none(question, f"the probe's answer cannot be read: {run.output[:100]!r}") if answers is None else answers
 
 
-def parse(answer: Any, question: Question) -> Answers | None:
-    """The findings in a probe's answer. None if it is not a valid answer to `question`."""
+def parse_answer(answer: Any, question: Question) -> Answers | None:
+    """Return the findings in a probe's answer. None if it is not a valid answer to `question`."""
     if not isinstance(answer, dict) or set(answer) != set(question.capabilities):
         return None
     findings: dict[str, Detected] = {}
     for name in question.capabilities:
-        found = _finding(answer[name])
-        if found is None:
+        finding = _finding(answer[name])
+        if finding is None:
             return None
-        findings[name] = found
+        findings[name] = finding
     return findings
 
 
 def _finding(entry: Any) -> Detected | None:
     match entry:
         case {"value": bool() | None as value, "detail": str(detail)}:
-            return Detected(value, one_line(detail))
+            return Detected(value, single_line(detail))
         case {"value": [*parts], "detail": str(detail)} if parts and all(type(part) is int for part in parts):
-            return Detected(tuple(parts), one_line(detail))
+            return Detected(tuple(parts), single_line(detail))
     return None
 
 
@@ -197,7 +197,7 @@ def _run_probe(command: Sequence[str], environ: Mapping[str, str], limit: float)
 
 
 def _ends_within(pid: int, limit: float) -> bool:
-    """Whether the child ends within `limit` seconds. It is not reaped, so its pid is not reused."""
+    """Return whether the child ends within `limit` seconds. It is not reaped, so its pid is not reused."""
     deadline = time.monotonic() + limit
     with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored, the kernel reaps the child itself
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -218,7 +218,7 @@ def _tail(file: BinaryIO) -> bytes:
 
 
 def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | None:
-    """The answer in `file` for `key`. None if the file is missing, truncated, or has another key."""
+    """Return the answer in `file` for `key`. None if the file is missing, truncated, or has another key."""
     try:
         with file.open("rb") as stream:
             stored = json.loads(stream.read(_MOST_BYTES))
@@ -226,11 +226,11 @@ def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | N
         return None
     if not isinstance(stored, dict) or stored.get("key") != key:
         return None
-    return parse(stored.get("answer"), question)
+    return parse_answer(stored.get("answer"), question)
 
 
 def _store(file: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` atomically: a reader sees all of it or nothing. Raises OSError."""
+    """Write `value` atomically: a reader sees all of it or nothing. Raise OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with open(descriptor, "w", encoding="ascii") as stream:

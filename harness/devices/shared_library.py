@@ -1,4 +1,4 @@
-"""What a shared library of this machine names, read from its file. Nothing is loaded."""
+"""The symbols of a shared library, read from its file. Nothing is loaded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _DYNAMIC_SYMBOLS = 11  # SHT_DYNSYM of elf.h
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 
 
-def names(library: Path, part: bytes) -> bool:
-    """Whether a dynamic symbol, defined or wanted, has `part` in its name.
+def has_symbol_with(library: Path, part: bytes) -> bool:
+    """Return whether a dynamic symbol, defined or undefined, has `part` in its name.
 
-    Raises OSError, and ValueError if the file is no library of this kind.
+    Raise OSError, and ValueError if the file is no library of this kind.
     """
     with library.open("rb") as file:
         header = file.read(64)

@@ -23,8 +23,8 @@ _CUDA_HOME = Path("/usr/local/cuda")
 _PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 
 
-def release(text: str) -> Version | None:
-    """The leading release numbers of a version text: (2, 13, 0) for ``2.13.0a0+cpu``. None if it has none.
+def parse_release(text: str) -> Version | None:
+    """Return the leading release numbers of a version text: (2, 13, 0) for ``2.13.0a0+cpu``. None if it has none.
 
     The rest (pre-release, build, vendor suffix) is ignored: a nightly of 2.14 counts as 2.14.
     """
@@ -32,45 +32,45 @@ def release(text: str) -> Version | None:
     return None if match is None else tuple(int(part) for part in match[1].split("."))
 
 
-def python() -> Detected:
-    """The version of the running interpreter."""
+def python_version() -> Detected:
+    """Return the version of the running interpreter."""
     return Detected(tuple(sys.version_info[:3]))
 
 
-def distribution(*names: str) -> Detected:
-    """The version of the first installed distribution of `names`, from its metadata."""
+def distribution_version(*names: str) -> Detected:
+    """Return the version of the first installed distribution of `names`, from its metadata."""
     for name in names:
         try:
             text = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        version = release(str(text))  # damaged metadata gives None
+        version = parse_release(str(text))  # damaged metadata gives None
         return Detected(version, "" if version else f"distribution {name} has an invalid version: {text!r}")
     return Detected(None, f"no distribution named {' or '.join(names)} is installed")
 
 
-def torch() -> Detected:
-    """The version of the installed torch."""
-    return distribution("torch")
+def torch_version() -> Detected:
+    """Return the version of the installed torch."""
+    return distribution_version("torch")
 
 
-def triton() -> Detected:
-    """The version of the installed Triton. Nightly builds of torch install it under another name."""
-    return distribution("triton", "pytorch-triton")
+def triton_version() -> Detected:
+    """Return the version of the installed Triton. Nightly builds of torch install it under another name."""
+    return distribution_version("triton", "pytorch-triton")
 
 
-def torchvision() -> Detected:
-    """The version of the installed torchvision."""
-    return distribution("torchvision")
+def torchvision_version() -> Detected:
+    """Return the version of the installed torchvision."""
+    return distribution_version("torchvision")
 
 
-def numpy() -> Detected:
-    """The version of the installed NumPy."""
-    return distribution("numpy")
+def numpy_version() -> Detected:
+    """Return the version of the installed NumPy."""
+    return distribution_version("numpy")
 
 
 def torch_build() -> str | None:
-    """The full version text of the installed torch, such as ``2.13.0+cu130``. None without torch."""
+    """Return the full version text of the installed torch, such as ``2.13.0+cu130``. None without torch."""
     try:
         text = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -78,13 +78,13 @@ def torch_build() -> str | None:
     return str(text)
 
 
-def cuda() -> Detected:
-    """The CUDA runtime that the installed torch was built for."""
+def torch_cuda_version() -> Detected:
+    """Return the CUDA runtime that the installed torch was built for."""
     return _built_for("cuda", "cuda")
 
 
-def rocm() -> Detected:
-    """The HIP that the installed torch was built for."""
+def torch_rocm_version() -> Detected:
+    """Return the HIP that the installed torch was built for."""
     return _built_for("hip", "rocm")
 
 
@@ -95,64 +95,64 @@ def _built_for(constant: str, name: str) -> Detected:
     text = constants.get(constant)
     if text is None:
         return Detected(None, f"torch {constants.get('__version__')} is built without {name}")
-    version = release(text)
+    version = parse_release(text)
     return Detected(version, "" if version else f"torch is built for an invalid version of {name}: {text!r}")
 
 
 def cuda_accelerator_graphs() -> Detected:
-    """Whether torch's library for CUDA registers an implementation of `torch.accelerator.Graph`.
+    """Return whether torch's library for CUDA registers an implementation of `torch.accelerator.Graph`.
 
     Such a registration names torch's registry of implementations (ATen/core/GraphImplInterface.h).
     """
-    built = cuda()
+    built = torch_cuda_version()
     if built.value is None:
         return Detected(False, built.detail)
     folder = _torch_folder()
     library = Path() if folder is None else folder / "lib" / "libtorch_cuda.so"
     try:
-        registers = shared_library.names(library, b"GraphImplRegistry")
+        registers = shared_library.has_symbol_with(library, b"GraphImplRegistry")
     except (OSError, ValueError) as error:
         return Detected(None, f"{library} cannot be read ({error})")
     return Detected(registers, "" if registers else "torch has no torch.accelerator.Graph for cuda")
 
 
-def cudnn() -> Detected:
-    """The cuDNN library that torch's wheels depend on."""
+def cudnn_version() -> Detected:
+    """Return the cuDNN library that torch's wheels depend on."""
     return _wheel("nvidia-cudnn")
 
 
-def cublas() -> Detected:
-    """The cuBLAS library that torch's wheels depend on."""
+def cublas_version() -> Detected:
+    """Return the cuBLAS library that torch's wheels depend on."""
     return _wheel("nvidia-cublas")
 
 
-def nccl() -> Detected:
-    """The NCCL library that torch's wheels depend on."""
+def nccl_version() -> Detected:
+    """Return the NCCL library that torch's wheels depend on."""
     return _wheel("nvidia-nccl")
 
 
 def _wheel(name: str) -> Detected:
-    """The version of NVIDIA's distribution `name` for the CUDA that torch is built for.
+    """Return the version of NVIDIA's distribution `name` for the CUDA that torch is built for.
 
     Its name ends in ``-cu12``. From CUDA 13 on, libraries of the toolkit itself have no suffix; their major version is
     then that of CUDA.
     """
-    runtime = cuda()
+    runtime = torch_cuda_version()
     if not isinstance(runtime.value, tuple):
         return runtime
     major = runtime.value[0]
-    found = distribution(f"{name}-cu{major}")
-    if found.value is None and name == "nvidia-cublas":
-        plain = distribution(name)
+    detected = distribution_version(f"{name}-cu{major}")
+    if detected.value is None and name == "nvidia-cublas":
+        plain = distribution_version(name)
         if isinstance(plain.value, tuple) and plain.value[0] == major:
             return plain
-    if found.value is None:
-        return Detected(None, f"{found.detail}; a version bundled with torch is unknown until it is loaded")
-    return found
+    if detected.value is None:
+        return Detected(None, f"{detected.detail}; a version bundled with torch is unknown until it is loaded")
+    return detected
 
 
-def cuda_toolkit() -> Detected:
-    """Whether torch finds a CUDA toolkit, whose headers it gives to NVRTC.
+def find_cuda_toolkit() -> Detected:
+    """Return whether torch finds a CUDA toolkit, whose headers it gives to NVRTC.
 
     Source: `_find_cuda_home` of torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
     """
@@ -165,17 +165,19 @@ def cuda_toolkit() -> Detected:
     return Detected(False, f"$CUDA_HOME is not set, $PATH has no nvcc, and there is no {_CUDA_HOME}")
 
 
-def cpp_compiler() -> Detected:
-    """The version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in ``$PATH``."""
+def cpp_compiler_version() -> Detected:
+    """Return the version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in
+    ``$PATH``.
+    """
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
-def cpp_extensions() -> Detected:
-    """Whether torch can build extensions in C++, for which it needs a compiler, ninja and Python's headers.
+def can_build_cpp_extensions() -> Detected:
+    """Return whether torch can build extensions in C++, for which it needs a compiler, ninja and Python's headers.
 
     Source: torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
     """
-    compiler, header = cpp_compiler(), Path(sysconfig.get_path("include"), "Python.h")
+    compiler, header = cpp_compiler_version(), Path(sysconfig.get_path("include"), "Python.h")
     if compiler.value is None:
         return Detected(False, compiler.detail)
     if not shutil.which("ninja"):
@@ -185,8 +187,8 @@ def cpp_extensions() -> Detected:
     return Detected(True)
 
 
-def cpp_command(cxx: str, path: str) -> list[str] | str:
-    """The command that torch would run to compile C++, or, as a text, why there is none.
+def cpp_compiler_command(cxx: str, path: str) -> list[str] | str:
+    """Return the command that torch would run to compile C++, or, as a text, why there is none.
 
     `cxx` and `path` are the values of ``$CXX`` and ``$PATH``.
     """
@@ -201,7 +203,7 @@ def cpp_command(cxx: str, path: str) -> list[str] | str:
 
 @functools.cache
 def _cpp_compiler(cxx: str, path: str) -> Detected:
-    command = cpp_command(cxx, path)
+    command = cpp_compiler_command(cxx, path)
     if isinstance(command, str):
         return Detected(None, command)
     called = shlex.join(command)
@@ -220,30 +222,30 @@ def _cpp_compiler(cxx: str, path: str) -> Detected:
         return Detected(None, f"{called} --version did not end within {_PROBE_TIMEOUT:.0f} s")
     if done.returncode != 0:
         return Detected(None, f"{called} --version ended with status {done.returncode}")
-    version = compiler_version(done.stdout.decode(errors="replace"))
+    version = parse_compiler_version(done.stdout.decode(errors="replace"))
     return Detected(version, "" if version else f"{called} --version printed no version")
 
 
-def compiler_version(text: str) -> Version | None:
-    """The version in the output of a compiler's ``--version``.
+def parse_compiler_version(text: str) -> Version | None:
+    """Return the version in the output of a compiler's ``--version``.
 
     It is the first dotted number that is not part of a word (``x86_64-linux-gnu-g++-13``) and not in parentheses, where
     Linux distributions put the version of their package.
     """
     outside_brackets = re.sub(r"\([^()]*\)", "", text)
     match = re.search(r"(?<![\w.-])\d{1,9}(\.\d{1,9})+", outside_brackets, re.ASCII)
-    return None if match is None else release(match[0])
+    return None if match is None else parse_release(match[0])
 
 
 @functools.cache
 def _torch_constants() -> Mapping[str, str | None] | str:
-    """The plain assignments of ``torch/version.py``, or, as a text, why it could not be read."""
+    """Return the plain assignments of ``torch/version.py``, or, as a text, why it could not be read."""
     folder = _torch_folder()
     if folder is None:
         return "torch is not installed"
     file = folder / "version.py"
     try:
-        return plain_constants(file.read_bytes())
+        return parse_constants(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         return f"{file} cannot be read ({error})"
 
@@ -256,10 +258,10 @@ def _torch_folder() -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
-def plain_constants(source: bytes) -> dict[str, str | None]:
-    """The names that Python `source` assigns a text or None at its top level. The source is not run.
+def parse_constants(source: bytes) -> dict[str, str | None]:
+    """Return the names that Python `source` assigns a text or None at its top level. The source is not run.
 
-    Raises SyntaxError or ValueError if the source is not valid Python.
+    Raise SyntaxError or ValueError if the source is not valid Python.
     """
     constants: dict[str, str | None] = {}
     for statement in ast.parse(source).body:

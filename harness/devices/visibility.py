@@ -20,7 +20,7 @@ _MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class VisibleDevices:
     """The result of a mask: `visible` devices in the mask's order, `hidden` devices in NVML's order, and `notes`."""
 
     visible: tuple[Device, ...]
@@ -28,7 +28,7 @@ class Selection:
     notes: tuple[str, ...] = ()
 
 
-def select(devices: Sequence[Device], environ: Mapping[str, str]) -> Selection:
+def apply_visible_mask(devices: Sequence[Device], environ: Mapping[str, str]) -> VisibleDevices:
     """Apply the mask in `environ` to all `devices` of a machine, given in NVML's order.
 
     - Not set: all devices are visible. Empty or ``-1``: no device is visible.
@@ -40,7 +40,7 @@ def select(devices: Sequence[Device], environ: Mapping[str, str]) -> Selection:
     """
     mask = environ.get(MASK)
     if mask is None:
-        return Selection(visible=tuple(devices))
+        return VisibleDevices(visible=tuple(devices))
     entries = [entry.strip() for entry in mask.split(",")]
     if entries in ([""], ["-1"]):
         remarks = ["hides every GPU"] if devices else []
@@ -49,24 +49,24 @@ def select(devices: Sequence[Device], environ: Mapping[str, str]) -> Selection:
     visible: list[Device] = []
     remarks = []
     for entry in entries:
-        found = _find(entry, devices)
-        if isinstance(found, str):
-            remarks.append(f"entry {entry!r} {found}; this entry and all later entries are ignored")
+        device = _find(entry, devices)
+        if isinstance(device, str):
+            remarks.append(f"entry {entry!r} {device}; this entry and all later entries are ignored")
             break
-        if found in visible:
-            remarks.append(f"entry {entry!r} names {found.uuid} a second time, which hides every GPU")
+        if device in visible:
+            remarks.append(f"entry {entry!r} names {device.uuid} a second time, which hides every GPU")
             visible.clear()
             break
-        visible.append(found)
+        visible.append(device)
     if doubt := _doubt_about_indices(entries, devices, environ):
         remarks.append(doubt)
     return _selection(visible, devices, mask, remarks)
 
 
 def mask_for(devices: Sequence[Device]) -> str:
-    """The value of ``CUDA_VISIBLE_DEVICES`` that shows exactly `devices`, in their order, by UUID.
+    """Return the value of ``CUDA_VISIBLE_DEVICES`` that shows exactly `devices`, in their order, by UUID.
 
-    For the CPU alone, and for software devices, the value is empty, which hides every GPU. Raises ValueError for
+    For the CPU alone, and for software devices, the value is empty, which hides every GPU. Raise ValueError for
     devices that one process cannot use together (two MIG instances, an instance and a GPU, devices of two kinds, the
     CPU twice) and for a device with a fault.
     """
@@ -85,9 +85,9 @@ def mask_for(devices: Sequence[Device]) -> str:
 
 
 def masks_for(devices: Sequence[Device]) -> dict[str, str]:
-    """The variables and values that show exactly `devices`: GPUs, or software devices and no GPU.
+    """Return the variables and values that show exactly `devices`: GPUs, or software devices and no GPU.
 
-    Raises ValueError; see `mask_for`.
+    Raise ValueError; see `mask_for`.
     """
     masks = {MASK: mask_for(devices)}
     for backend in BACKENDS.values():
@@ -97,20 +97,22 @@ def masks_for(devices: Sequence[Device]) -> dict[str, str]:
     return masks
 
 
-def combinable(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The largest subset of `devices` that one process can use together; see `mask_for`.
+def combinable_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Return the largest subset of `devices` that one process can use together; see `mask_for`.
 
-    CUDA shows a process at most one MIG instance, and then no whole GPU. So the result is all whole GPUs without a
-    fault, or all software devices. If there are none, it is the first MIG instance or the CPU.
+    CUDA shows a process at most one MIG instance, and then no whole GPU. The result is therefore all whole GPUs without
+    a fault, or all software devices. If there are none, it is the first MIG instance or the CPU.
     """
     usable = [device for device in devices if device.fault is None]
     whole = tuple(device for device in usable if device.backend.accelerator and device.mig_parent is None)
     return whole or tuple(usable[:1])
 
 
-def _selection(visible: Sequence[Device], devices: Sequence[Device], mask: str, remarks: Sequence[str]) -> Selection:
+def _selection(
+    visible: Sequence[Device], devices: Sequence[Device], mask: str, remarks: Sequence[str]
+) -> VisibleDevices:
     hidden = tuple(device for device in devices if device not in visible)
-    return Selection(tuple(visible), hidden, tuple(f"{MASK}={mask!r}: {remark}" for remark in remarks))
+    return VisibleDevices(tuple(visible), hidden, tuple(f"{MASK}={mask!r}: {remark}" for remark in remarks))
 
 
 def _is_index(entry: str) -> bool:
@@ -118,7 +120,7 @@ def _is_index(entry: str) -> bool:
 
 
 def _find(entry: str, devices: Sequence[Device]) -> Device | str:
-    """The device that `entry` names, or a text that says why it names none."""
+    """Return the device that `entry` names, or a text that says why it names none."""
     if _is_index(entry):
         return next((device for device in devices if device.index == int(entry)), "is the index of no GPU")
     if not entry.startswith(("GPU-", "MIG-")):
@@ -137,7 +139,9 @@ def _find(entry: str, devices: Sequence[Device]) -> Device | str:
 
 
 def _doubt_about_indices(entries: Sequence[str], devices: Sequence[Device], environ: Mapping[str, str]) -> str | None:
-    """Why CUDA and NVML may disagree on an index in the mask. None if they agree. NVML counts in PCI bus order."""
+    """Return why CUDA and NVML may disagree on an index in the mask. None if they agree. NVML counts in PCI bus
+    order.
+    """
     if not any(_is_index(entry) for entry in entries):
         return None
     if fault := next((device for device in devices if device.fault is not None), None):

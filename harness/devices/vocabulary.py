@@ -9,7 +9,7 @@ from enum import StrEnum
 from harness.backends.table import BACKENDS
 from harness.devices import facts
 from harness.devices.detected import Detected
-from harness.devices.facts import Subject
+from harness.devices.facts import DetectionSubject
 
 
 class ValueKind(StrEnum):
@@ -34,7 +34,7 @@ class Capability:
     text: str
     source: str
     without: str
-    find: Callable[[Subject], Detected]
+    find: Callable[[DetectionSubject], Detected]
     unit: str = ""
     choices: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ VOCABULARY: Mapping[str, Capability] = {
         "simulated GPU meets `cuda` too, since torch does not tell them apart",
         "the device leased to the worker",
         _NO_CONTEXT,
-        facts.kind,
+        facts.detect_kind,
         choices=tuple(BACKENDS),
     ),
     "accelerator": Capability(
@@ -65,14 +65,14 @@ VOCABULARY: Mapping[str, Capability] = {
         "whether `torch.accelerator` serves the device: a GPU that torch is built for, or a software device",
         "the kind of the device, and torch/version.py, read as text",
         _NO_CONTEXT,
-        facts.accelerator,
+        facts.detect_accelerator,
     ),
     "accelerator_graphs": Capability(
         ValueKind.BOOL,
         "whether torch has an implementation of `torch.accelerator.Graph` for the device",
         "the symbols of torch's library for CUDA; a software device has one from torch 2.13 on",
         _NO_CONTEXT,
-        facts.accelerator_graphs,
+        facts.detect_accelerator_graphs,
     ),
     "silicon": Capability(
         ValueKind.BOOL,
@@ -80,14 +80,14 @@ VOCABULARY: Mapping[str, Capability] = {
         "simulated GPU",
         "the kind of the device",
         _NO_CONTEXT,
-        facts.silicon,
+        facts.detect_silicon,
     ),
     "devices": Capability(
         ValueKind.COUNT,
         "how many devices of its kind one case can get together",
         "the inventory; a process can use several GPUs, but only one MIG instance",
         _NO_CONTEXT,
-        facts.devices,
+        facts.detect_devices,
         unit="devices",
     ),
     "device_count": Capability(
@@ -95,7 +95,7 @@ VOCABULARY: Mapping[str, Capability] = {
         "how many usable devices of its kind the machine has",
         "the inventory",
         _NO_CONTEXT,
-        facts.device_count,
+        facts.detect_device_count,
         unit="devices",
     ),
     "model": Capability(
@@ -103,14 +103,14 @@ VOCABULARY: Mapping[str, Capability] = {
         "product name of the device, such as NVIDIA H100 80GB HBM3; for the cpu, of the processor",
         "NVML; for the cpu, /proc/cpuinfo; for a software device or a simulated GPU, a fixed name",
         _NO_CONTEXT,
-        facts.model,
+        facts.detect_model,
     ),
     "compute_capability": Capability(
         ValueKind.VERSION,
         "compute capability of the device, such as 9.0",
         "NVML",
         _NO_CONTEXT,
-        facts.compute_capability,
+        facts.detect_compute_capability,
     ),
     "memory": Capability(
         ValueKind.BYTES,
@@ -118,7 +118,7 @@ VOCABULARY: Mapping[str, Capability] = {
         "NVML; for the cpu, the memory of the host or the limit of its control group; for a software device, "
         "SOFT_DEVICE_MEMORY; for a simulated GPU, SIMCUDA_DEVICE_MEMORY",
         _NO_CONTEXT,
-        facts.memory,
+        facts.detect_memory,
         unit="bytes",
     ),
     "free_memory": Capability(
@@ -126,7 +126,7 @@ VOCABULARY: Mapping[str, Capability] = {
         "memory of the device that was free at the first detection; it changes all the time and is not reserved",
         "NVML; for the cpu, /proc/meminfo and the free memory of its control group",
         f"{_NO_CONTEXT}, which takes memory itself",
-        facts.free_memory,
+        facts.detect_free_memory,
         unit="bytes",
     ),
     "peer_access": Capability(
@@ -134,139 +134,143 @@ VOCABULARY: Mapping[str, Capability] = {
         "whether the devices that one case can get together can all read and write each other's memory",
         "NVML's P2P status of each pair, in both directions",
         f"{_NO_CONTEXT} on any of them",
-        facts.peer_access,
+        facts.detect_peer_access,
     ),
     "nvlink": Capability(
         ValueKind.BOOL,
         "whether the device has an active NVLink",
         "NVML's state of each link",
         _NO_CONTEXT,
-        facts.nvlink,
+        facts.detect_nvlink,
     ),
-    "mig": Capability(ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, facts.mig),
-    "ecc": Capability(ValueKind.BOOL, "whether ECC is enabled for the device's memory", "NVML", _NO_CONTEXT, facts.ecc),
+    "mig": Capability(ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, facts.detect_mig),
+    "ecc": Capability(
+        ValueKind.BOOL, "whether ECC is enabled for the device's memory", "NVML", _NO_CONTEXT, facts.detect_ecc
+    ),
     "bf16": Capability(
         ValueKind.BOOL,
         "whether the GPU's tensor cores multiply BF16 (compute capability 8.0 and up); emulation does not count",
         _TENSOR_CORES,
         _NO_CONTEXT,
-        facts.bf16,
+        facts.detect_bf16,
     ),
     "tf32": Capability(
         ValueKind.BOOL,
         "whether the GPU's tensor cores multiply TF32 (compute capability 8.0 and up)",
         _TENSOR_CORES,
         _NO_CONTEXT,
-        facts.tf32,
+        facts.detect_tf32,
     ),
     "fp8": Capability(
         ValueKind.BOOL,
         "whether the GPU's tensor cores multiply FP8, E4M3 and E5M2 (compute capability 8.9 and up)",
         _TENSOR_CORES,
         _NO_CONTEXT,
-        facts.fp8,
+        facts.detect_fp8,
     ),
     "cuda_graphs": Capability(
         ValueKind.BOOL,
         "whether CUDA graphs can be captured and replayed",
         "the kind of the device",
         _NO_CONTEXT,
-        facts.cuda_graphs,
+        facts.detect_cuda_graphs,
     ),
     "cuda_malloc_async": Capability(
         ValueKind.BOOL,
         "whether torch's allocator can use its cudaMallocAsync backend (the device has memory pools)",
         _PROBE,
         _NO_DRIVER,
-        facts.cuda_malloc_async,
+        facts.detect_cuda_malloc_async,
     ),
     "expandable_segments": Capability(
         ValueKind.BOOL,
         "whether torch's allocator can use expandable segments (the device has virtual memory management)",
         _PROBE,
         _NO_DRIVER,
-        facts.expandable_segments,
+        facts.detect_expandable_segments,
     ),
-    "nvml": Capability(ValueKind.BOOL, "whether NVML answers", "nvmlInit", _NO_CONTEXT, facts.nvml),
-    "driver": Capability(ValueKind.VERSION, "the NVIDIA driver", "NVML", _NO_CONTEXT, facts.driver),
+    "nvml": Capability(ValueKind.BOOL, "whether NVML answers", "nvmlInit", _NO_CONTEXT, facts.detect_nvml),
+    "driver": Capability(ValueKind.VERSION, "the NVIDIA driver", "NVML", _NO_CONTEXT, facts.detect_driver),
     "cuda_driver": Capability(
-        ValueKind.VERSION, "the newest CUDA that the driver supports", "NVML", _NO_CONTEXT, facts.cuda_driver
+        ValueKind.VERSION, "the newest CUDA that the driver supports", "NVML", _NO_CONTEXT, facts.detect_cuda_driver
     ),
     "cuda": Capability(
         ValueKind.VERSION,
         "the CUDA runtime that torch is built for",
         "torch/version.py, read as text",
         _NO_IMPORT,
-        facts.cuda,
+        facts.detect_cuda,
     ),
     "rocm": Capability(
         ValueKind.VERSION,
         "the HIP that torch is built for",
         "torch/version.py, read as text",
         _NO_IMPORT,
-        facts.rocm,
+        facts.detect_rocm,
     ),
     "cudnn": Capability(
         ValueKind.VERSION,
         "the cuDNN installed for torch",
         _LIBRARY.format(name="nvidia-cudnn-cu<major>"),
         _NO_LOADING,
-        facts.cudnn,
+        facts.detect_cudnn,
     ),
     "cublas": Capability(
         ValueKind.VERSION,
         "the cuBLAS installed for torch",
         _LIBRARY.format(name="nvidia-cublas-cu<major> or nvidia-cublas"),
         _NO_LOADING,
-        facts.cublas,
+        facts.detect_cublas,
     ),
     "nccl": Capability(
         ValueKind.VERSION,
         "the NCCL installed for torch",
         _LIBRARY.format(name="nvidia-nccl-cu<major>"),
         _NO_LOADING,
-        facts.nccl,
+        facts.detect_nccl,
     ),
-    "torch": Capability(ValueKind.VERSION, "PyTorch", "metadata of the distribution", _NO_IMPORT, facts.torch),
+    "torch": Capability(ValueKind.VERSION, "PyTorch", "metadata of the distribution", _NO_IMPORT, facts.detect_torch),
     "torchvision": Capability(
-        ValueKind.VERSION, "torchvision", "metadata of the distribution", _NO_IMPORT, facts.torchvision
+        ValueKind.VERSION, "torchvision", "metadata of the distribution", _NO_IMPORT, facts.detect_torchvision
     ),
-    "triton": Capability(ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, facts.triton),
+    "triton": Capability(ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, facts.detect_triton),
     "cuda_toolkit": Capability(
         ValueKind.BOOL,
         "whether torch finds a CUDA toolkit, which compiling a kernel from its text needs",
         "$CUDA_HOME, $CUDA_PATH, nvcc in $PATH, /usr/local/cuda",
         _NO_IMPORT,
-        facts.cuda_toolkit,
+        facts.detect_cuda_toolkit,
     ),
     "cpp_compiler": Capability(
         ValueKind.VERSION,
         "the C++ compiler that torch would run",
         "--version of $CXX, or of c++, g++ or clang++ in $PATH",
         "compiling anything",
-        facts.cpp_compiler,
+        facts.detect_cpp_compiler,
     ),
     "cpp_extensions": Capability(
         ValueKind.BOOL,
         "whether torch can build extensions in C++",
         "the C++ compiler, ninja in $PATH, and Python.h",
         "compiling anything",
-        facts.cpp_extensions,
+        facts.detect_cpp_extensions,
     ),
     "cpu_bf16": Capability(
         ValueKind.BOOL,
         "whether torch can multiply and convolve BF16 on the host's processor without a crash; results are not checked",
         "the probe does both, in a separate process with a time limit",
         "an illegal instruction in this process",
-        facts.cpu_bf16,
+        facts.detect_cpu_bf16,
     ),
-    "python": Capability(ValueKind.VERSION, "the Python interpreter", "sys.version_info", _NOTHING_RUN, facts.python),
-    "numpy": Capability(ValueKind.VERSION, "NumPy", "metadata of the distribution", _NO_IMPORT, facts.numpy),
+    "python": Capability(
+        ValueKind.VERSION, "the Python interpreter", "sys.version_info", _NOTHING_RUN, facts.detect_python
+    ),
+    "numpy": Capability(ValueKind.VERSION, "NumPy", "metadata of the distribution", _NO_IMPORT, facts.detect_numpy),
     "platform": Capability(
         ValueKind.TEXT,
         "operating system and processor, such as linux-x86_64",
         "sys.platform and uname",
         _NOTHING_RUN,
-        facts.platform,
+        facts.detect_platform,
     ),
 }

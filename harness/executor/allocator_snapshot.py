@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 #: The most snapshots of one executor.
-MOST = 10
+MOST_SNAPSHOTS = 10
 
 
-def write(folder: Path, number: int) -> None:
+def write_allocator_snapshot(folder: Path, number: int) -> None:
     """Write a snapshot into `folder`, or a text that says why there is none. Without a used GPU nothing is written."""
     path = folder / f"allocator-snapshot-{number}.pickle"
     torch = sys.modules.get("torch")

@@ -1,4 +1,4 @@
-"""Turns a forked process, or a fresh interpreter that has collected by itself, into an executor."""
+"""Turns a forked process, or a fresh interpreter that has collected the cases, into an executor."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from harness.sim.interposer import front
 from harness.sim.native import provider
 
 
-def detach(zygote: int) -> None:
-    """Give this forked process its own session, and have it killed when its parent `zygote` ends."""
+def detach_from_zygote(zygote: int) -> None:
+    """Give this forked process its own session, and make the kernel kill it when its parent `zygote` ends."""
     os.setsid()
     linux.die_with_parent(zygote)
     linux.adopt_orphans()
@@ -41,14 +41,14 @@ def become_executor(
     `descriptors`: the socket to the supervisor, standard output, standard error, the file of stacks, the file of facts,
     the page of phases.
     State of the zygote that must not be shared is replaced: standard streams, session, process group, temporary folder,
-    signal handlers. A `cold` executor has collected by itself, and sends a message when it is ready.
+    signal handlers. A `cold` executor has collected the cases itself, and sends a message when it is ready.
     """
     control, *files = descriptors
     channel = Channel(socket.socket(fileno=control), "the supervisor")
     try:
         executor = _become(collected, order, files, channel, cold=cold)
     except Exception as error:  # noqa: BLE001 - no case has run yet, so every error is the harness's own
-        failure.end_process(error, channel)
+        failure.report_error_and_exit(error, channel)
     executor.serve()
 
 
@@ -60,7 +60,7 @@ def _become(
     out, err, stacks, facts, phases = files
     page = PhasePage(phases)
     os.close(phases)
-    streams.replace(out, err)
+    streams.replace_standard_streams(out, err)
     for name, value in order["env"].items():
         if value is None:
             os.environ.pop(name, None)
@@ -95,9 +95,10 @@ def _become(
 def _renew_thread_pool() -> None:
     """Let this thread replace torch's pool of threads, which is lost in a fork.
 
-    Otherwise the first thread that needs the pool replaces it. Two at once, say of autograd, end the process with
-    "Invalid thread pool!" (https://github.com/pytorch/pytorch/issues/178535). A zygote has a pool if what it imported
-    called ``torch.set_num_threads``. It is a pool of one: with more, the zygote would have threads and not be forked.
+    Otherwise the first thread that needs the pool replaces it. Two at once, for example of autograd, end the process
+    with "Invalid thread pool!" (https://github.com/pytorch/pytorch/issues/178535). A zygote has a pool if what it
+    imported called ``torch.set_num_threads``. The pool has one thread: with more, the zygote would have threads and
+    must not be forked.
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() == 1:
@@ -105,9 +106,9 @@ def _renew_thread_pool() -> None:
 
 
 def _check_faults() -> None:
-    """Without the faults that the run says it has, no case may run: the process ends, because no case is the cause."""
+    """End the process if the faults of the run are not injected: no case may run, and no case is the cause."""
     try:
-        front.check()
+        front.check_interposer()
     except HarnessError as error:
         print(error, file=sys.stderr)
         sys.stderr.flush()
@@ -117,7 +118,7 @@ def _check_faults() -> None:
 def _enter_software_device(backend: Backend, library: str) -> None:
     """Make the software devices usable. If that fails, the process ends, because no case is the cause."""
     try:
-        provider.of(backend).enter(library)
+        provider.provider_of(backend).enter(library)
     except Exception:  # noqa: BLE001 - the error is printed to the executor's standard error
         sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)

@@ -1,12 +1,12 @@
-"""What plugins would do at the end of a process that ran tests, done in an executor: its session never ends there."""
+"""Does in an executor what plugins do at the end of a session: the session of an executor never ends."""
 
 from __future__ import annotations
 
 import sys
 
 
-def finish() -> None:
-    """Write what coverage has measured in this process, beside its data file, for the controller to combine.
+def save_coverage() -> None:
+    """Write what coverage has measured in this process, next to its data file, for the controller to combine.
 
     pytest-cov starts coverage in the process that collects, so it goes on in each fork. An error is printed.
     """

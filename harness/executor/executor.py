@@ -1,6 +1,6 @@
-"""The executor: a process forked from the zygote. It runs the requested cases and reports facts.
+"""The executor: a process forked from the zygote that runs the requested cases and reports facts.
 
-This code shares its process with a test, and the process may be dying. It makes no verdicts.
+This code shares its process with a test, and the process may be dying. Verdicts are made elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 
-# By their own names: a case may have replaced those in the module when its reports are written, and after its end.
+# Imported by name: a case may have replaced the attributes of the modules when its reports are written, and after its
+# end.
 from os import _exit, environ, fstat, ftruncate, getpid
 from os import write as write_to
 from pathlib import Path
@@ -26,27 +27,27 @@ from harness import _compat
 from harness.backends.backend import Backend
 from harness.checks import poison, process
 from harness.checks.dump_later import DUMP_LATER
-from harness.checks.growth import may_leak
-from harness.checks.inspector import Inspector, LeakCheck
-from harness.checks.meters.table import Meters, growths
-from harness.checks.origins import Origins, record_history
-from harness.checks.process import Problem
-from harness.checks.rounds import Rounds
+from harness.checks.growth import may_still_leak
+from harness.checks.inspector import LeakCheck, StateInspector
+from harness.checks.meters.table import MeterReader, meter_growths
+from harness.checks.origins import GrowthOrigins, record_allocation_history
+from harness.checks.process import StateProblem
+from harness.checks.rounds import GrowthRounds
 from harness.core import linux
 from harness.core.clock import monotonic, now
 from harness.core.outcome import Outcome
-from harness.core.plain_values import plain_repr, plain_text
-from harness.core.text import counted
+from harness.core.plain_values import safe_repr, safe_str
+from harness.core.text import format_count
 from harness.devices import health
 from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
-from harness.executor.session import CollectedSession, late_marks, late_warning, told_session
+from harness.executor.session import CollectedSession, late_marks, make_late_warning, session_requests
 from harness.fixtures import CURRENT, Current, kept
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
-from harness.protocol.wire import Channel, Message, encode
+from harness.protocol.wire import Channel, Message, encode_message
 
-#: Seconds after which no further case of one request begins. Meanwhile the supervisor hears nothing.
+#: Seconds after which no further case of one request begins. Meanwhile the supervisor gets no message.
 BURST = 0.05
 _ALL_PHASES = [*range(len(PHASES))]
 _REPORT = pytest.TestReport
@@ -54,7 +55,7 @@ _ABORTS = (KeyboardInterrupt, pytest.exit.Exception)
 
 
 class Executor:
-    """Runs cases on request, until it is asked to exit."""
+    """Runs cases on request, until a request to exit."""
 
     def __init__(
         self,
@@ -77,23 +78,23 @@ class Executor:
         self._page = page
         self._backend = backend
         self._pid = getpid()
-        self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
+        self._watchdog = linux.PosixTimer(WATCHDOG_SIGNAL)
         self._temp = environ.get("TMPDIR", "")
-        self._state = process.capture((0, 1, 2, channel.fileno(), *files), self._temp)
+        self._state = process.capture_process_state((0, 1, 2, channel.fileno(), *files), self._temp)
         self._limits = self._state.limits
-        #: The descriptors that what is written down goes to. A case may have closed or replaced them.
+        #: The descriptors of messages and facts. A case may have closed or replaced them.
         self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
         self._streams = (sys.stdin, sys.stdout, sys.stderr)
         self._has_subtests = False
-        #: Whether the current case has raised an error, also an expected one.
+        #: Whether the current case has raised an error, expected errors included.
         self._has_raised = False
         #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
         self._is_plain = True
         self._children: list[int] = []
-        self._inspector = Inspector(collected.guard, leak_check)
+        self._inspector = StateInspector(collected.guard, leak_check)
         self._poisoned = False
-        self._rounds: Rounds | None = None
+        self._rounds: GrowthRounds | None = None
         self._struck: dict[str, int] = {}
         self._snapshots = snapshots
         self._snapshots_made = 0
@@ -103,7 +104,7 @@ class Executor:
         """Handle requests. Exit at the end of the stream, because the supervisor is gone."""
         try:
             if not self._backend.hardware:
-                self._inspector.begin()  # while nobody waits
+                self._inspector.begin()  # before the first request, when no process waits for it
             while True:
                 while (message := self._channel.pop()) is None:
                     self._channel.receive()
@@ -114,7 +115,7 @@ class Executor:
             _exit(EXIT_NO_MEMORY)
         except BaseException as error:  # noqa: BLE001 - the harness's own error: those of cases and hooks are handled
             self._expect_own_channel()
-            failure.end_process(error, self._channel)
+            failure.report_error_and_exit(error, self._channel)
 
     def _handle(self, message: Message) -> None:
         if message["op"] == "run":
@@ -134,7 +135,7 @@ class Executor:
         """Check that the device computes correctly. Each step is reported before it begins, because it may hang."""
         self._watchdog.start(message["limit"])
         try:
-            facts = health.examine(
+            facts = health.examine_device(
                 self._backend, message["seed"], tell=lambda step: self._send({"op": "step", "step": step})
             )
         except health.HealthError as error:
@@ -145,7 +146,7 @@ class Executor:
 
     def _on_warning(self, warning: warnings.WarningMessage, when: str) -> None:
         message = reports.pack_warning(warning, when)
-        self._guarded(lambda: _write(self._facts, encode(message)))
+        self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _on_report(self, report: pytest.TestReport) -> None:
         """Write each phase down when it ends, so that the report survives a later crash: to the page or as a fact.
@@ -154,29 +155,33 @@ class Executor:
         """
         config, clock = self._collected.session.config, self._collected.clock
         outcome = reports.outcome_of_phase(report)
-        if outcome == "failed" and self._snapshots is not None and self._snapshots_made < allocator_snapshot.MOST:
+        if (
+            outcome == "failed"
+            and self._snapshots is not None
+            and self._snapshots_made < allocator_snapshot.MOST_SNAPSHOTS
+        ):
             self._snapshots_made += 1
-            allocator_snapshot.write(self._snapshots, self._snapshots_made)
+            allocator_snapshot.write_allocator_snapshot(self._snapshots, self._snapshots_made)
         self._has_subtests = self._has_subtests or type(report) is not _REPORT
         self._has_raised = self._has_raised or outcome == "failed" or hasattr(report, "wasxfail")
         if self._has_subtests and report.when == "call":
             # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
         self._flush_output()
-        streams.expect_room(self._streams)
+        streams.raise_if_disk_full(self._streams)
         sizes = _size(1), _size(2)
-        if reports.is_bare_pass(report, self._location):
+        if reports.is_default_pass(report, self._location):
             self._expect_own_process()
-            times = reports.times_of(report, clock.times)
+            times = reports.phase_times_of(report, clock.times)
             if self._page.add(PassedPhase(PHASES.index(report.when), *times, *sizes)):
                 return
         self._is_plain = False
-        message = reports.pack(config, report, self._location, when=clock.when, times=clock.times)
+        message = reports.pack_report(config, report, self._location, when=clock.when, times=clock.times)
         message |= {"after": len(self._page.written), "out": sizes}
-        self._guarded(lambda: _write(self._facts, encode(message)))
+        self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _run(self, message: Message) -> None:
-        """Run the case of a request, and the further ones as long as each has passed and nothing is to say of it."""
+        """Run the case of a request, and the further ones as long as each has passed with nothing else to report."""
         cases = [message, *message.get("more", ())]
         over = monotonic() + BURST
         for place, case in enumerate(cases, start=1):
@@ -189,57 +194,57 @@ class Executor:
             self._note_begin(cases[place]["case"])
 
     def _note_begin(self, case: str) -> None:
-        """Write down that the next case begins. So the last one has passed, and there is nothing else to say of it."""
+        """Write down that the next case begins. The last one has therefore passed, with nothing else to report."""
         self._flush_output()
         sizes = _size(1), _size(2)
         message = {"op": "begun", "case": case, "t": now(), "out": sizes, "passed": self._page.written}
-        self._guarded(lambda: _write(self._facts, encode(message)))
+        self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _run_case(self, message: Message) -> Message:
-        """Run a case and check the process. Returns the message about its end."""
+        """Run a case and check the process. Return the message about its end."""
         self._has_subtests, self._has_raised, self._is_plain = False, False, True
         item = self._collected.items.get(message["case"])
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
         self._inspector.begin()
         marks = len(item.own_markers)
-        done: Message = {"op": "done", **self._protocol(item, message), **told_session(item.session)}
+        done: Message = {"op": "done", **self._protocol(item, message), **session_requests(item.session)}
         for name in late_marks(item.own_markers[marks:]):
             text = f"the mark {name!r} was added while the case ran: too late, since it is read before"
-            self._on_warning(late_warning(text, item), "runtest")
-        problems: list[Problem] = []
+            self._on_warning(make_late_warning(text, item), "runtest")
+        problems: list[StateProblem] = []
         try:
             self._check_process(item, message, problems, done)
         except Exception as error:
-            # A check has failed: the case has left the process unfit for it, or the mistake is ours.
+            # A check has failed: the case has left the process unfit for it, or the harness has a bug.
             self._watchdog.stop()
             problems = problems or self._remaining_problems()
             if not problems:  # the case is not the cause
                 raise
-            text = f"left the process in a state that cannot be checked: {plain_repr(error)}"
-            problems.append(Problem(Outcome.CONTAMINATED, text))
+            text = f"left the process in a state that cannot be checked: {safe_repr(error)}"
+            problems.append(StateProblem(Outcome.CONTAMINATED, text))
         if problems:
             done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
         return done
 
-    def _check_process(self, item: pytest.Item, request: Message, problems: list[Problem], done: Message) -> None:
+    def _check_process(self, item: pytest.Item, request: Message, problems: list[StateProblem], done: Message) -> None:
         """Check the process after a case. Problems are added to `problems`, other results to the message `done`."""
         poisoned = poison.sticky_error()
         self._watchdog.stop()
-        state = process.capture(self._state.descriptors, self._temp)
-        problems += process.compare(self._state, state)
-        problems += process.changed_streams(self._streams, _streams_now())
+        state = process.capture_process_state(self._state.descriptors, self._temp)
+        problems += process.compare_process_states(self._state, state)
+        problems += process.replaced_streams(self._streams, _streams_now())
         if state.alarm:
             setitimer(ITIMER_REAL, 0)
         if DUMP_LATER.disarm():
             text = "left faulthandler.dump_traceback_later() running, which dumps stacks or ends the process later"
-            problems.append(Problem(Outcome.CONTAMINATED, text))
+            problems.append(StateProblem(Outcome.CONTAMINATED, text))
         if linux.has_children():
-            now = linux.children()
+            now = linux.child_pids()
             new = sorted(set(now) - set(self._children))
-            process.await_programs(new, linux.is_starting, process.Patience(process.START_PATIENCE))
+            process.wait_for_exec(new, linux.has_not_called_exec, process.ExecPatience(process.START_PATIENCE))
             _, own = linux.describe_process(self._pid) or ("", "")
-            problems += process.new_children(self._children, now, linux.describe_process, own)
+            problems += process.leaked_children(self._children, now, linux.describe_process, own)
             self._children = now
         self._state = state
         self._poisoned = bool(poisoned)
@@ -260,26 +265,28 @@ class Executor:
             done["struck"] = struck
 
     def _known_instead(self, case: str) -> str:
-        """Returns text about what this process collected, with an example similar to the missing `case`."""
-        known = list(self._collected.items)
+        """Return text about what this process collected, with an example similar to the missing `case`."""
+        cases = list(self._collected.items)
         name = case.rpartition("::")[2]
-        example = next((other for other in known if other.rpartition("::")[2] == name), known[0] if known else None)
+        example = next((other for other in cases if other.rpartition("::")[2] == name), cases[0] if cases else None)
         such = "" if example is None else f", for example {example!r}"
-        return f"{counted(len(known), 'case')}{such}, in the root folder {self._collected.session.config.rootpath}"
+        return f"{format_count(len(cases), 'case')}{such}, in the root folder {self._collected.session.config.rootpath}"
 
-    def _remaining_problems(self) -> list[Problem]:
-        """Returns the problems that may have made a check fail. If there are none, the error is the harness's own."""
-        problems: list[Problem] = []
+    def _remaining_problems(self) -> list[StateProblem]:
+        """Return the problems that may have made a check fail. If there are none, the error is the harness's own."""
+        problems: list[StateProblem] = []
         for check in (self._changes_of_process, lambda: self._inspector.end()[0]):
             with contextlib.suppress(Exception):  # the first error is the one that is reported
                 problems += check()
         return problems
 
-    def _changes_of_process(self) -> list[Problem]:
-        return process.compare(self._state, process.capture(self._state.descriptors, self._temp))
+    def _changes_of_process(self) -> list[StateProblem]:
+        return process.compare_process_states(
+            self._state, process.capture_process_state(self._state.descriptors, self._temp)
+        )
 
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
-        """Have pytest run the case under the watchdog, which keeps running. Returns the error that aborted it or {}."""
+        """Have pytest run the case under the watchdog, which keeps running. Return the error that aborted it or {}."""
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
         self._location = item.location
         item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
@@ -289,13 +296,13 @@ class Executor:
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         except _ABORTS as error:
-            return {"interruption": f"raised {type(error).__name__}: {plain_text(error)}".rstrip(": ")}
+            return {"interruption": f"raised {type(error).__name__}: {safe_str(error)}".rstrip(": ")}
         except MemoryError:
             raise
         except BaseException as error:
-            if not failure.is_of_others(error):
+            if not failure.is_raised_by_other_plugin(error):
                 raise
-            return {"hook_error": failure.describe(error)}
+            return {"hook_error": failure.describe_exception(error)}
         finally:
             del item.user_properties[had:]  # they are in the reports; kept, they would look like a leak of the case
         return {}
@@ -309,7 +316,7 @@ class Executor:
             _exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
-        """Returns how often each injected fault was triggered since the last case, by name."""
+        """Return how often each injected fault was triggered since the last case, by name."""
         torch = modules.get("torch")
         if torch is None:
             return {}
@@ -331,28 +338,28 @@ class Executor:
         of the growth after the first `warmup` runs.
         """
         self._mute()
-        meters, grown = Meters("full", freeze=not message["history"]), []  # origins need all new objects
+        meters, grown = MeterReader("full", freeze=not message["history"]), []  # origins need all new objects
         before = meters.read()
         origins, keeps = None, kept(self._collected.items[message["case"]])
         for number in range(message["times"]):
             if message["history"] and number >= message["warmup"]:
-                record_history(message["history"])
-                origins = origins or Origins()
+                record_allocation_history(message["history"])
+                origins = origins or GrowthOrigins()
             self._run_without_report(message)
             after = meters.read()
-            changes = growths(before, after)
+            changes = meter_growths(before, after)
             grown.append(changes if keeps is None else keeps.beyond(changes))
             before = after
-            if not message["history"] and not may_leak(grown, warmup=message["warmup"]):
+            if not message["history"] and not may_still_leak(grown, warmup=message["warmup"]):
                 break
-        found = origins.of(message["history"]) if origins is not None else {}
-        self._send({"op": "repeated", "growths": grown, "origins": found})
+        origin_lines = origins.of(message["history"]) if origins is not None else {}
+        self._send({"op": "repeated", "growths": grown, "origins": origin_lines})
 
     def _round(self, message: Message) -> None:
-        """Run cases one after the other without reports, and send the growth of each, if the request `counts` it."""
+        """Run cases one after the other without reports, and send the growth of each if the request has `counts`."""
         self._mute()
         if self._rounds is None:
-            self._rounds = Rounds()
+            self._rounds = GrowthRounds()
         self._rounds.begin(counts=message["counts"], history=message["history"])
         grown = []
         for entry in message["cases"]:
@@ -395,12 +402,12 @@ class Executor:
         """Return if this is the executor's own process and its channel is intact. Otherwise exit or wait."""
         self._expect_own_process()
         for number, what in self._own.items():
-            if process.identity(number) != what:
+            if process.descriptor_identity(number) != what:
                 _exit(EXIT_CHANNEL_GONE)
 
     def _expect_own_process(self) -> None:
         while getpid() != self._pid:
-            # A case forked this copy and left it. It waits, so that the check finds it as a child process left running.
+            # A case forked this copy and left it running. Wait, so that the check finds the copy as a leftover child.
             pause()
 
     def _flush_output(self) -> None:
@@ -431,7 +438,7 @@ class Executor:
             setrlimit(number, (allowed, hard))
 
     def _leave(self, message: Message) -> NoReturn:
-        """Tear down all fixtures, then exit under the watchdog, in the way that the request asks for."""
+        """Tear down all fixtures, then exit under the watchdog, as the request says."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
         # After a single case that has torn down all, nothing is left to compare.
@@ -441,15 +448,15 @@ class Executor:
                 self._inspector.collect()
             _compat.tear_down_all(self._collected.session)
         except BaseException as error:  # noqa: BLE001 - any error of a fixture is reported, then the process exits
-            bye["error"] = f"the teardown of fixtures that the last cases shared raised {plain_repr(error)}"
+            bye["error"] = f"the teardown of fixtures that the last cases shared raised {safe_repr(error)}"
         else:
             changed, grown, by_case = self._inspector.finish() if compared else ([], {}, {})
             if changed:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
                 bye |= {"grown": grown, "by_case": by_case}
-        bye |= told_session(self._collected.session)
-        bridges.finish()
+        bye |= session_requests(self._collected.session)
+        bridges.save_coverage()
         self._send(bye)
         if message["light"]:
             self._clear()
@@ -461,16 +468,16 @@ class Executor:
         raise AssertionError("Py_Exit returned")
 
     def _clear(self) -> None:
-        """Do the interpreter's work at its end. Exit callbacks of cases may raise."""
+        """Do the finalisation work of the interpreter. Exit callbacks of cases may raise."""
         try:
-            short_exit.clear(self._collected)
+            short_exit.clear_new_modules(self._collected)
         except BaseException:  # noqa: BLE001 - the exit status shows it, as in any other process
             sys.excepthook(*sys.exc_info())
             _exit(1)
 
 
 def _streams_now() -> tuple[Any, Any, Any]:
-    """Returns Python's standard streams, None for one that the case has deleted."""
+    """Return Python's standard streams, None for one that the case has deleted."""
     return getattr(sys, "stdin", None), getattr(sys, "stdout", None), getattr(sys, "stderr", None)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-# By their own names: a case may have replaced those in the module.
+# Imported by name: a case may have replaced the attributes of the module.
 from os import _exit
 from traceback import format_exception, format_exception_only, walk_tb
 from typing import NoReturn
 
-from harness.core.plain_values import plain_repr
-from harness.core.text import cap, one_line
+from harness.core.plain_values import safe_repr
+from harness.core.text import single_line, truncate_middle
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message
 
@@ -19,23 +19,25 @@ from harness.protocol.wire import Channel, Message
 _MOST = 32 << 10
 
 
-def describe(error: BaseException) -> Message:
-    """Returns an exception in one line, and its traceback."""
+def describe_exception(error: BaseException) -> Message:
+    """Return an exception in one line, and its traceback."""
     try:
         line, text = "".join(format_exception_only(error)), "".join(format_exception(error))
     except Exception:  # noqa: BLE001 - the traceback's lines are read by code that a case may have replaced
-        line = text = plain_repr(error)
-    return {"error": one_line(line) or type(error).__name__, "traceback": cap(text, _MOST)}
+        line = text = safe_repr(error)
+    return {"error": single_line(line) or type(error).__name__, "traceback": truncate_middle(text, _MOST)}
 
 
-def is_of_others(error: BaseException) -> bool:
-    """Whether an exception that came out of a hook call was raised by a hook of a conftest or of another plugin."""
+def is_raised_by_other_plugin(error: BaseException) -> bool:
+    """Return whether an exception that came out of a hook call was raised by a hook of a conftest or of another
+    plugin.
+    """
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    return raised_by_others([frame.f_globals.get("__name__", "") for frame in frames])
+    return is_other_plugin_traceback([frame.f_globals.get("__name__", "") for frame in frames])
 
 
-def raised_by_others(modules: Sequence[str]) -> bool:
-    """The same, given the modules of the traceback's frames, the outermost first.
+def is_other_plugin_traceback(modules: Sequence[str]) -> bool:
+    """Return the same, given the modules of the traceback's frames, the outermost first.
 
     The last hook call decides: its frame follows the last frame of pluggy. Frames below belong to that hook, because
     libraries such as torch and json raise in calls from the harness as well as from other plugins.
@@ -51,13 +53,13 @@ def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def end_process(error: BaseException, channel: Channel) -> NoReturn:
+def report_error_and_exit(error: BaseException, channel: Channel) -> NoReturn:
     """Report an exception of the harness's own code to the supervisor, and exit.
 
     The report uses the channel, because the executor's files may not be writable: with a full disk the channel works.
     """
     try:
-        channel.send({"op": "harness_error", **describe(error)})
+        channel.send({"op": "harness_error", **describe_exception(error)})
     except OSError:  # the supervisor is gone
         sys.excepthook(type(error), error, error.__traceback__)
     _exit(EXIT_HARNESS_ERROR)

@@ -1,4 +1,4 @@
-"""Measures the phases of a case. pytest's own clock is one of those that a case may stop."""
+"""Measures the phases of a case. A case may stop pytest's own clock."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import pytest
 
 from harness.core.clock import monotonic, now
 from harness.protocol.phase_page import PHASES
-from harness.protocol.reports import Times
+from harness.protocol.reports import PhaseTimes
 
 
 class PhaseClock:
     """A plugin that writes the times of each phase into pytest's report of it. Other plugins may change them there."""
 
     def __init__(self) -> None:
-        #: The phase that runs or ran last, when it began, and how long it took; None while it runs.
+        #: The phase that runs or ran last. Below: its begin, and its duration, None while it runs.
         self.when = PHASES[0]
         self._start = now()
         self._begun = monotonic()
         self._duration: float | None = None
 
     @property
-    def times(self) -> Times:
-        """Of the phase that ran last; until now, if it still runs."""
+    def times(self) -> PhaseTimes:
+        """The times of the phase that ran last; until now, if it still runs."""
         duration = monotonic() - self._begun if self._duration is None else self._duration
-        return Times(duration, self._start, self._start + duration)
+        return PhaseTimes(duration, self._start, self._start + duration)
 
     def _begin(self, when: str) -> None:
         self.when, self._duration = when, None

@@ -13,9 +13,9 @@ import pytest
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 
-#: The attributes of a session that end it after the test in hand.
-ENDS = ("shouldfail", "shouldstop")
-#: Marks of which the supervisor decides before it asks for the case.
+#: The attributes of a session that end it after the current test.
+SESSION_ENDS = ("shouldfail", "shouldstop")
+#: Marks that the supervisor reads before it requests the case.
 _READ_BEFORE = frozenset({"requires", "timeout", "serial", "leaks"})
 
 
@@ -58,22 +58,22 @@ class CollectedSession:
 
 
 def late_marks(added: Iterable[pytest.Mark]) -> list[str]:
-    """Returns those of the marks that have no effect if they are `added` while a case runs."""
+    """Return those of the marks that have no effect if they are `added` while a case runs."""
     return list(dict.fromkeys(mark.name for mark in added if mark.name in _READ_BEFORE))
 
 
-def late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
-    """Returns a warning at the place of a case."""
+def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
+    """Return a warning at the place of a case."""
     file, line, _ = item.location
     return warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
 
 
-def told_session(session: pytest.Session) -> dict[str, dict[str, str]]:
-    """Returns what code of a case, a fixture or a hook has told its session to do: to fail or to stop, with the reason.
+def session_requests(session: pytest.Session) -> dict[str, dict[str, str]]:
+    """Return the requests of a case, a fixture or a hook to its session: to fail or to stop, with the reason.
 
-    It is told to a copy of the session, of which pytest never learns.
+    The executor has a copy of the session, so pytest does not see them.
     """
-    told = {name: value for name in ENDS if (value := getattr(session, name))}
-    if not told:
+    requests = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
+    if not requests:
         return {}
-    return {"session": {name: value if type(value) is str else f"{name} was set" for name, value in told.items()}}
+    return {"session": {name: value if type(value) is str else f"{name} was set" for name, value in requests.items()}}

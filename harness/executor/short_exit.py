@@ -16,7 +16,7 @@ from harness import _compat
 from harness.executor.session import CollectedSession
 
 
-def clear(collected: CollectedSession) -> None:
+def clear_new_modules(collected: CollectedSession) -> None:
     """End threads, run exit callbacks, clear the globals of new modules: CPython's order, before C's exit handlers."""
     _compat.join_threads()
     _compat.run_exit_callbacks(collected.last_finalizer)
@@ -31,7 +31,7 @@ def clear(collected: CollectedSession) -> None:
 def _drop_values(namespace: dict[str, Any]) -> None:
     """Drop the values of a module. Modules, functions and classes stay, because a ``__del__`` may use them."""
     kept = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    # Not isinstance: it asks an object for its class, and what is loaded when it is first used would be loaded now.
+    # Not isinstance, which reads the class of an object and so would load lazily loaded modules.
     left = [key for key, value in namespace.items() if not key.startswith("__") and not issubclass(type(value), kept)]
     for name in left:
         namespace[name] = None

@@ -13,8 +13,8 @@ from harness.core import linux
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-def replace(out: int, err: int) -> None:
-    """Replace the standard streams: an empty input, and the files `out` and `err`. Closes both descriptors."""
+def replace_standard_streams(out: int, err: int) -> None:
+    """Replace the standard streams: an empty input, and the files `out` and `err`. Close both descriptors."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target, inheritable=True)
@@ -25,13 +25,13 @@ def replace(out: int, err: int) -> None:
     # Unbuffered, because a crash loses buffered text. With escapes, because tests may print any text.
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
-            Unbuffered(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
+            UnbufferedFile(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
         )
         for number in (1, 2)
     )
 
 
-class Unbuffered(io.FileIO):
+class UnbufferedFile(io.FileIO):
     """A raw file that writes all of its data, as the text layer expects from a buffered file.
 
     A full disk is not the fault of the code that prints: the error is stored in `full`, and the text is dropped.
@@ -52,12 +52,12 @@ class Unbuffered(io.FileIO):
         return len(view)
 
 
-def expect_room(streams: Iterable[object]) -> None:
+def raise_if_disk_full(streams: Iterable[object]) -> None:
     """Raise the OSError of a full disk that one of these streams has stored, if any."""
     for stream in streams:
         try:
             raw = stream.buffer  # type: ignore[attr-defined]
         except (AttributeError, ValueError):  # ValueError: the case has detached it
             continue
-        if isinstance(raw, Unbuffered) and raw.full is not None:
+        if isinstance(raw, UnbufferedFile) and raw.full is not None:
             raise raw.full

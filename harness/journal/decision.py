@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from harness.core.outcome import AttemptResult, Outcome, settle
+from harness.core.outcome import AttemptResult, Outcome, final_verdict
 
 
 class Ruled(Protocol):
@@ -48,9 +48,9 @@ class Decision(Generic[E]):
 def decide_outcome(finishes: Sequence[E], started: int) -> Decision[E]:
     """Return the verdict from the ended attempts, in order, and the number of started ones.
 
-    See harness.core.outcome.settle.
+    See harness.core.outcome.final_verdict.
     """
-    outcome = settle(
+    outcome = final_verdict(
         [
             AttemptResult(each.outcome, each.final, None if each.ruling is None else each.ruling.outcome)
             for each in finishes

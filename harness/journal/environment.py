@@ -20,9 +20,9 @@ from harness import __version__
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.file_kind import FileKind
-from harness.core.text import clean
+from harness.core.text import escape_invalid_xml
 from harness.devices import software
-from harness.devices.capabilities import written
+from harness.devices.capabilities import format_capability
 from harness.devices.device import Inventory
 
 FILE_NAME = "environment.json"
@@ -66,10 +66,10 @@ def collect_environment(
     Does not import torch and does not initialise CUDA. Runs git twice in `rootdir`. A missing tool or package raises
     nothing.
     """
-    cuda = software.cuda().value
+    cuda = software.torch_cuda_version().value
     return {
         "schema": SCHEMA,
-        "host": clean(platform.node()),
+        "host": escape_invalid_xml(platform.node()),
         "os": _os(),
         "cpus": os.cpu_count(),
         "usable_cpus": len(os.sched_getaffinity(0)),
@@ -80,19 +80,21 @@ def collect_environment(
         "cuda_driver": inventory.cuda_driver,
         "nvml_error": inventory.nvml_error,
         "notes": list(inventory.notes),
-        "software_device": None if software_device is None else {n: clean(t) for n, t in software_device.items()},
+        "software_device": None
+        if software_device is None
+        else {n: escape_invalid_xml(t) for n, t in software_device.items()},
         "versions": {
             "harness": __version__,
             "python": platform.python_version(),
-            "cuda": None if cuda is None else written("cuda", cuda),
+            "cuda": None if cuda is None else format_capability("cuda", cuda),
             **{name: _version(name) for name in _DISTRIBUTIONS},
         },
-        "python": clean(sys.executable),
-        "command": [clean(word) for word in argv],
+        "python": escape_invalid_xml(sys.executable),
+        "command": [escape_invalid_xml(word) for word in argv],
         "seed": seed,
         "isolation": isolation,
         "under": under,
-        "rootdir": clean(str(rootdir)),
+        "rootdir": escape_invalid_xml(str(rootdir)),
         "git": git_state(rootdir),
         "environment": recorded_variables(os.environ if environ is None else environ),
     }
@@ -127,7 +129,7 @@ def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the recorded variables by name. If a name looks like a secret, the value is not recorded."""
     return {
-        clean(name): "(set, not recorded)" if _SECRET.search(name) else clean(value)
+        escape_invalid_xml(name): "(set, not recorded)" if _SECRET.search(name) else escape_invalid_xml(value)
         for name, value in sorted(environ.items())
         if _RECORDED.fullmatch(name)
     }
@@ -145,7 +147,7 @@ def git_state(folder: Path) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         reason = f"git did not finish within {_GIT_TIMEOUT:.0f} s"
     except subprocess.CalledProcessError as error:
-        words = clean(error.stderr.decode(errors="replace")).strip()
+        words = escape_invalid_xml(error.stderr.decode(errors="replace")).strip()
         reason = f"git ended with status {error.returncode}: {words}"
     else:
         return {"commit": commit, "dirty": bool(changes), "reason": None}
@@ -161,7 +163,7 @@ def _kit_state(folder: Path) -> dict[str, Any] | None:
         return None
     if not (isinstance(commit, str) and isinstance(dirty, bool)):
         return None
-    return {"commit": clean(commit), "dirty": dirty, "reason": "from kit.json"}
+    return {"commit": escape_invalid_xml(commit), "dirty": dirty, "reason": "from kit.json"}
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import __version__
-from harness.core.text import clean, one_line
+from harness.core.text import escape_invalid_xml, single_line
 from harness.devices.device import Inventory
 from harness.journal.events import RunStarted
 
@@ -56,8 +56,8 @@ def run_identity(
     return {
         SUITE_FILES: suites,
         "torch": _version("torch"),
-        "driver": clean(inventory.driver or "none"),
-        "device": ", ".join(sorted({clean(device.name) for device in inventory.usable})),
+        "driver": escape_invalid_xml(inventory.driver or "none"),
+        "device": ", ".join(sorted({escape_invalid_xml(device.name) for device in inventory.usable})),
         WAIVERS: waivers_digest(waivers),
         MUST_PASS: ", ".join(f"{name} {digest[:19]}" for name, digest in lists) or "none",
         "python": platform.python_version(),
@@ -102,7 +102,7 @@ def _text(value: object) -> str:
 def _quoted(value: str) -> str:
     if value.startswith("sha256:"):
         return value[:19]
-    return repr(one_line(value, _SHOWN)) if value else "not set"
+    return repr(single_line(value, _SHOWN)) if value else "not set"
 
 
 def _version(distribution: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 from harness.backends.table import labels
-from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, exit_status
-from harness.core.text import counted, one_line
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, run_exit_status
+from harness.core.text import format_count, single_line
 from harness.journal.events import (
     Batch,
     Bisected,
@@ -52,7 +52,7 @@ class ListResult:
     def text(self) -> str:
         """One line: ``must-pass list cpu (124 cases, sha256:0123456789ab): satisfied``."""
         where = f" on {self.where}" if self.where else ""
-        what = f"must-pass list {self.name} ({counted(self.cases, 'case')}, {self.hash[:19]}){where}"
+        what = f"must-pass list {self.name} ({format_count(self.cases, 'case')}, {self.hash[:19]}){where}"
         if not self.missed:
             return f"{what}: satisfied"
         return f"{what}: not satisfied, {len(self.missed)} did not pass, the first {self.missed[0]}"
@@ -89,11 +89,11 @@ class Oddities:
         """One sentence per irregularity that is not a finding. Unreadable lines are a finding."""
         texts = []
         if self.unknown_lines:
-            named = ", ".join(f"line {each.number} {one_line(each.kind, 40)!r}" for each in self.unknown[:_NAMED])
-            what = counted(self.unknown_lines, "line")
+            named = ", ".join(f"line {each.number} {single_line(each.kind, 40)!r}" for each in self.unknown[:_NAMED])
+            what = format_count(self.unknown_lines, "line")
             texts.append(f"the journal has {what} of an unknown kind, which a newer harness may read: {named}")
         if self.doubled_lines:
-            texts.append(f"the journal has {counted(self.doubled_lines, 'duplicate line')}, counted once")
+            texts.append(f"the journal has {format_count(self.doubled_lines, 'duplicate line')}, counted once")
         return tuple(texts)
 
 
@@ -139,13 +139,13 @@ class Summary:
         return sum(number for outcome, number in self.counts.items() if self.is_red(outcome))
 
     def exit_status(self) -> int:
-        """Return the exit status of the recorded events: see harness.core.outcome.exit_status; 1 for any finding.
+        """Return the exit status of the recorded events: see harness.core.outcome.run_exit_status; 1 for any finding.
 
         A run without cases and without findings returns 5 (no case ran).
         """
         if self.findings:
             return EXIT_RED
-        return exit_status(list(self.counts), fail_on_flaky=self.fail_on_flaky)
+        return run_exit_status(list(self.counts), fail_on_flaky=self.fail_on_flaky)
 
     def run_exit_status(self) -> int:
         """Return the exit status that the run ended with; 1 if it did not finish, or if a green status has red events.
@@ -459,7 +459,7 @@ class Tally:
         run = self.runs[-1] if self.runs else None
         if run is not None and not run.shard and self._ran < run.minimum_cases:
             least = run.minimum_cases
-            message = f"{counted(self._ran, 'case')} ran, but profile {run.profile} requires at least {least}"
+            message = f"{format_count(self._ran, 'case')} ran, but profile {run.profile} requires at least {least}"
             yield self._finding("too_few_cases", message)
 
     def _finding(self, kind: str, message: str, cases: Sequence[str] = ()) -> Finding:

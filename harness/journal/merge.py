@@ -15,7 +15,7 @@ from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
 from harness.core.shard import Shard
-from harness.core.text import counted, first_of
+from harness.core.text import format_count, list_first
 from harness.journal import environment, finding_kinds, identity, journal
 from harness.journal.events import (
     EVENT,
@@ -185,7 +185,7 @@ def _wrong_cases(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _cases(ids: Sequence[str]) -> str:
-    return f"{counted(len(ids), 'case')} ({first_of(ids)})" if ids else "no cases"
+    return f"{format_count(len(ids), 'case')} ({list_first(ids)})" if ids else "no cases"
 
 
 def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: float) -> list[Event]:
@@ -255,7 +255,9 @@ def _copied(parts: Sequence[Part]) -> list[Event]:
             if not isinstance(event, _NOT_COPIED):
                 lines.append(_renamed(event, f"shard{part.shard.index}-"))
         if part.damaged:
-            text = f"the journal of {part.text} has {counted(part.damaged, 'unreadable line')}: their events are lost"
+            text = (
+                f"the journal of {part.text} has {format_count(part.damaged, 'unreadable line')}: their events are lost"
+            )
             lines.append(Finding(event="finding", t=part.run.t, kind="damaged_journal", message=text))
     return sorted(lines, key=lambda event: event.t)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.backends.table import labels
-from harness.core.shard import index_of
+from harness.core.shard import shard_index
 from harness.journal import environment
 from harness.journal.events import MergedShard, RunStarted
 from harness.journal.verdicts import Verdict
@@ -42,7 +42,7 @@ class Places:
         place.
         """
         if self._shards:
-            text = f"{index_of(verdict.case, self._count)}/{self._count}" if self._count else ""
+            text = f"{shard_index(verdict.case, self._count)}/{self._count}" if self._count else ""
             line = self._shards.get(text)
             return self._place(verdict, text, line)
         return self._place(verdict, "", self._run_of(verdict))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import cap, clean, one_line
+from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 from harness.journal import environment, identity, journal
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Ledger
@@ -85,12 +85,13 @@ def read_run_record(run_dir: Path) -> RunRecord:
     if known is None:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
-        name=clean(str(run_dir)),
+        name=escape_invalid_xml(str(run_dir)),
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
         facts=environment_facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
         findings=tuple(
-            FindingRecord(clean(each.kind), clean(each.message), each.cases, each.reproduce) for each in ledger.findings
+            FindingRecord(escape_invalid_xml(each.kind), escape_invalid_xml(each.message), each.cases, each.reproduce)
+            for each in ledger.findings
         ),
         exit_status=ledger.run_exit_status(),
         fail_on_flaky=ledger.fail_on_flaky,
@@ -114,10 +115,14 @@ def environment_facts(known: Mapping[str, Any]) -> dict[str, str]:
     rows = environment.devices_of(known)
     if rows:
         names = [str(row.get("name")) for row in rows]
-        found["devices"] = clean(", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)))
+        found["devices"] = escape_invalid_xml(
+            ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+        )
         for name in (*_SPEED, "ecc"):
             if any(row.get(name) is not None for row in rows):
-                found[name.replace("_", " ")] = clean(", ".join(dict.fromkeys(str(row.get(name)) for row in rows)))
+                found[name.replace("_", " ")] = escape_invalid_xml(
+                    ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
+                )
     for name, value in _mapping(known.get("environment")).items():
         _put(found, f"${name}", value)
     return found
@@ -130,7 +135,10 @@ def _conditions(run: RunStarted) -> dict[str, str]:
         if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
             name.startswith("--") and name not in _TOLD
         ):
-            found[name] = clean(value[:_HASH] if value.startswith("sha256:") else cap(value, _SHOWN)) or "not set"
+            found[name] = (
+                escape_invalid_xml(value[:_HASH] if value.startswith("sha256:") else truncate_middle(value, _SHOWN))
+                or "not set"
+            )
     return found
 
 
@@ -138,7 +146,7 @@ def _case(verdict: Verdict) -> CaseRecord:
     counting = [finish for finish in verdict.finishes if finish.final and finish.outcome.ran]
     return CaseRecord(
         outcome=verdict.outcome,
-        message=one_line(verdict.message),
+        message=single_line(verdict.message),
         durations=tuple(finish.duration for finish in counting),
         reproduce=verdict.reproduce,
     )
@@ -150,4 +158,4 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 
 def _put(found: dict[str, str], name: str, value: object) -> None:
     if value is not None:
-        found[clean(name)] = clean(str(value))
+        found[escape_invalid_xml(name)] = escape_invalid_xml(str(value))

@@ -10,7 +10,7 @@ from harness.core.caseid import suite_of
 from harness.core.outcome import Outcome
 from harness.journal import decision as decisions
 from harness.journal.events import Executor, Finish, Levels, Reopened, SecondDevice, Start
-from harness.protocol.exit_text import executor_exit_text
+from harness.protocol.exit_text import format_executor_exit
 
 CaseEvent = Start | Finish | Levels | Reopened
 
@@ -177,7 +177,7 @@ def _lost_message(starts: Sequence[Start], finishes: Sequence[Finish], ended: Ca
     message = f"started on {where}, devices {devices}, seed {start.seed}, and never finished"
     end = ended(start.executor or "")
     if end is not None and end.exit_status is not None:
-        message += f"; that executor ended with {executor_exit_text(end.exit_status, Outcome.LOST)}"
+        message += f"; that executor ended with {format_executor_exit(end.exit_status, Outcome.LOST)}"
     if end is not None and end.reason:
         message += f" ({end.reason})"
     return message
@@ -199,5 +199,5 @@ def _message(finish: Finish) -> str:
         gate = finish.gate
         return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
     if finish.exit_status is not None:
-        return f"{finish.outcome}: {executor_exit_text(finish.exit_status, finish.outcome)}"
+        return f"{finish.outcome}: {format_executor_exit(finish.exit_status, finish.outcome)}"
     return str(finish.outcome)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.core.outcome import AttemptResult, Outcome, settle
-from harness.core.text import clean
+from harness.core.outcome import AttemptResult, Outcome, final_verdict
+from harness.core.text import escape_invalid_xml
 from harness.journal.events import Activity, Collected, Event, Finish, RunStarted, Start
 
 #: The label for all verdicts that make the run red.
@@ -126,7 +126,7 @@ class Progress:
 
     def _settle(self, case: str) -> None:
         before = self._outcomes.get(case)
-        outcome = settle(self._attempts[case], len(self._attempts[case]))
+        outcome = final_verdict(self._attempts[case], len(self._attempts[case]))
         if before is not None:
             self._counts[self._word(before)] -= 1
         self._counts[self._word(outcome)] += 1
@@ -219,7 +219,7 @@ class Progress:
 
 def _printable(text: str) -> str:
     """Return the text without terminal control sequences and bidirectional marks."""
-    shown = " ".join(clean(text).split())
+    shown = " ".join(escape_invalid_xml(text).split())
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in shown)
 
 

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.progress.progress import Doing, Snapshot, stopped_texts
 
 #: The maximum share of the window's height for the table, and the minimum and maximum number of workers in it.
@@ -71,9 +71,9 @@ class ProgressTable:
     def _others(self, shown: int) -> Iterator[str]:
         more, idle = len(self.snapshot.doing) - shown, len(self.snapshot.idle)
         if more:
-            yield f"{counted(more, 'more worker is', 'more workers are')} busy"
+            yield f"{format_count(more, 'more worker is', 'more workers are')} busy"
         if idle:
-            yield f"{counted(idle, 'worker has', 'workers have')} nothing to do: {', '.join(self.snapshot.idle)}"
+            yield f"{format_count(idle, 'worker has', 'workers have')} nothing to do: {', '.join(self.snapshot.idle)}"
 
 
 def time_span(seconds: float) -> str:

@@ -1,9 +1,9 @@
 """The reports that xdist's workers send to the controller: a case that has passed is one text in one message.
 
 execnet packs and unpacks each value by itself, in Python, and wakes two threads for each message. A report has some
-thirty values. A case has three reports, and two more messages are about its begin and its end. So a worker sends the
-three reports of a case that has passed with the last of them, and the controller makes five calls of it again. All
-of it goes through pytest's own hooks for that.
+thirty values. A case has three reports, and two more messages are about its begin and its end. A worker therefore sends
+the three reports of a case that has passed with the last of them, and the controller makes five calls from it again.
+Both use pytest's own hooks for serialisation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness import _compat
 from harness.protocol.phase_page import PHASES
 from harness.protocol.reports import is_plain_pass
 
-# Created once: json.dumps and json.loads create or look up theirs at each call.
+# Created once: json.dumps and json.loads create or look up a codec at each call.
 _as_text = json.JSONEncoder(separators=(",", ":")).encode
 _from_text = json.JSONDecoder().decode
 #: The key of compact reports.
@@ -27,22 +27,22 @@ _KEY = "harness_reports"
 _BEFORE = "harness_before"
 #: The hooks that are called for each case, and for which xdist's worker sends a message each.
 _HOOKS = ("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish")
-BUNDLING = pytest.StashKey["Bundling"]()
+REPORT_BUNDLER = pytest.StashKey["ReportBundler"]()
 
 
-class Bundling:
+class ReportBundler:
     """Reports a case in an xdist worker: to all plugins as pytest does, but to the controller in one message."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        #: The hooks of all plugins but the one that sends. None if they cannot be called alike for all cases.
+        #: The hooks of all plugins except the sender. None if they differ from case to case.
         self._hooks: Sequence[Callable[..., object]] | None = None
         self._is_known = False
         #: The reports of the case in hand, while the last of them is sent.
         self._sent: Sequence[pytest.TestReport] = ()
 
     def log(self, item: pytest.Item, shown: Sequence[pytest.TestReport]) -> bool:
-        """Report a case if it has passed and nothing else is to be said of it. Otherwise returns False."""
+        """Report a case if it has passed with nothing else to report, and return True. Otherwise return False."""
         if [report.when for report in shown] != [*PHASES] or not all(map(_is_compact, shown)):
             return False
         if not self._is_known:
@@ -61,36 +61,40 @@ class Bundling:
         return True
 
     def sent_with(self, report: pytest.CollectReport | pytest.TestReport) -> Sequence[pytest.TestReport]:
-        """Returns the reports that the controller is sent with this one: all of its case, or none but this one."""
+        """Return the reports that the controller is sent with this one: all of its case, or none but this one."""
         return self._sent if self._sent and self._sent[-1] is report else ()
 
     def _of_others(self) -> Sequence[Callable[..., object]] | None:
-        """The hooks. That of a conftest may only be called for cases of its folder."""
+        """Return the hooks. A hook of a conftest may only be called for cases of its folder."""
         sender = _compat.xdist_sender(self._config)
-        plugins = [each.plugin for name in _HOOKS for each in getattr(self._config.hook, name).get_hookimpls()]
+        plugins = [
+            implementation.plugin
+            for name in _HOOKS
+            for implementation in getattr(self._config.hook, name).get_hookimpls()
+        ]
         of_folders = any(str(getattr(plugin, "__file__", "")).endswith("conftest.py") for plugin in plugins)
         if sender is None or of_folders:
             return None
         return [self._config.pluginmanager.subset_hook_caller(name, [sender]) for name in _HOOKS]
 
 
-class CompactingHooks:
+class CompactReportsPlugin:
     """A plugin for an xdist worker. Not for other processes: a plugin there may write such data to a file."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._bundling = config.stash[BUNDLING] = Bundling(config)
+        self._bundling = config.stash[REPORT_BUNDLER] = ReportBundler(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_to_serializable(self, report: pytest.CollectReport | pytest.TestReport) -> dict[str, str] | None:
-        return compact(report, self._bundling.sent_with(report))
+        return compact_report(report, self._bundling.sent_with(report))
 
 
-class ExpandingHooks:
+class ExpandReportsPlugin:
     """A plugin for the controller."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_from_serializable(self, data: dict[str, Any]) -> pytest.TestReport | None:
-        return expanded(data)
+        return expand_report(data)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
@@ -100,26 +104,32 @@ class ExpandingHooks:
         node = report.node
         hook = node.config.hook
         hook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
-        for each in before:
-            each.node = node  # type: ignore[attr-defined]
-            hook.pytest_runtest_logreport(report=each)
+        for earlier in before:
+            earlier.node = node  # type: ignore[attr-defined]
+            hook.pytest_runtest_logreport(report=earlier)
         result = yield
         hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
         return result
 
 
-def compact(
+def compact_report(
     report: pytest.CollectReport | pytest.TestReport, whole: Sequence[pytest.TestReport] = ()
 ) -> dict[str, str] | None:
-    """Returns a plain pass as one text, or the `whole` case of which it is the last report. None for other reports."""
+    """Return a plain pass as one text, or the `whole` case if it is the last report of that case.
+
+    None for other reports.
+    """
     if not isinstance(report, pytest.TestReport) or not _is_compact(report):
         return None
-    phases = [_phase(each) for each in whole or (report,)]
+    phases = [_phase(phase_report) for phase_report in whole or (report,)]
     return {_KEY: _as_text((report.nodeid, report.location, report.keywords, bool(whole), phases))}
 
 
-def expanded(data: dict[str, Any]) -> pytest.TestReport | None:
-    """Returns the last of the reports that `compact` made `data` of, with what xdist has added. None for other data."""
+def expand_report(data: dict[str, Any]) -> pytest.TestReport | None:
+    """Return the last of the reports that `compact_report` made `data` of, with what xdist has added.
+
+    None for other data.
+    """
     if _KEY not in data:
         return None
     added = {name: value for name, value in data.items() if name != _KEY}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from harness.core.outcome import Outcome
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.protocol import exit_status
 
 #: Why an executor ends with a status of the harness's own.
-OWN = {
+HARNESS_EXITS = {
     exit_status.EXIT_CHANNEL_GONE: "a case closed or replaced a descriptor of the harness",
     exit_status.EXIT_NO_MEMORY: "a case left too little memory to report",
     exit_status.EXIT_NO_DEVICE: "the software device could not be loaded",
@@ -16,10 +16,10 @@ OWN = {
 }
 
 
-def executor_exit_text(status: int, outcome: Outcome) -> str:
-    """Returns ``exit status 3``, ``SIGSEGV``, or ``exit status 244 (an error of the harness's own code)``.
+def format_executor_exit(status: int, outcome: Outcome) -> str:
+    """Return ``exit status 3``, ``SIGSEGV``, or ``exit status 244 (an error of the harness's own code)``.
 
     `outcome`: that of the attempt. One that crashed has ended its process itself, whatever the status.
     """
-    own = "" if outcome is Outcome.CRASHED else OWN.get(status, "")
-    return f"{exit_text(status)} ({own})" if own else exit_text(status)
+    own = "" if outcome is Outcome.CRASHED else HARNESS_EXITS.get(status, "")
+    return f"{format_exit_code(status)} ({own})" if own else format_exit_code(status)

@@ -1,8 +1,8 @@
 """A page of memory that an executor shares with its supervisor: which phases of the running case have passed.
 
-Most phases pass, and nothing else is to be said of them. Writing that to this page takes no system call, and like the
-file of facts the page survives a crash of the executor. All other reports are facts. The page also has a word of the
-supervisor: that no further case may begin.
+Most phases pass with nothing else to report. Writing that to this page takes no system call, and like the
+file of facts the page survives a crash of the executor. All other reports are facts. The supervisor can also
+write to the page that no further case may begin.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from harness.protocol.wire import Message, ProtocolError
 
 PHASES = ("setup", "call", "teardown")
 #: The most phases of one case on the page. A plugin that repeats phases may report more: those are facts.
-MOST = 8
+MOST_PHASES = 8
 
 # Native sizes: the head is then written in one step, so that a crash leaves an old head or a new one.
 _HEAD = struct.Struct("Q")
 _ENTRY = struct.Struct("qdddqq")
-_HOLD = MOST * _ENTRY.size + _HEAD.size
+_HOLD = MOST_PHASES * _ENTRY.size + _HEAD.size
 _SIZE = _HOLD + 1
 _COUNT_BITS = 8
 
@@ -54,11 +54,11 @@ class PassedPhase(NamedTuple):
 
 
 class PhasePage:
-    """The page, of which an executor and its supervisor each map the same file."""
+    """The page: an executor and its supervisor each map the same file."""
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor` is not needed afterwards. Raises OSError."""
-        self._shared = linux.SharedMemory(descriptor, _SIZE)
+        """`descriptor` is not needed afterwards. Raise OSError."""
+        self._shared = linux.SharedMapping(descriptor, _SIZE)
         self._memory = self._shared.bytes
         self._number = 0
         #: The phases that this process has written of its case.
@@ -66,20 +66,20 @@ class PhasePage:
 
     @staticmethod
     def create() -> int:
-        """Returns the descriptor of a new page."""
+        """Return the descriptor of a new page."""
         descriptor = os.memfd_create("harness-phases", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, _SIZE)
         return descriptor
 
     def begin(self, number: int) -> None:
-        """What is written from now on is of the executor's case with this number, from 1 on."""
+        """Assign later writes to the executor's case with this number, counted from 1."""
         self._number = number
         self.written = []
 
     def add(self, phase: PassedPhase) -> bool:
-        """Write a phase. Returns False if the page is full."""
+        """Write a phase. Return False if the page is full."""
         count = len(self.written)
-        if count == MOST:
+        if count == MOST_PHASES:
             return False
         _ENTRY.pack_into(self._memory, _HEAD.size + count * _ENTRY.size, *phase)
         _HEAD.pack_into(self._memory, 0, self._number << _COUNT_BITS | count + 1)
@@ -87,14 +87,17 @@ class PhasePage:
         return True
 
     def read(self, number: int) -> list[PassedPhase]:
-        """Returns the phases of the executor's case with this number. Raises ProtocolError."""
+        """Return the phases of the executor's case with this number. Raise ProtocolError."""
         (head,) = _HEAD.unpack_from(self._memory)
         if head >> _COUNT_BITS != number:
             return []
         count = head & ((1 << _COUNT_BITS) - 1)
-        if count > MOST:
-            raise ProtocolError(f"the page of an executor has {count} phases, expected at most {MOST}")
-        return [phase_of(_ENTRY.unpack_from(self._memory, _HEAD.size + place * _ENTRY.size)) for place in range(count)]
+        if count > MOST_PHASES:
+            raise ProtocolError(f"the page of an executor has {count} phases, expected at most {MOST_PHASES}")
+        return [
+            parse_passed_phase(_ENTRY.unpack_from(self._memory, _HEAD.size + place * _ENTRY.size))
+            for place in range(count)
+        ]
 
     @property
     def held(self) -> bool:
@@ -102,7 +105,7 @@ class PhasePage:
         return self._memory[_HOLD] != 0
 
     def hold(self) -> None:
-        """Tell the executor that it must begin no further case of its request."""
+        """Stop the executor from beginning a further case of its request."""
         self._memory[_HOLD] = 1
 
     @property
@@ -111,16 +114,16 @@ class PhasePage:
         return _HEAD.unpack_from(self._memory) == (0,)
 
     def clear(self) -> None:
-        """Forget what is written, for another executor."""
+        """Clear the page, for another executor."""
         self._memory[:] = bytes(_SIZE)
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the page."""
         self._shared.close()
 
 
-def phase_of(values: object) -> PassedPhase:
-    """Returns the phase that an executor has written or sent. Raises ProtocolError: a case may have damaged it."""
+def parse_passed_phase(values: object) -> PassedPhase:
+    """Return the phase that an executor has written or sent. Raise ProtocolError: a case may have damaged it."""
     match values:
         case [int() as when, float() as duration, float() as start, float() as stop, int() as out, int() as err] if (
             0 <= when < len(PHASES) and all(map(math.isfinite, (duration, start, stop))) and out >= 0 and err >= 0
@@ -130,18 +133,18 @@ def phase_of(values: object) -> PassedPhase:
             raise ProtocolError(f"an executor sent the phase {other!r}, expected a phase, three times and two sizes")
 
 
-def with_facts(phases: Sequence[PassedPhase], facts: Sequence[Message]) -> list[Message]:
-    """Returns all reports of a case, in order: the phases of the page, and facts, each ``after`` so many phases.
+def merge_phases_and_facts(phases: Sequence[PassedPhase], facts: Sequence[Message]) -> list[Message]:
+    """Return all reports of a case, in order: the phases of the page, and facts, each ``after`` so many phases.
 
-    Raises ProtocolError.
+    Raise ProtocolError.
     """
-    found: list[Message] = []
+    messages: list[Message] = []
     taken = 0
     for fact in facts:
         after = fact.get("after", 0)
         if not isinstance(after, int) or not taken <= after <= len(phases):
             raise ProtocolError(f"an executor sent a report after {after!r} of {len(phases)} phases")
-        found += [phase.message for phase in phases[taken:after]]
-        found.append(fact)
+        messages += [phase.message for phase in phases[taken:after]]
+        messages.append(fact)
         taken = after
-    return found + [phase.message for phase in phases[taken:]]
+    return messages + [phase.message for phase in phases[taken:]]

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.core.plain_values import plain, plain_text
+from harness.core.plain_values import safe_str, to_plain_json
 from harness.protocol.phase_page import PHASES
-from harness.protocol.wire import Message, ProtocolError, decode, encode
+from harness.protocol.wire import Message, ProtocolError, decode_message, encode_message
 
 Report = pytest.TestReport
 Location = tuple[str, int | None, str]
@@ -24,7 +24,7 @@ _WARNING_MODULES = {"builtins": builtins, "pytest": pytest}
 _MOST_SECONDS, _LAST_MOMENT = 1e9, 2.5e11
 
 
-class Times(NamedTuple):
+class PhaseTimes(NamedTuple):
     """How long a phase has taken, when it began, and when it ended: seconds, by the clocks of `harness.core.clock`."""
 
     duration: float
@@ -32,17 +32,17 @@ class Times(NamedTuple):
     stop: float
 
 
-def pack(
-    config: pytest.Config, report: Report, location: object = None, *, when: str = "", times: Times | None = None
+def pack_report(
+    config: pytest.Config, report: Report, location: object = None, *, when: str = "", times: PhaseTimes | None = None
 ) -> Message:
-    """Returns a report as a message that `unpack` takes. Of a plain pass only unknown facts are sent.
+    """Return a report as a message that `unpack_reports` takes.
 
-    `location` is that of the case, which the receiver knows. `when` and `times` are what the sender knows of the phase:
-    they are sent instead of values that no report can have, which a hook of a plugin may have put there.
-    Raises whatever a hook raises.
+    A plain pass carries only facts that the receiver lacks. `location` is that of the case, which the receiver knows.
+    `when` and `times` are what the sender knows of the phase: they are sent instead of values that no report can have,
+    which a hook of a plugin may have put there. Raise whatever a hook raises.
     """
     phase_now = report.when if type(report.when) is str and report.when in PHASES else when or "call"
-    taken = times_of(report, times)._asdict()
+    taken = phase_times_of(report, times)._asdict()
     if is_plain_pass(report):
         message: Message = {"op": "pass", "when": phase_now, **taken}
         if report.location is not location:
@@ -53,20 +53,20 @@ def pack(
             message["properties"] = _pairs(report.user_properties)
         return message
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
-    # Each attribute by itself: one that is too large takes no room from those that a report needs.
-    data = {str(name): plain(value) for name, value in (data or {}).items()}
+    # Convert each attribute separately, so that a large one does not use up the limits of the others.
+    data = {str(name): to_plain_json(value) for name, value in (data or {}).items()}
     data |= {"when": phase_now, "outcome": outcome_of_phase(report), **taken}
     data |= {"sections": _sections(report.sections), "user_properties": _pairs(report.user_properties)}
     if not _is_readable(config, data):
-        # A plugin has put something into it that pytest cannot read again. What it says is kept as a text.
-        data["longrepr"] = None if report.longrepr is None else plain_text(report.longrepr)
+        # A plugin has added a value that pytest cannot deserialise. Keep the representation as text.
+        data["longrepr"] = None if report.longrepr is None else safe_str(report.longrepr)
     return {"op": "report", "data": data}
 
 
-def times_of(report: Report, times: Times | None) -> Times:
-    """Returns the times that a report has, each if it is possible. The others are those given."""
-    given = times or Times(0.0, 0.0, 0.0)
-    return Times(
+def phase_times_of(report: Report, times: PhaseTimes | None) -> PhaseTimes:
+    """Return the times that a report has, each if it is possible. The others are those given."""
+    given = times or PhaseTimes(0.0, 0.0, 0.0)
+    return PhaseTimes(
         _possible(report.duration, given.duration, _MOST_SECONDS),
         _possible(report.start, given.start, _LAST_MOMENT),
         _possible(report.stop, given.stop, _LAST_MOMENT),
@@ -78,36 +78,36 @@ def _possible(value: object, instead: float, most: float) -> float:
 
 
 def outcome_of_phase(report: Report) -> str:
-    """Returns pytest's word for the outcome of a report, or of what a plugin has put there."""
-    return report.outcome if type(report.outcome) is str else plain_text(report.outcome)
+    """Return pytest's word for the outcome of a report, or of what a plugin has put there."""
+    return report.outcome if type(report.outcome) is str else safe_str(report.outcome)
 
 
 def _pairs(entries: object) -> list[list[Any]]:
-    """Returns pairs of a name and a value, of what should be such pairs."""
-    found = plain(entries)
-    if not isinstance(found, list):
-        return [] if not found else [["", found]]
-    pairs = [entry if isinstance(entry, list) and len(entry) == 2 else ["", entry] for entry in found]
-    return [[name if isinstance(name, str) else plain_text(name), value] for name, value in pairs]
+    """Return pairs of a name and a value, of what should be such pairs."""
+    plain_entries = to_plain_json(entries)
+    if not isinstance(plain_entries, list):
+        return [] if not plain_entries else [["", plain_entries]]
+    pairs = [entry if isinstance(entry, list) and len(entry) == 2 else ["", entry] for entry in plain_entries]
+    return [[name if isinstance(name, str) else safe_str(name), value] for name, value in pairs]
 
 
 def _sections(entries: object) -> list[list[str]]:
-    """Returns pairs of texts, of what should be such pairs."""
-    return [[name, value if isinstance(value, str) else plain_text(value)] for name, value in _pairs(entries)]
+    """Return pairs of texts, of what should be such pairs."""
+    return [[name, value if isinstance(value, str) else safe_str(value)] for name, value in _pairs(entries)]
 
 
 def _is_readable(config: pytest.Config, data: dict[str, Any]) -> bool:
-    """Whether pytest makes a report of the data: tried, because what it needs is its own affair."""
+    """Return whether pytest can make a report from the data. Only an attempt shows that."""
     try:
-        copy = decode(encode({"op": "report", "data": data}), "this process")["data"]
+        copy = decode_message(encode_message({"op": "report", "data": data}), "this process")["data"]
         report = config.hook.pytest_report_from_serializable(config=config, data=copy)
         return isinstance(report, Report) and isinstance(report.longreprtext, str)
     except Exception:  # noqa: BLE001 - of pytest or of a plugin
         return False
 
 
-def unpack(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
-    """Returns the reports of `item` in `messages`. Raises ProtocolError for a message without a valid report."""
+def unpack_reports(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
+    """Return the reports of `item` in `messages`. Raise ProtocolError for a message without a valid report."""
     keywords = dict.fromkeys(item.keywords, 1)
     try:
         return [_unpacked(item, keywords, message) for message in messages]
@@ -123,7 +123,7 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
             keywords=keywords,
             outcome="passed",
             longrepr=None,
-            when=phase(message["when"]),
+            when=parse_phase_name(message["when"]),
             sections=[(str(name), str(text)) for name, text in message.get("sections", ())],
             duration=float(message["duration"]),
             start=float(message["start"]),
@@ -140,30 +140,30 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
     return report
 
 
-def is_bare_pass(report: Report, location: object) -> bool:
-    """Whether a report says of a phase of the case at `location` only that it has passed, and when."""
-    known = report.location is location and type(report.when) is str and report.when in PHASES
-    return known and is_plain_pass(report) and not report.sections and not report.user_properties
+def is_default_pass(report: Report, location: object) -> bool:
+    """Return whether a report says of a phase of the case at `location` only that it has passed, and when."""
+    is_known_phase = report.location is location and type(report.when) is str and report.when in PHASES
+    return is_known_phase and is_plain_pass(report) and not report.sections and not report.user_properties
 
 
 def is_plain_pass(report: Report) -> bool:
-    """Whether a report says that a phase has passed, and has nothing that a plugin added."""
+    """Return whether a report says that a phase has passed, and has nothing that a plugin added."""
     has_passed = type(report.outcome) is str and report.outcome == "passed"
     return has_passed and type(report) is Report and report.longrepr is None and report.__dict__.keys() <= _PLAIN
 
 
-class Failure(NamedTuple):
+class RemoteFailure(NamedTuple):
     """An exception of another process: one line of text, and its traceback."""
 
     error: str
     traceback: str
 
 
-def unpack_failure(message: object) -> Failure:
-    """Returns the exception in `message`. Raises ProtocolError if it has none."""
+def unpack_failure(message: object) -> RemoteFailure:
+    """Return the exception in `message`. Raise ProtocolError if it has none."""
     match message:
         case {"error": str(error), "traceback": str(traceback)}:
-            return Failure(error, traceback)
+            return RemoteFailure(error, traceback)
         case other:
             raise ProtocolError(f"an executor sent {other!r}, expected an error and its traceback")
 
@@ -176,7 +176,7 @@ class RecordedWarning(NamedTuple):
 
 
 def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
-    """Returns a warning that pytest recorded, as a message.
+    """Return a warning that pytest recorded, as a message.
 
     A custom category is replaced by its nearest base class of Python or pytest, and its name is put before the text.
     Otherwise an xdist controller would import the category's module, and end the run if the import fails.
@@ -187,15 +187,15 @@ def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
     return {
         "op": "warning",
         "when": when,
-        "text": prefix + plain_text(warning.message),
+        "text": prefix + safe_str(warning.message),
         "category": [category.__module__, category.__name__],
-        "file": plain_text(warning.filename),
+        "file": safe_str(warning.filename),
         "line": warning.lineno if type(warning.lineno) is int else 0,
     }
 
 
 def unpack_warning(message: Message) -> RecordedWarning:
-    """Returns the warning in `message`. Raises ProtocolError if it has none."""
+    """Return the warning in `message`. Raise ProtocolError if it has none."""
     try:
         module, name = message["category"]
         category = getattr(_WARNING_MODULES[module], name)
@@ -208,7 +208,7 @@ def unpack_warning(message: Message) -> RecordedWarning:
 
 
 def _location(value: object) -> Location:
-    """Returns a location as pytest stores it."""
+    """Return a location as pytest stores it."""
     match value:
         case [str(path), int() | None as line, str(name)]:
             return path, line, name
@@ -216,22 +216,22 @@ def _location(value: object) -> Location:
             raise TypeError(f"location {other!r}, expected path, line and name")
 
 
-def phase(word: object) -> Any:
+def parse_phase_name(word: object) -> Any:
     if word not in PHASES:
         raise ValueError(f"unknown phase {word!r}")
     return word
 
 
-def mark(report: Report, outcome: Outcome) -> None:
+def attach_outcome(report: Report, outcome: Outcome) -> None:
     """Attach the outcome to a report. Plain attributes survive the serialisation of xdist and of the harness."""
     report.harness_outcome = outcome.value  # type: ignore[attr-defined]
 
 
-def unmark(report: Report) -> None:
-    """Remove the outcome that `mark` attached."""
+def detach_outcome(report: Report) -> None:
+    """Remove the outcome that `attach_outcome` attached."""
     del report.harness_outcome
 
 
-def mark_replayed(report: Report) -> None:
+def attach_replayed(report: Report) -> None:
     """Note on a report that its case did not run now: it had its verdict before the run was resumed."""
     report.harness_replayed = True  # type: ignore[attr-defined]

@@ -9,8 +9,8 @@ _FRAME = "  File "
 _MACHINERY = ("/_pytest/", "/pluggy/", "/harness/executor/", "/harness/zygote/", '"<frozen runpy>"')
 
 
-def fold(text: str) -> str:
-    """Returns the stacks without the frames below each test: about thirty frames of pytest and of this harness.
+def fold_stacks(text: str) -> str:
+    """Return the stacks without the frames below each test: about thirty frames of pytest and of this harness.
 
     A stack that has only such frames is kept whole, because the fault may then be in the harness. The list of extension
     modules at the end of a fatal error is dropped.

@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError
 
 Message = dict[str, Any]
 
-# Created once: json.dumps and json.loads create or look up theirs at each call, and these run for every case.
+# Created once: json.dumps and json.loads create or look up a codec at each call, and these run for every case.
 _encode = json.JSONEncoder(separators=(",", ":"), default=repr).encode
 _decode = json.JSONDecoder().decode
 
@@ -49,8 +49,8 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send one message, with descriptors if given. Raises OSError if the other end is gone."""
-        data = encode(message)
+        """Send one message, with descriptors if given. Raise OSError if the other end is gone."""
+        data = encode_message(message)
         if fds:
             sent = socket.send_fds(self.socket, [data], list(fds))
             data = data[sent:]
@@ -58,7 +58,7 @@ class Channel:
             self.socket.sendall(data)
 
     def receive(self, max_fds: int = 0) -> None:
-        """Read the available data; blocks until there is some. Sets `closed` at the end of the stream."""
+        """Read the available data; blocks until there is some. Set `closed` at the end of the stream."""
         try:
             data = self._receive_fds(max_fds) if max_fds else self.socket.recv(_CHUNK)
         except ConnectionResetError:
@@ -82,7 +82,7 @@ class Channel:
         return data
 
     def pop(self) -> Message | None:
-        """Returns the next complete message, or None."""
+        """Return the next complete message, or None."""
         end = self._buffer.find(b"\n", self._searched)
         if end < 0:
             self._searched = len(self._buffer)
@@ -90,12 +90,12 @@ class Channel:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched = 0
-        return decode(line, self.peer)
+        return decode_message(line, self.peer)
 
     def take_fds(self, count: int) -> list[int]:
-        """Returns the first `count` received descriptors that were not taken yet. Raises ProtocolError if fewer exist.
+        """Return the first `count` received descriptors that were not taken yet. Raise ProtocolError if fewer exist.
 
-        Raises OSError if the kernel could not pass them, because this process had too many open files.
+        Raise OSError if the kernel could not pass them, because this process had too many open files.
         """
         if self._fds_lost:
             self._fds_lost = False
@@ -116,43 +116,43 @@ class Channel:
         self._fds.clear()
 
 
-def encode(message: Message) -> bytes:
-    """Returns one line of ASCII. A value that JSON does not support becomes its repr, so that no report is lost."""
+def encode_message(message: Message) -> bytes:
+    """Return one line of ASCII. A value that JSON does not support becomes its repr, so that no report is lost."""
     return _encode(message).encode() + b"\n"
 
 
-def decode(line: bytes, peer: str) -> Message:
-    """Returns the message in one line, with every lone surrogate escaped. Raises ProtocolError."""
+def decode_message(line: bytes, peer: str) -> Message:
+    """Return the message in one line, with every lone surrogate escaped. Raise ProtocolError."""
     try:
         message = _decode(line.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{peer} sent {line[:80]!r}, expected a line of JSON") from error
     if not _is_message(message):
         raise ProtocolError(f"{peer} sent {line[:80]!r}, expected an object with an 'op'")
-    return cast("Message", show_surrogates(message) if _MAYBE_SURROGATE.search(line) else message)
+    return cast("Message", escape_surrogates(message) if _MAYBE_SURROGATE.search(line) else message)
 
 
-def decode_lines(lines: Sequence[bytes], peer: str) -> list[Message]:
-    """Returns the messages in some lines: as `decode` does for each, but in one step. Raises ProtocolError."""
+def decode_messages(lines: Sequence[bytes], peer: str) -> list[Message]:
+    """Return the messages in some lines: as `decode_message` does for each, but in one step. Raise ProtocolError."""
     data = b",".join(lines)
     if len(lines) > 1 and not _MAYBE_SURROGATE.search(data):
-        with contextlib.suppress(ValueError, RecursionError):  # `decode` says which line is wrong
+        with contextlib.suppress(ValueError, RecursionError):  # `decode_message` says which line is wrong
             messages = _decode(f"[{data.decode()}]")
             if len(messages) == len(lines) and all(_is_message(message) for message in messages):
                 return cast("list[Message]", messages)
-    return [decode(line, peer) for line in lines]
+    return [decode_message(line, peer) for line in lines]
 
 
 def _is_message(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("op"), str)
 
 
-def show_surrogates(value: object) -> object:
-    """Returns the JSON value with lone surrogates as ``\\udc80``: encoding them fails, which ends an xdist run."""
+def escape_surrogates(value: object) -> object:
+    """Return the JSON value with lone surrogates as ``\\udc80``: encoding them fails, which ends an xdist run."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):
-        return [show_surrogates(entry) for entry in value]
+        return [escape_surrogates(entry) for entry in value]
     if isinstance(value, dict):
-        return {show_surrogates(key): show_surrogates(entry) for key, entry in value.items()}
+        return {escape_surrogates(key): escape_surrogates(entry) for key, entry in value.items()}
     return value

@@ -1,6 +1,6 @@
-"""What the controller tells an xdist worker at its start, and what the worker sends with its end.
+"""What the controller sends to an xdist worker at its start, and what the worker sends at its end.
 
-xdist carries both as dictionaries: ``workerinput`` and ``workeroutput``.
+xdist transports both as dictionaries: ``workerinput`` and ``workeroutput``.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 
 #: The key of the run context in ``workerinput``. Without it, a worker has no cases.
-CONTEXT = "harness_context"
+CONTEXT_KEY = "harness_context"
 #: The key of the leased device's UUID in ``workerinput``.
-DEVICE = "harness_device"
+DEVICE_KEY = "harness_device"
 _LATE = "harness_late"
 _FAILURE = "harness_failure"
 
 
-def send_late(config: pytest.Config, report: pytest.TestReport) -> None:
+def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
     """Add a report on a case that has ended: xdist accepts reports only on the running case."""
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
     config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
 
 
-def send_failure(config: pytest.Config, what: str) -> None:
-    """Add what this worker cannot write."""
+def send_write_failure(config: pytest.Config, what: str) -> None:
+    """Report a file that this worker cannot write."""
     config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
 
 
-def late_reports(node: Any) -> Iterator[pytest.TestReport]:
+def late_reports_of(node: Any) -> Iterator[pytest.TestReport]:
     """The late reports of an xdist worker that has ended."""
     for data in getattr(node, "workeroutput", {}).get(_LATE, ()):
         report = node.config.hook.pytest_report_from_serializable(config=node.config, data=data)
@@ -37,7 +37,7 @@ def late_reports(node: Any) -> Iterator[pytest.TestReport]:
         yield report
 
 
-def failure(node: Any) -> str | None:
-    """What an xdist worker could not write, or None."""
+def write_failure_of(node: Any) -> str | None:
+    """Return what an xdist worker could not write, or None."""
     what: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
     return what

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import cap, clean, counted, first_of, one_line
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
 from harness.journal.events import Finding
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
@@ -81,10 +81,10 @@ class _RedCase:
         return cls(
             case=verdict.case,
             outcome=verdict.outcome,
-            message=cap(verdict.message or str(verdict.outcome), _MOST_ANNOTATION),
+            message=truncate_middle(verdict.message or str(verdict.outcome), _MOST_ANNOTATION),
             reproduce=verdict.reproduce or "",
-            facts=tuple(cap(each, _MOST_ANNOTATION) for each in facts),
-            detail=cap(detail, _MOST_DETAIL),
+            facts=tuple(truncate_middle(each, _MOST_ANNOTATION) for each in facts),
+            detail=truncate_middle(detail, _MOST_DETAIL),
             where=failure_location(verdict.case, detail, rootdir),
         )
 
@@ -156,7 +156,7 @@ def _parts(summary: Summary, found: _SummaryContents) -> Iterator[str]:
     yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
     for finding in summary.findings:
         cases = (
-            f" ({counted(len(finding.cases), 'case')}: {markdown_code(first_of(finding.cases))})"
+            f" ({format_count(len(finding.cases), 'case')}: {markdown_code(list_first(finding.cases))})"
             if finding.cases
             else ""
         )
@@ -184,8 +184,8 @@ def _parts(summary: Summary, found: _SummaryContents) -> Iterator[str]:
 
 
 def _headline(summary: Summary) -> str:
-    status, total = summary.run_exit_status(), counted(sum(summary.counts.values()), "case")
-    findings = f", {counted(len(summary.findings), 'finding')}" if summary.findings else ""
+    status, total = summary.run_exit_status(), format_count(sum(summary.counts.values()), "case")
+    findings = f", {format_count(len(summary.findings), 'finding')}" if summary.findings else ""
     if summary.end is None:
         return f"Not finished: the run was cut off; {summary.red_cases} of {total} red{findings}"
     if status == EXIT_OK:
@@ -258,7 +258,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def markdown_code(text: str) -> str:
     """Return a text as one line of code, with punctuation as character references: no markup, mentions or links."""
-    line = _visible(one_line(text, _MOST_LINE) or " ")
+    line = _visible(single_line(text, _MOST_LINE) or " ")
     return f"<code>{_PUNCTUATION.sub(lambda match: f'&#{ord(match[0])};', line)}</code>"
 
 
@@ -269,7 +269,7 @@ def markdown_block(lines: Iterable[str]) -> str:
 
 
 def _visible(text: str) -> str:
-    text = clean(text).replace("\r\n", "\n").replace("\r", "\n")
+    text = escape_invalid_xml(text).replace("\r\n", "\n").replace("\r", "\n")
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -318,7 +318,7 @@ def _case_command(case: _RedCase) -> str:
 
 
 def _finding_command(finding: Finding) -> str:
-    cases = [f"{counted(len(finding.cases), 'case')}: {first_of(finding.cases)}"] if finding.cases else []
+    cases = [f"{format_count(len(finding.cases), 'case')}: {list_first(finding.cases)}"] if finding.cases else []
     return _command(
         {"title": f"finding {finding.kind}"}, "\n".join([finding.message, *cases, finding.reproduce or ""]).rstrip("\n")
     )
@@ -327,7 +327,7 @@ def _finding_command(finding: Finding) -> str:
 def _command(properties: Mapping[str, str], message: str) -> str:
     """Return a workflow command of kind ``error``. No text can end it or begin another one."""
     written = ",".join(f"{name}={_escaped(_visible(value), ':,')}" for name, value in properties.items())
-    return f"::error {written}::{_escaped(_visible(cap(message, _MOST_ANNOTATION)), '')}"
+    return f"::error {written}::{_escaped(_visible(truncate_middle(message, _MOST_ANNOTATION)), '')}"
 
 
 def _escaped(text: str, more: str) -> str:

@@ -16,10 +16,10 @@ from typing import IO, Any, BinaryIO
 from junitparser import xunit2
 
 from harness.backends.table import labels
-from harness.core.atomic import replacing
-from harness.core.errors import writing
-from harness.core.text import cap, clean, counted
-from harness.devices.capabilities import size
+from harness.core.atomic import open_atomically
+from harness.core.errors import convert_to_write_error
+from harness.core.text import escape_invalid_xml, format_count, truncate_middle
+from harness.devices.capabilities import format_bytes
 from harness.journal import environment
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import RunStarted
@@ -47,7 +47,7 @@ class JunitReport:
     @property
     def text(self) -> str:
         """One line: the written file and its limits."""
-        cut = f"{size(self.size)}, long texts cut to {counted(self.text_limit, 'character')}"
+        cut = f"{format_bytes(self.size)}, long texts cut to {format_count(self.text_limit, 'character')}"
         large = ": too large for GitLab, which takes 30 MB; run shards" if self.size > MOST_BYTES else ""
         return f"wrote {self.path} ({cut}){large}"
 
@@ -62,7 +62,7 @@ def write_junit(
     """
     path = run_dir / FILE_NAME if out is None else out
     with _document(run_dir, results, flavour) as document:
-        with replacing(path) as file:
+        with open_atomically(path) as file:
             document.write(file)
         return JunitReport(path, document.size, document.text_limit)
 
@@ -212,7 +212,7 @@ class JunitDocument:
 
     def _put_aside(self) -> None:
         """Move the waiting cases to the temporary file, grouped by suite."""
-        with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+        with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
             if self._file is None:
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
             end = self._file.seek(0, os.SEEK_END)
@@ -258,7 +258,7 @@ class JunitDocument:
     ) -> tuple[bytes, bytes]:
         """Return the bytes before and after the cases of a suite."""
         run = summary.run
-        element = xunit2.TestSuite(clean(name))
+        element = xunit2.TestSuite(escape_invalid_xml(name))
         element.id = str(number)  # Jenkins merges suites with equal name and time unless their ids differ
         element.tests = suite.tests
         element.failures = suite.failures
@@ -266,11 +266,11 @@ class JunitDocument:
         element.skipped = suite.skipped
         element.time = round(suite.seconds, 3)
         if run is not None:
-            element.hostname = clean(host or run.host)
+            element.hostname = escape_invalid_xml(host or run.host)
             element.timestamp = datetime.fromtimestamp(run.t, UTC).isoformat(timespec="seconds")
             for key, value in {**_run_facts(run, summary), **facts}.items():
                 if value:
-                    element.add_property(key, clean(cap(value, 4096)))
+                    element.add_property(key, escape_invalid_xml(truncate_middle(value, 4096)))
         return _halves(element, xunit2.TestCase())
 
     def chunks(self) -> Iterator[bytes]:
@@ -280,7 +280,7 @@ class JunitDocument:
             if place is None:
                 continue
             suite = self._suites[place]
-            with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+            with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
                 for begin, end in zip(suite.parts[::2], suite.parts[1::2], strict=True):
                     assert self._file is not None
                     self._file.seek(begin)

@@ -13,10 +13,10 @@ from typing import Any
 from junitparser import Attr, Error, Failure, Skipped, SystemErr, SystemOut, xunit2
 
 from harness.core.outcome import Outcome
-from harness.core.text import cap, clean, one_line
+from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 from harness.journal.events import Finding, Finish, Levels
 from harness.journal.verdicts import Verdict
-from harness.protocol.exit_text import executor_exit_text
+from harness.protocol.exit_text import format_executor_exit
 from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
@@ -80,7 +80,7 @@ class CaseWriter:
         classname, name = self.names.of(verdict.case)
         case = _Case(name, classname, seconds)
         if self.flavour.whole_ids:
-            case.file = clean(verdict.case.partition("::")[0])
+            case.file = escape_invalid_xml(verdict.case.partition("::")[0])
         if tag:
             case.append(self._result(tag, verdict))
         earlier = () if tag == "skipped" else verdict.earlier  # readers count a flaky case as passed
@@ -102,7 +102,7 @@ class CaseWriter:
             lines += self._detail(verdict.decided.detail)
         if not self.flavour.interim and tag != "skipped":
             lines += self._told(verdict.earlier)
-        message = one_line(verdict.message) or str(verdict.outcome)
+        message = single_line(verdict.message) or str(verdict.outcome)
         return _with_text(_RESULTS[tag](message, str(verdict.outcome)), _block(lines))
 
     def _interim(self, verdict: Verdict, attempt: Finish) -> Any:
@@ -110,7 +110,7 @@ class CaseWriter:
         kind = xunit2.FlakyFailure
         if verdict.outcome.is_red:
             kind = xunit2.RerunError if attempt.outcome in _ERRORS else xunit2.RerunFailure
-        element = kind(one_line(attempt.message) or str(attempt.outcome), str(attempt.outcome))
+        element = kind(single_line(attempt.message) or str(attempt.outcome), str(attempt.outcome))
         # The stack trace comes before the outputs: the schema requires this order.
         element.append(xunit2.StackTrace(_block(self._told([attempt])[1:])))
         element.extend(self._captured(SystemOut, attempt.stdout, 1))
@@ -136,8 +136,8 @@ class CaseWriter:
         more = self._told(earlier)
         for grown in repeated(verdict.case, levels) if levels else ():
             more += [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown.grows else []
-        more += [f"KEEPS {one_line(attempt.keeps)}"] if attempt.keeps else []
-        more += [f"PROPERTY {one_line(name)} = {value}" for name, value in attempt.properties]
+        more += [f"KEEPS {single_line(attempt.keeps)}"] if attempt.keeps else []
+        more += [f"PROPERTY {single_line(name)} = {value}" for name, value in attempt.properties]
         share = 1 if verdict.outcome.is_red else _GREEN_SHARE
         out = self._captured(SystemOut, attempt.stdout, share, more)
         return out + self._captured(SystemErr, _errors(attempt), share)
@@ -147,25 +147,25 @@ class CaseWriter:
         if not text and not more:
             return []
         lines = [self._cut(text, share)] if text else []
-        return [kind(clean("\n".join([*lines, *more])))]
+        return [kind(escape_invalid_xml("\n".join([*lines, *more])))]
 
     def _detail(self, detail: str) -> list[str]:
-        return ["", clean(self._cut(detail, 1))] if detail else []
+        return ["", escape_invalid_xml(self._cut(detail, 1))] if detail else []
 
     def _cut(self, text: str, share: int) -> str:
         if self.costs is not None:
-            kept = cap(text, MOST_TEXT // share)
-            cost = len(xml(SystemOut(clean(kept))))
+            kept = truncate_middle(text, MOST_TEXT // share)
+            cost = len(xml(SystemOut(escape_invalid_xml(kept))))
             for place, limit in enumerate(LIMITS):
                 self.costs[place] += min(cost, cost * (limit // share) // len(kept))
-        return cap(text, self.limit // share)
+        return truncate_middle(text, self.limit // share)
 
 
 def finding_case(finding: Finding, number: int) -> bytes:
     """Return a finding as a case of its own."""
-    case = _Case(clean(f"finding {number}: {one_line(finding.kind)}"), "harness.findings", 0.0)
-    error = Error(clean(one_line(finding.message) or finding.kind), "finding")
-    case.append(_with_text(error, clean(cap(finding_text(finding), MOST_TEXT))))
+    case = _Case(escape_invalid_xml(f"finding {number}: {single_line(finding.kind)}"), "harness.findings", 0.0)
+    error = Error(escape_invalid_xml(single_line(finding.message) or finding.kind), "finding")
+    case.append(_with_text(error, escape_invalid_xml(truncate_middle(finding_text(finding), MOST_TEXT))))
     return xml(case) + b"\n"
 
 
@@ -190,7 +190,7 @@ def _attempt_lines(attempt: Finish) -> Iterable[str]:
     company = "alone" if attempt.alone else "in company"
     yield f"attempt {attempt.attempt} ({company}) on {where}, devices {devices}, seed {attempt.seed}"
     if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
-        yield f"the executor ended with {executor_exit_text(attempt.exit_status, attempt.outcome)}"
+        yield f"the executor ended with {format_executor_exit(attempt.exit_status, attempt.outcome)}"
     if attempt.gate is not None:
         yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"
     yield from attempt.notes
@@ -203,4 +203,4 @@ def _with_text(element: Any, text: str) -> Any:
 
 def _block(lines: Sequence[str]) -> str:
     # Each line has its own limit, so that one long text does not displace the others.
-    return "\n".join(clean(cap(line, MOST_TEXT)) for line in lines)
+    return "\n".join(escape_invalid_xml(truncate_middle(line, MOST_TEXT)) for line in lines)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from harness.core.text import clean
+from harness.core.text import escape_invalid_xml
 
 Pair = tuple[str, str]
 
@@ -40,13 +40,15 @@ class Names:
         path, _, rest = case.partition("::")
         base, bracket, parameters = rest.partition("[")  # parameters may contain "::"
         classes, _, name = base.rpartition("::")
-        return _classname(path, classes), clean(case if self._whole else name + bracket + parameters or case)
+        return _classname(path, classes), escape_invalid_xml(
+            case if self._whole else name + bracket + parameters or case
+        )
 
 
 @functools.lru_cache(4096)
 def _classname(path: str, classes: str) -> str:
     module = re.sub(r"[/\\]+", ".", path.removesuffix(".py")).strip(".")
-    return clean(".".join(filter(None, [module, *classes.split("::")])))
+    return escape_invalid_xml(".".join(filter(None, [module, *classes.split("::")])))
 
 
 def _short_digest(case: str) -> str:

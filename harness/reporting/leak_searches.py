@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.checks.meters.table import amounts
-from harness.core.text import counted, one_line
+from harness.checks.meters.table import format_growths
+from harness.core.text import format_count, single_line
 from harness.journal.events import Batch
 
 
@@ -21,7 +21,7 @@ def leak_search_cost(searches: Sequence[Batch]) -> str:
     search.
     """
     made = [each for each in searches if each.trials]
-    return f", {counted(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""
+    return f", {format_count(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""
 
 
 def _seconds(searches: Sequence[Batch]) -> float:
@@ -29,8 +29,8 @@ def _seconds(searches: Sequence[Batch]) -> float:
 
 
 def _line(search: Batch) -> str:
-    cases = counted(len(search.cases), "case")
-    text = f"GREW executor {search.executor} by {amounts(search.suspicions)} over {cases}"
+    cases = format_count(len(search.cases), "case")
+    text = f"GREW executor {search.executor} by {format_growths(search.suspicions)} over {cases}"
     parts = [*search.unproven[:1], *([search.failure] if search.failure else [])]
     tried = f"{search.tried} of them ran again in {search.seconds:.1f} s" if search.trials else "none of them ran again"
-    return one_line(f"{text}, not shown to be a leak: {'; '.join([tried, *parts])}", 600)
+    return single_line(f"{text}, not shown to be a leak: {'; '.join([tried, *parts])}", 600)

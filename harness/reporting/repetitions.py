@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.checks import trend as soak
-from harness.checks.meters.table import quantity
-from harness.checks.trend import Sample, Series, Shape
+from harness.checks.meters.table import format_quantity
+from harness.checks.trend import LevelSample, MeterSeries, TrendShape
 from harness.journal.events import Levels
 from harness.journal.ledger import Ledger
 from harness.reporting.plot import plot
@@ -18,13 +18,13 @@ class Repeated:
     """A case that ran several times: its most informative series, and other growing series of the same process."""
 
     case: str
-    series: Series
-    also: tuple[Series, ...]
+    series: MeterSeries
+    also: tuple[MeterSeries, ...]
 
     @property
     def grows(self) -> bool:
         """Whether the series grew steadily."""
-        return self.series.trend.shape is Shape.GROWS
+        return self.series.trend.shape is TrendShape.GROWS
 
     @property
     def word(self) -> str:
@@ -35,13 +35,13 @@ class Repeated:
     def text(self) -> str:
         """One line, without the case."""
         text = f"{self.series.text}, in executor {self.series.executor}"
-        others = (f"{each.meter} by {soak.rate(each.trend.slope, each.unit)}" for each in self.also)
+        others = (f"{each.meter} by {soak.format_slope(each.trend.slope, each.unit)}" for each in self.also)
         return f"{text}; also {', '.join(others)}" if self.also else text
 
     def plot(self, *, blocks: bool) -> list[str]:
         """Return the series as a few lines of text, in plain ASCII unless `blocks`."""
         unit = self.series.unit
-        return plot(self.series.values, blocks=blocks, label=lambda value: quantity(value, unit))
+        return plot(self.series.values, blocks=blocks, label=lambda value: format_quantity(value, unit))
 
 
 def repetitions(ledger: Ledger) -> list[Repeated]:
@@ -55,9 +55,9 @@ def repetitions(ledger: Ledger) -> list[Repeated]:
 
 def repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
     """Return the entry of a case with these ``levels`` lines, or nothing if no meter could be read."""
-    found = soak.series(Sample(line.executor, line.values) for line in lines)
+    found = soak.trend_series(LevelSample(line.executor, line.values) for line in lines)
     if not found:
         return []
     first, *others = found
-    grown = [each for each in others if each.trend.shape is Shape.GROWS and each.executor == first.executor]
-    return [Repeated(case, first, tuple(grown) if first.trend.shape is Shape.GROWS else ())]
+    grown = [each for each in others if each.trend.shape is TrendShape.GROWS and each.executor == first.executor]
+    return [Repeated(case, first, tuple(grown) if first.trend.shape is TrendShape.GROWS else ())]

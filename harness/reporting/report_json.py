@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.core.outcome import Outcome
-from harness.core.text import cap, clean
+from harness.core.text import escape_invalid_xml, truncate_middle
 from harness.journal import events
 from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
@@ -247,10 +247,16 @@ def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
             damaged=odd.damaged_lines,
             unknown=odd.unknown_lines,
             doubled=odd.doubled_lines,
-            first_damaged=tuple(OddLine(number=each.number, reason=clean(each.reason)) for each in odd.damaged[:10]),
-            first_unknown=tuple(OddLine(number=each.number, reason=clean(each.kind)) for each in odd.unknown[:10]),
+            first_damaged=tuple(
+                OddLine(number=each.number, reason=escape_invalid_xml(each.reason)) for each in odd.damaged[:10]
+            ),
+            first_unknown=tuple(
+                OddLine(number=each.number, reason=escape_invalid_xml(each.kind)) for each in odd.unknown[:10]
+            ),
         ),
-        environment=None if known is None else {clean(name): _jsonable(value) for name, value in known.items()},
+        environment=None
+        if known is None
+        else {escape_invalid_xml(name): _jsonable(value) for name, value in known.items()},
         cases=(),
     )
 
@@ -258,13 +264,13 @@ def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
 def _jsonable(value: object, depth: int = 20) -> Any:
     """Return a value of environment.json, which may hold anything, as JSON that every reader accepts."""
     if isinstance(value, str):
-        return clean(value)
+        return escape_invalid_xml(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict | list) and not depth:
         return None
     if isinstance(value, dict):
-        return {clean(name): _jsonable(each, depth - 1) for name, each in value.items()}
+        return {escape_invalid_xml(name): _jsonable(each, depth - 1) for name, each in value.items()}
     return [_jsonable(each, depth - 1) for each in value] if isinstance(value, list) else value
 
 
@@ -327,10 +333,10 @@ def _attempt(finish: Finish) -> dict[str, Any]:
     optional = {
         "phases": finish.phases,
         "message": finish.message,
-        "detail": cap(finish.detail, MOST_TEXT),
-        "stdout": cap(finish.stdout, MOST_TEXT),
-        "stderr": cap(finish.stderr, MOST_TEXT),
-        "log": cap(finish.log, MOST_TEXT),
+        "detail": truncate_middle(finish.detail, MOST_TEXT),
+        "stdout": truncate_middle(finish.stdout, MOST_TEXT),
+        "stderr": truncate_middle(finish.stderr, MOST_TEXT),
+        "log": truncate_middle(finish.log, MOST_TEXT),
         "notes": finish.notes,
         "properties": finish.properties,
         "gate": None if finish.gate is None else finish.gate.model_dump(mode="json"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.core.outcome import Outcome
-from harness.core.text import counted, one_line
+from harness.core.text import format_count, single_line
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 from harness.reporting import leak_searches
@@ -28,8 +28,11 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
     `blocks`: see `harness.reporting.plot.plot`.
     """
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
-    findings = f"; {counted(len(ledger.findings), 'finding')}" if ledger.findings else ""
-    lines = [f"{counted(len(ledger.verdicts), 'case')}: {counts or 'none'}{findings}", *_other_words(ledger.counts)]
+    findings = f"; {format_count(len(ledger.findings), 'finding')}" if ledger.findings else ""
+    lines = [
+        f"{format_count(len(ledger.verdicts), 'case')}: {counts or 'none'}{findings}",
+        *_other_words(ledger.counts),
+    ]
     shown = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
     not_run = [verdict for verdict in shown if verdict.outcome is Outcome.NOT_RUN]
     for verdict in [verdict for verdict in shown if verdict.outcome is not Outcome.NOT_RUN][:SHOWN]:
@@ -37,18 +40,22 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
     if len(shown) - len(not_run) > SHOWN:
         lines.append(f"… and {len(shown) - len(not_run) - SHOWN} more, see {run_dir / 'junit.xml'}")
     gates = Counter(verdict.message for verdict in ledger.verdicts if verdict.outcome is Outcome.GATED)
-    lines += [f"GATED {counted(count, 'case')} - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
+    lines += [
+        f"GATED {format_count(count, 'case')} - {single_line(message)}" for message, count in gates.most_common(SHOWN)
+    ]
     if not_run:
-        lines.append(f"NOT_RUN {counted(len(not_run), 'case')}, the first {not_run[0].case} - {not_run[0].message}")
+        lines.append(
+            f"NOT_RUN {format_count(len(not_run), 'case')}, the first {not_run[0].case} - {not_run[0].message}"
+        )
         lines.append(f"    to run the rest: the same command with --resume {shlex.quote(str(run_dir))}")
     for finding in ledger.findings[:SHOWN]:
-        lines.append(f"FINDING {finding.kind}: {one_line(finding.message)}")
+        lines.append(f"FINDING {finding.kind}: {single_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []
     if len(ledger.findings) > SHOWN:
         lines.append(f"… and {len(ledger.findings) - SHOWN} more findings, see {run_dir / 'junit.xml'}")
     for bisected in ledger.bisected[:SHOWN]:
         lines.append(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}")
-        lines.append(f"    {one_line(bisected.reproduce, 4096)}")
+        lines.append(f"    {single_line(bisected.reproduce, 4096)}")
     lines += [f"SECOND DEVICE {each.case} - {each.text}" for each in ledger.second_devices[:SHOWN]]
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
@@ -61,8 +68,8 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
     lines += [f"RESUMED BY FORCE {change}" for change in ledger.forced]
     cost = ledger.cost
     lines.append(
-        f"isolation: {counted(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
-        f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
+        f"isolation: {format_count(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
+        f"{format_count(cost.restarts, 'restart')}, {format_count(cost.retries, 'retry', 'retries')}"
         f"{leak_searches.leak_search_cost(ledger.searches)}"
     )
     lines.append(f"results: {run_dir}")
@@ -96,7 +103,7 @@ def _kept(ledger: Ledger) -> list[str]:
     decided = (verdict.decided for verdict in ledger.verdicts)
     reasons = Counter(finish.keeps for finish in decided if finish is not None and finish.keeps)
     return [
-        f"KEEPS {counted(count, 'case')} that may keep memory - {one_line(reason)}"
+        f"KEEPS {format_count(count, 'case')} that may keep memory - {single_line(reason)}"
         for reason, count in reasons.most_common(SHOWN)
     ]
 
@@ -132,7 +139,7 @@ def _verified(ledger: Ledger) -> list[str]:
     finishes = ((verdict, verdict.finishes[-1]) for verdict in ledger.verdicts if verdict.finishes)
     rulings = [(verdict, finish.ruling) for verdict, finish in finishes if finish.ruling is not None]
     good = [
-        f"VERIFIED {verdict.case} - {one_line(ruling.text)}"
+        f"VERIFIED {verdict.case} - {single_line(ruling.text)}"
         for verdict, ruling in rulings
         if ruling.source == "--verify" and not ruling.outcome.is_red
     ]
@@ -141,7 +148,7 @@ def _verified(ledger: Ledger) -> list[str]:
 
 def _verdict_lines(verdict: Verdict) -> list[str]:
     lines = [
-        f"{verdict.outcome.upper()} {verdict.case}" + (f" - {one_line(verdict.message)}" if verdict.message else "")
+        f"{verdict.outcome.upper()} {verdict.case}" + (f" - {single_line(verdict.message)}" if verdict.message else "")
     ]
     if verdict.decided is not None and verdict.decided.devices:
         device = ", ".join(verdict.decided.devices)

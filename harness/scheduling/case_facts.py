@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from harness.core.errors import writing
+from harness.core.errors import convert_to_write_error
 
 _FILE = "case-facts.json"
 
@@ -37,7 +37,7 @@ class CaseFacts:
         """Write the facts. Raise WriteError."""
         path = folder / _FILE
         new = folder / f".{_FILE}-{os.getpid()}"
-        with writing(repr(str(path))):
+        with convert_to_write_error(repr(str(path))):
             new.write_text(json.dumps(asdict(self)), encoding="ascii")
             new.replace(path)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from harness.core import clock, linux
-from harness.core.errors import HarnessError, NoDeviceError, writing
+from harness.core.errors import HarnessError, NoDeviceError, convert_to_write_error
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.lease_board import BoardEntry, LeaseBoard, Process
 
@@ -198,7 +198,7 @@ class DeviceLeases:
         if self._alive is not None:
             return
         prepare_board(self._folder)
-        with writing(f"into {str(self._folder)!r}"):
+        with convert_to_write_error(f"into {str(self._folder)!r}"):
             os.mkfifo(self._file("pipe"))
             # Opened for writing too: a pipe without a writer is at end of file, so poll would always return.
             self._pipe = os.open(self._file("pipe"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -301,7 +301,7 @@ class DeviceLeases:
 
         Raise BoardError, WriteError.
         """
-        with writing(f"into {str(self._folder)!r}"), FileLock(self._folder / "lock", mode=_MODE):
+        with convert_to_write_error(f"into {str(self._folder)!r}"), FileLock(self._folder / "lock", mode=_MODE):
             before = self._read()
             change = _Change(before)
             yield change
@@ -355,7 +355,7 @@ class _Change:
 
 def prepare_board(folder: Path) -> None:
     """Create the folder of the board, for users of the group. Raise BoardError if others could change the board."""
-    with writing(f"into {str(folder.parent)!r}"):
+    with convert_to_write_error(f"into {str(folder.parent)!r}"):
         try:
             folder.mkdir(parents=True)
             folder.chmod(0o2770)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from harness.configuration.options import RED
-from harness.core.errors import HarnessError, writing
-from harness.core.text import counted, first_of
+from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.text import format_count, list_first
 from harness.gating import patterns
 from harness.journal import journal
 from harness.journal.ledger import Ledger
@@ -58,7 +58,7 @@ class EarlierRun:
             for verdict in ledger.verdicts
             if verdict.outcome.value in words or (RED in words and verdict.case in red)
         )
-        return cls(ids, f"{counted(len(ids), 'case')} of {run_dir} that {_are(ids)} {', '.join(words)}")
+        return cls(ids, f"{format_count(len(ids), 'case')} of {run_dir} that {_are(ids)} {', '.join(words)}")
 
     def gone(self, cases: Container[str], arguments: Sequence[str]) -> str:
         """Return a sentence if cases do not exist any more; else empty. `cases`: all collected cases, even deselected
@@ -70,12 +70,12 @@ class EarlierRun:
         if not missing:
             return ""
         what = "a case" if len(missing) == 1 else f"{len(missing)} cases"
-        return f"--from names {what} that this tree does not have: {first_of(missing)}"
+        return f"--from names {what} that this tree does not have: {list_first(missing)}"
 
     def write(self, folder: Path) -> Path:
         """Write the ids to a file that workers read (`harness.scheduling.selection.read_ids`). Raise WriteError."""
         path = folder / _FILE
-        with writing(repr(str(path))):
+        with convert_to_write_error(repr(str(path))):
             path.write_text(json.dumps(self.ids), encoding="ascii")
         return path
 

@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from harness.core.atomic import write_atomically
-from harness.core.errors import HarnessError, writing
+from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.file_kind import FileKind
 from harness.journal import journal
 from harness.journal.ledger import Ledger
@@ -77,7 +77,7 @@ class History:
         """
         with contextlib.ExitStack() as held:
             # Without file locks, the later of two runs that end at once wins.
-            with writing(f"beside {str(path)!r}"), contextlib.suppress(NotImplementedError):
+            with convert_to_write_error(f"beside {str(path)!r}"), contextlib.suppress(NotImplementedError):
                 held.enter_context(FileLock(path.with_name(f".{path.name}.lock")))
             self._keep(path, device)
 

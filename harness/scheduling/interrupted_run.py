@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.core.errors import HarnessError
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.journal import environment, identity, journal
 from harness.journal.events import RunStarted
 from harness.scheduling.resumption import ResumeError, Resumption
@@ -69,7 +69,9 @@ class InterruptedRun:
         """What is left of the run, for people."""
         known, running = self.resumption, len(self._in_flight)
         flight = f", {running} of them in flight when it was interrupted" if running else ""
-        replayed = f"{len(known.finished)} of {counted(len(known.ids), 'case')} have their verdict and are replayed"
+        replayed = (
+            f"{len(known.finished)} of {format_count(len(known.ids), 'case')} have their verdict and are replayed"
+        )
         return f"resumed, part {known.part}: {replayed}; {len(known.ids) - len(known.finished)} are left{flight}"
 
     def changes(self, run: RunStarted) -> tuple[str, ...]:

@@ -25,13 +25,13 @@ class Process:
     @classmethod
     def of(cls, pid: int) -> Process | None:
         """Return the process with this id; None if there is none."""
-        started = linux.start_time(pid)
+        started = linux.process_start_time(pid)
         return None if started is None else cls(linux.pid_namespace(), pid, started)
 
     @property
     def lives(self) -> bool:
         """Return whether it is alive. A process in another pid namespace cannot be seen and counts as dead."""
-        return self.namespace == linux.pid_namespace() and linux.start_time(self.pid) == self.started
+        return self.namespace == linux.pid_namespace() and linux.process_start_time(self.pid) == self.started
 
 
 @dataclass(frozen=True, slots=True)

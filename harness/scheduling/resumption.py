@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.core.errors import HarnessError, writing
+from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import Outcome
-from harness.core.text import counted, first_of
+from harness.core.text import format_count, list_first
 
 #: The file in the run's temporary folder.
 FILE = "resumption.json"
@@ -67,7 +67,7 @@ class Resumption:
         """Write the file. Raise WriteError."""
         path = folder / FILE
         value = {**asdict(self), "findings": sorted(self.findings)}
-        with writing(repr(str(path))):
+        with convert_to_write_error(repr(str(path))):
             path.write_text(json.dumps(value), encoding="ascii")
         return path
 
@@ -83,13 +83,13 @@ class Resumption:
 
 
 def _changed(ids: Sequence[str], how: str) -> str:
-    return f"{counted(len(ids), 'case is', 'cases are')} {how} ({first_of(ids)})"
+    return f"{format_count(len(ids), 'case is', 'cases are')} {how} ({list_first(ids)})"
 
 
 def note_change(folder: Path, text: str) -> None:
     """Report a change of the list of cases to the controller. Raise WriteError."""
     path = folder / _CHANGE
-    with writing(repr(str(path))):
+    with convert_to_write_error(repr(str(path))):
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 

@@ -19,12 +19,12 @@ _TESTS = ("softdevice/csrc/core/tests",)
 _CUDA_TESTS = ("simcuda/csrc/runtime/tests", "simcuda/csrc/cupti/tests")
 
 
-def lines() -> Iterator[str]:
-    """The settings, as lines of CMake. Raises BuildError if nothing can be built here."""
-    tools = toolchain.find()
+def cmake_settings() -> Iterator[str]:
+    """The settings, as lines of CMake. Raise BuildError if nothing can be built here."""
+    tools = toolchain.find_torch_toolchain()
     parts = [*softdevice.PARTS, *_TESTS]
     try:
-        tools = cuda.find().operators
+        tools = cuda.find_simcuda_toolchains().operators
         parts += [*simcuda.PARTS, *interposer.PARTS, *_CUDA_TESTS]
     except BuildError as error:
         print(f"Left out: {error}", file=sys.stderr)
@@ -35,6 +35,6 @@ def lines() -> Iterator[str]:
 
 if __name__ == "__main__":
     try:
-        print("\n".join(lines()))
+        print("\n".join(cmake_settings()))
     except BuildError as error:
         sys.exit(f"error: {error}")

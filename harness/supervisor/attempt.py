@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from harness.checks.meters.table import meter_of
-from harness.checks.process import Problem
+from harness.checks.process import StateProblem
 from harness.core import clock
 from harness.core.outcome import Outcome
-from harness.executor.session import ENDS
+from harness.executor.session import SESSION_ENDS
 from harness.protocol import phase_page, reports
 from harness.protocol.phase_page import PassedPhase
-from harness.protocol.reports import Failure, RecordedWarning
-from harness.protocol.wire import Message, ProtocolError, decode_lines
+from harness.protocol.reports import RecordedWarning, RemoteFailure
+from harness.protocol.wire import Message, ProtocolError, decode_messages
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.judgement import Evidence, Judgement, Phase, judge, phase_of
@@ -194,11 +194,11 @@ class Listener:
     unknown: str = ""
     poison: str = ""
     interruption: str = ""
-    hook_error: Failure | None = None
+    hook_error: RemoteFailure | None = None
     zygote_lost: str = ""
     garbled: str = ""
     leaving: bool = False
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[StateProblem, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     spent: bool = False
     blind: list[str] = field(default_factory=list)
@@ -334,11 +334,11 @@ class Listener:
 
     def _take_reports(self, lines: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> None:
         """Take the reports and warnings in the facts, and the phases that have passed. Raises ProtocolError."""
-        facts = decode_lines(lines, f"executor {self.handle.name}") if lines else []
+        facts = decode_messages(lines, f"executor {self.handle.name}") if lines else []
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
         others = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
-        messages = phase_page.with_facts(passed, others)
-        self.reports = reports.unpack(self.request.item, messages)
+        messages = phase_page.merge_phases_and_facts(passed, others)
+        self.reports = reports.unpack_reports(self.request.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
             if not silent:
                 self._add_output(report, message)
@@ -357,7 +357,7 @@ class Listener:
 
 def session_of(message: Message) -> dict[str, str]:
     """Return what code in an executor has told its session, of those attributes that end one."""
-    return {name: str(reason) for name, reason in message.get("session", {}).items() if name in ENDS}
+    return {name: str(reason) for name, reason in message.get("session", {}).items() if name in SESSION_ENDS}
 
 
 def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
@@ -396,13 +396,13 @@ def phases_in(message: Message) -> list[PassedPhase]:
     """Return the phases that have passed of the case before, which the begin of a case has. Raises ProtocolError."""
     match message.get("passed", []):
         case list(entries):
-            return [phase_page.phase_of(entry) for entry in entries]
+            return [phase_page.parse_passed_phase(entry) for entry in entries]
         case other:
             raise ProtocolError(f"an executor sent the phases {other!r}, expected a list")
 
 
-def _problems(entries: object) -> tuple[Problem, ...]:
+def _problems(entries: object) -> tuple[StateProblem, ...]:
     try:
-        return tuple(Problem(Outcome(outcome), str(text)) for outcome, text in entries)  # type: ignore[attr-defined]
+        return tuple(StateProblem(Outcome(outcome), str(text)) for outcome, text in entries)  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"an executor sent problems {entries!r}, expected pairs of outcome and text") from error

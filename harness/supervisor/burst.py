@@ -14,7 +14,7 @@ import pytest
 
 from harness.core import clock
 from harness.protocol.phase_page import PassedPhase
-from harness.protocol.wire import Message, ProtocolError, decode
+from harness.protocol.wire import Message, ProtocolError, decode_message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in, phases_in
 from harness.supervisor.case_history import CaseHistory
@@ -128,7 +128,7 @@ class Burst:
             if not line.startswith(_BEGUN) or self.ran == len(self._requests):
                 continue
             try:
-                message = decode(line, f"executor {self.handle.name}")
+                message = decode_message(line, f"executor {self.handle.name}")
                 begun, marks = self._begin(message), marks_in(message)
                 facts, passed, self._listener.end = lines[first:place], phases_in(message), marks
                 if facts or marks != self.handle.marks:

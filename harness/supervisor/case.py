@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from harness.core.outcome import Outcome, Ruling
-from harness.core.text import cap, one_line
+from harness.core.text import single_line, truncate_middle
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
 from harness.scheduling.claims import ALONE
@@ -107,17 +107,17 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
     for report in reports:
         if report.failed:
             crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
-            return one_line(str(crash or doctest_reason.reason(report.longreprtext) or report.longreprtext))
+            return single_line(str(crash or doctest_reason.reason(report.longreprtext) or report.longreprtext))
         if report.skipped and hasattr(report, "wasxfail"):
             return f"expected failure: {report.wasxfail}" if report.wasxfail else "expected failure"
         if report.skipped and isinstance(report.longrepr, tuple):
-            return one_line(str(report.longrepr[2]))
+            return single_line(str(report.longrepr[2]))
     return ""
 
 
 def tracebacks(reports: Sequence[pytest.TestReport]) -> str:
     """Return the tracebacks of all failed phases."""
-    return cap("\n\n".join(report.longreprtext for report in reports if report.failed), _TRACEBACK_LIMIT)
+    return truncate_middle("\n\n".join(report.longreprtext for report in reports if report.failed), _TRACEBACK_LIMIT)
 
 
 def may_follow(following: Case, case: Case) -> bool:

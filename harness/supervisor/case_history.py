@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from harness.core.outcome import AttemptResult, Outcome, Ruling, settle
+from harness.core.outcome import AttemptResult, Outcome, Ruling, final_verdict
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, first_line
 
@@ -40,7 +40,7 @@ class CaseHistory:
     def settled(self) -> Outcome:
         """The outcome of the attempts, before any ruling."""
         if self._settled is None:
-            self._settled = settle(self._results, len(self._results))
+            self._settled = final_verdict(self._results, len(self._results))
         return self._settled
 
     @property

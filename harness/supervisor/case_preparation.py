@@ -10,7 +10,7 @@ import pytest
 
 from harness.collection.cases import CASE_ID
 from harness.configuration.context import RunContext
-from harness.configuration.options import case_limit
+from harness.configuration.options import case_time_limit
 from harness.core.caseid import case_seed
 from harness.core.errors import HarnessError
 from harness.devices import capabilities
@@ -71,7 +71,9 @@ class CasePreparation:
             item=item,
             id=case_id,
             seed=case_seed(self._context.seed, case_id),
-            limit=case_limit(_named(marks, "timeout"), self._context.case_timeout, self._context.timeout_multiplier),
+            limit=case_time_limit(
+                _named(marks, "timeout"), self._context.case_timeout, self._context.timeout_multiplier
+            ),
             devices=requirements.devices_wanted(wanted),
             unmet=unmet,
             objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet is not None else None,
@@ -102,7 +104,7 @@ class CasePreparation:
         """The capabilities of a device."""
         if device.uuid not in self._capabilities:
             cache = Path(self._context.temp_dir) / "capabilities"
-            self._capabilities[device.uuid] = capabilities.detect(self._inventory, device, cache)
+            self._capabilities[device.uuid] = capabilities.detect_capabilities(self._inventory, device, cache)
         return self._capabilities[device.uuid]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
-from harness.devices.health import Health
+from harness.devices.health import DeviceHealth
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt
@@ -150,7 +150,7 @@ class DeviceMonitor:
                 self._add_finding("device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases)
         return found.text
 
-    def _examine_once(self, device: Device) -> tuple[ExecutorHandle, Health]:
+    def _examine_once(self, device: Device) -> tuple[ExecutorHandle, DeviceHealth]:
         handle = self._slot.spawn(self._bind([device]))
         found = examination.examine(handle, seed=self._seed, limit=self._limit)
         self._slot.dispose(handle, "examination", hold=True)

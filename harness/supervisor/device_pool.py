@@ -15,8 +15,8 @@ from harness.core import clock
 from harness.core.errors import NoDeviceError
 from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import Device
-from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
-from harness.devices.visibility import combinable
+from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare_readings, standing_problems
+from harness.devices.visibility import combinable_devices
 from harness.journal import lines
 from harness.scheduling import leases
 from harness.scheduling.claims import Claim
@@ -103,7 +103,7 @@ class DevicePool:
 
     def _combine(self, count: int) -> tuple[Device, ...]:
         drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
-        together = combinable([device for device in self._usable if device.uuid not in drained])
+        together = combinable_devices([device for device in self._usable if device.uuid not in drained])
         if self.device.uuid not in drained and self.device not in together:
             together = (self.device,)
         if self.device.uuid not in drained and count <= len(together):
@@ -168,7 +168,9 @@ class DevicePool:
             # The comparison is with the last call, not with a reading right before the case: Xids may arrive late.
             before, now = self._readings.get(device.uuid), self._watch.read(device.uuid)
             self._readings[device.uuid] = now
-            found += [(device, sign) for sign in (standing(now) if before is None else compare(before, now))]
+            found += [
+                (device, sign) for sign in (standing_problems(now) if before is None else compare_readings(before, now))
+            ]
         return found
 
     def users_left_before(self, device: Device) -> frozenset[int]:

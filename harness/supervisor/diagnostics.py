@@ -16,7 +16,7 @@ from harness.backends.table import BACKENDS
 from harness.configuration.context import RunContext
 from harness.core import clock
 from harness.core.outcome import Outcome
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.devices import kernel_log
 from harness.supervisor import core_files
 from harness.supervisor.activity import Activities
@@ -101,7 +101,7 @@ class Diagnostics:
             if failure.hardware:
                 self._run_program(item, collected)
         elif item == "kernel-log":
-            lines = kernel_log.lines_since(failure.begun[0] - _CLOCKS)
+            lines = kernel_log.gpu_log_lines_since(failure.begun[0] - _CLOCKS)
             if lines:
                 collected.write("kernel-log.txt", lines)
         elif item == "allocator":
@@ -189,7 +189,7 @@ def _run(command: Sequence[str], limit: float, output: int) -> str:
         return f"did not end within {limit:g} s"
     finally:
         _kill(process)
-    return f"ended with {exit_text(status)}" if status else ""
+    return f"ended with {format_exit_code(status)}" if status else ""
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 _END = re.compile(r":(?P<line>[0-9]+): (?:DocTestFailure|UnexpectedException)\s*\Z")
 _UNEXPECTED = re.compile(r"^UNEXPECTED EXCEPTION: (?P<error>.*)$", re.MULTILINE)
@@ -21,7 +21,7 @@ def reason(report: str) -> str:
     where = f"line {end['line']}"
     unexpected = _UNEXPECTED.search(report)
     if unexpected is not None:
-        return f"{where}: {one_line(unexpected['error'], _SHOWN)}"
+        return f"{where}: {single_line(unexpected['error'], _SHOWN)}"
     expected, got = _EXPECTED.search(report), _GOT.search(report)
     if expected is None or got is None:
         return f"{where}: the output differs"
@@ -32,4 +32,4 @@ def _said(match: re.Match[str]) -> str:
     if match["nothing"]:
         return "nothing"
     lines = match["text"].strip().splitlines()
-    return one_line(match["text"], _SHOWN) + (" …" if len(lines) > 1 else "")
+    return single_line(match["text"], _SHOWN) + (" …" if len(lines) > 1 else "")

@@ -6,7 +6,7 @@ import json
 
 from harness.core import clock
 from harness.devices import health
-from harness.devices.health import Health
+from harness.devices.health import DeviceHealth
 from harness.protocol.exit_status import WATCHDOG_SIGNAL
 from harness.supervisor.attempt import GRACE, leave
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
@@ -16,7 +16,7 @@ LIMIT = 60.0
 _ERRORS_KEPT = 1 << 13
 
 
-def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
+def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> DeviceHealth:
     """Have a fresh executor examine its one device, and end it. Raises ZygoteError."""
     began = clock.monotonic()
     handle.send({"op": "examine", "seed": seed, "limit": limit})
@@ -37,4 +37,4 @@ def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
     in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
     errors = handle.outputs.err
     stderr = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
-    return health.judge(in_time, handle.exit_status, answers, stderr, clock.monotonic() - began)
+    return health.judge_examination(in_time, handle.exit_status, answers, stderr, clock.monotonic() - began)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from harness.backends.backend import Kind
+from harness.backends.backend import DeviceKind
 from harness.backends.table import DEVICE_VARIABLES
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
-from harness.core.errors import writing
+from harness.core.errors import convert_to_write_error
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
-from harness.protocol.reports import Failure, unpack_failure
+from harness.protocol.reports import RemoteFailure, unpack_failure
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
@@ -141,7 +141,7 @@ class Binding:
     """
 
     devices: tuple[str, ...]
-    kind: Kind
+    kind: DeviceKind
     environment: Mapping[str, str | None]
     workerinput: Mapping[str, object] | None
     leak_check: str
@@ -179,7 +179,7 @@ class ExecutorHandle:
         self.lost = ""
         self.garbled = ""
         #: An exception of the harness's own code in the executor, which then ends.
-        self.harness_error: Failure | None = None
+        self.harness_error: RemoteFailure | None = None
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
         #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
@@ -194,7 +194,7 @@ class ExecutorHandle:
         self.marks = (0, 0)
         self._facts_start = 0
         self._sent_message = False
-        with writing(f"into {str(temp.parent)!r}"):
+        with convert_to_write_error(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
         compiler_caches.share_default(temp)
         channel = self._spawn(ahead=ahead)
@@ -231,7 +231,7 @@ class ExecutorHandle:
                     self.pid = self._link.spawn(order, given)
             except ZygoteError:
                 self.close()
-                temp_folder.remove(self.temp)
+                temp_folder.remove_temp_folder(self.temp)
                 raise
         return own_end
 
@@ -373,7 +373,7 @@ class ExecutorHandle:
         silent = not self._sent_message and not outputs.facts.size() and outputs.phases.is_clear
         if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
             log = f"the zygote's log ends with:\n{self._link.last_words()}"
-            self.harness_error = Failure("the executor ended before it could report an error", log)
+            self.harness_error = RemoteFailure("the executor ended before it could report an error", log)
 
     def _check_exit(self) -> None:
         message = self._link.exit_of(self.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.core import clock, temp_folder
-from harness.core.errors import WriteError, writing
+from harness.core.errors import WriteError, convert_to_write_error
 from harness.journal import lines
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.device_leases import DeviceLeases
@@ -175,7 +175,7 @@ class ExecutorSlot:
         spare, self._spare = self._spare, None
         if spare is not None:
             self._put_away(spare)
-            temp_folder.remove(spare.temp)
+            temp_folder.remove_temp_folder(spare.temp)
 
     def _put_away(self, handle: ExecutorHandle) -> None:
         """Close a handle. Its files are used again, unless it could not be killed and may still write to them."""
@@ -214,9 +214,9 @@ class ExecutorSlot:
         if keep_files:
             compiler_caches.unshare_default(handle.temp)
             most = min(kept_files.MOST_OF_EXECUTOR, self._keep_budget)
-            with writing(f"into {str(self._files)!r}"):
+            with convert_to_write_error(f"into {str(self._files)!r}"):
                 self._keep_budget -= kept_files.keep(handle.temp, handle.kept, most)
-        temp_folder.remove(handle.temp)
+        temp_folder.remove_temp_folder(handle.temp)
 
     def release(self) -> None:
         """Release the devices for other workers, unless an executor of this worker runs."""

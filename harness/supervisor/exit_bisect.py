@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.core.errors import NoDeviceError
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import CaseRequest, leave, run_attempt
 from harness.supervisor.case_runner import CaseRunner
@@ -24,7 +24,7 @@ class ExitBisect:
 
     def investigate(self, handle: ExecutorHandle, what: str) -> None:
         """Bisect the cases of an executor that ended badly. `what` describes its end."""
-        activity = f"bisecting {counted(len(handle.cases), 'case')}, because executor {handle.name} ended badly"
+        activity = f"bisecting {format_count(len(handle.cases), 'case')}, because executor {handle.name} ended badly"
         try:
             with self._slot.activities.doing(activity):
                 if missing := self._runner.obstacle(len(handle.binding.devices)):

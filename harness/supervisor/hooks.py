@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from harness.collection.cases import CASE_ID, is_case, keep_selected
+from harness.collection.cases import CASE_ID, is_case, select_cases
 from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.scheduling.resumption import ResumeError
 from harness.supervisor.worker import Worker
@@ -18,9 +18,9 @@ def register(config: pytest.Config, worker: Worker, signals: Callable[[], Abstra
     manager = config.pluginmanager
     manager.register(WorkerHooks(worker, signals), "harness-worker")
     if hasattr(config, "workerinput"):
-        from harness.protocol.compact_reports import CompactingHooks
+        from harness.protocol.compact_reports import CompactReportsPlugin
 
-        manager.register(CompactingHooks(config), "harness-compact-reports")
+        manager.register(CompactReportsPlugin(config), "harness-compact-reports")
     if worker.isolated and worker.context.start != "cold":
         from harness.collection.hooks import DescribedCollection
 
@@ -65,7 +65,7 @@ class WorkerHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        self._selected = keep_selected(config, items, self._worker.selection)
+        self._selected = select_cases(config, items, self._worker.selection)
 
     @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from harness.configuration.under import Around, WrapperError
+from harness.configuration.under import CallWrapperPlugin, WrapperError
 from harness.core.outcome import Outcome
 from harness.executor.trace_log import TraceLogMuted
 from harness.protocol import reports
@@ -20,7 +20,7 @@ def register(config: pytest.Config, worker: Worker) -> None:
     manager.register(TraceLogMuted(), "harness-unheard")
     if worker.context.under is not None:
         try:
-            manager.register(Around(worker.context.under), "harness-under")
+            manager.register(CallWrapperPlugin(worker.context.under), "harness-under")
         except WrapperError as error:
             raise pytest.UsageError(str(error)) from None
 
@@ -50,5 +50,5 @@ class InlineHooks:
         report = yield
         objection, why = self._worker.gate(item)
         if why and report.when == "setup":
-            reports.mark(report, Outcome.GATED if objection is None else objection.outcome)
+            reports.attach_outcome(report, Outcome.GATED if objection is None else objection.outcome)
         return report

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from harness.checks.process import Problem
+from harness.checks.process import StateProblem
 from harness.core.outcome import Outcome
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
-from harness.protocol.reports import Failure
+from harness.protocol.reports import RemoteFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Evidence:
 
     phases: Sequence[Phase] = ()
     done: bool = False
-    problems: Sequence[Problem] = ()
+    problems: Sequence[StateProblem] = ()
     poison: str = ""
     interruption: str = ""
     exit_status: int | None = None
@@ -58,8 +58,8 @@ class Evidence:
     garbled: str = ""
     unknown: str = ""
     zygote_lost: str = ""
-    harness_error: Failure | None = None
-    hook_error: Failure | None = None
+    harness_error: RemoteFailure | None = None
+    hook_error: RemoteFailure | None = None
     unkillable: bool = False
     session: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,7 +162,7 @@ def _aborted(seen: Evidence, where: str) -> Judgement:
     if seen.exit_status == EXIT_NO_DEVICE and not seen.phases:
         return Judgement(Outcome.LOST, "the software device could not be loaded: see the case's standard error")
     assert seen.exit_status is not None
-    return Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} in {where}")
+    return Judgement(Outcome.CRASHED, f"{format_exit_code(seen.exit_status)} in {where}")
 
 
 def _reported(seen: Evidence) -> Judgement:
@@ -211,7 +211,7 @@ def _found_after(seen: Evidence) -> list[Judgement]:
         if (damage := _damage(seen.exit_status, f"noticed {moment}")) is not None:
             found.append(replace(damage, when="teardown"))
         else:
-            found.append(Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} {moment}", "teardown"))
+            found.append(Judgement(Outcome.CRASHED, f"{format_exit_code(seen.exit_status)} {moment}", "teardown"))
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.devices.capabilities import size
+from harness.devices.capabilities import format_bytes
 
 #: The folder in the run directory.
 FOLDER = "files"
@@ -94,7 +94,7 @@ class _Move:
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
                 self._leave_out(path, "not a regular file")
             elif status.st_size > self.room:
-                self._leave_out(path, f"{size(status.st_size)}, more than may be kept")
+                self._leave_out(path, f"{format_bytes(status.st_size)}, more than may be kept")
             else:
                 where = self.target / path.relative_to(self.source)
                 where.parent.mkdir(parents=True, exist_ok=True)

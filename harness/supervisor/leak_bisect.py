@@ -8,16 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from harness.checks.batch import Counted, excess, leaks_of, leaks_together, may_leak, may_leak_together
+from harness.checks.batch import (
+    CountedRounds,
+    leak_excess,
+    leaks_of_case,
+    leaks_together,
+    may_case_leak,
+    may_leak_together,
+)
 from harness.checks.growth import Leak
 from harness.core.errors import HarnessError
 from harness.supervisor.minimise import minimise
 
 #: Whether, after the rounds so far, a leak can still be shown.
-Open = Callable[[Counted], bool]
+Open = Callable[[CountedRounds], bool]
 #: Runs these cases (ids, in order) round after round in one process, as long as `Open` is true. Returns the rounds that
 #: count; empty if there are none. Raises SpentError.
-Trial = Callable[[Sequence[str], Open], Counted]
+Trial = Callable[[Sequence[str], Open], CountedRounds]
 
 
 class SpentError(HarnessError):
@@ -84,22 +91,22 @@ def _grows_in(members: Sequence[str], place: int | None, trial: Trial) -> list[L
     if place is None:
         rounds = trial(members, lambda rounds: may_leak_together(rounds, everyone))
         return leaks_together(rounds, everyone)
-    rounds = trial(members, lambda rounds: may_leak(rounds, place))
-    return leaks_of(rounds, place, everyone)
+    rounds = trial(members, lambda rounds: may_case_leak(rounds, place))
+    return leaks_of_case(rounds, place, everyone)
 
 
 def _found(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     rest = list(range(len(cases)))
 
-    def growing(rounds: Counted) -> dict[int, tuple[Leak, ...]]:
+    def growing(rounds: CountedRounds) -> dict[int, tuple[Leak, ...]]:
         """The cases of `rest` that grow, with their leaks; largest growth first."""
-        found = {position: tuple(leaks_of(rounds, position, rest)) for position in rest}
-        most = {position: max(map(excess, leaks)) for position, leaks in found.items() if leaks}
+        found = {position: tuple(leaks_of_case(rounds, position, rest)) for position in rest}
+        most = {position: max(map(leak_excess, leaks)) for position, leaks in found.items() if leaks}
         return {position: found[position] for position in sorted(most, key=lambda each: (-most[each], each))}
 
     try:
         rounds = trial(
-            cases, lambda rounds: may_leak_together(rounds, rest) or any(may_leak(rounds, each) for each in rest)
+            cases, lambda rounds: may_leak_together(rounds, rest) or any(may_case_leak(rounds, each) for each in rest)
         )
     except SpentError:
         return []

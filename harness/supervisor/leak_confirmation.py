@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from harness.checks import growth, shm_turn
 from harness.checks.growth import Leak
-from harness.checks.meters.table import amounts, meter_of
+from harness.checks.meters.table import format_growths, meter_of
 from harness.core.outcome import Outcome
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.journal import lines as journal_lines
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
@@ -24,7 +24,7 @@ from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.supervisor.search_time import SearchTime
 from harness.zygote.client import ZygoteError
 
-TIMES = growth.WARMUP + growth.COUNTED
+TIMES = growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,18 @@ def repeat(
     """
     limit = min(request.limit * TIMES, most)
     message: Message = {"op": "repeat", "case": request.case, "next": None, "seed": request.seed}
-    counts = {"limit": request.limit, "times": TIMES, "warmup": growth.WARMUP, "history": list(history)}
+    counts = {"limit": request.limit, "times": TIMES, "warmup": growth.WARMUP_REPETITIONS, "history": list(history)}
     handle.send({**message, **counts})
     answer = handle.receive(time.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
         return Repeated(tuple(dict(each) for each in answer["growths"]), answer["origins"])
     if answer is NoMessage.DEADLINE:
         return Repeated(failure=f"its repetitions did not finish within {limit:.3g} s")
-    ended = exit_text(handle.exit_status) if handle.exit_status is not None else "the executor sent an invalid message"
+    ended = (
+        format_exit_code(handle.exit_status)
+        if handle.exit_status is not None
+        else "the executor sent an invalid message"
+    )
     return Repeated(failure=f"its repetitions failed: {ended}")
 
 
@@ -83,7 +87,9 @@ class LeakConfirmation:
                 held.enter_context(self._time.spending())
             held.enter_context(self._slot.set_aside())
             held.enter_context(self._slot.activities.doing(f"confirming a leak of {case.id}"))
-            held.enter_context(shm_turn.turn(attempt.suspicions, over=lambda: self._slot.stop.heard() is not None))
+            held.enter_context(
+                shm_turn.shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.heard() is not None)
+            )
             repeated = self._repeat(case, within=not is_exact)
             found = _leaks(attempt, repeated)
             if found and not any(meter_of(leak.meter).is_exact for leak in found):
@@ -106,7 +112,7 @@ class LeakConfirmation:
             )
         )
         if repeated.failure:
-            grew = f"it grew by {amounts(attempt.suspicions)}"
+            grew = f"it grew by {format_growths(attempt.suspicions)}"
             notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure} ({grew})")
             return replace(attempt, notes=notes)
         if not found:
@@ -137,7 +143,7 @@ class LeakConfirmation:
 
 
 def _leaks(attempt: Attempt, repeated: Repeated) -> list[Leak]:
-    return growth.verdict(attempt.suspicions, repeated.growths) if repeated.growths else []
+    return growth.confirmed_leaks(attempt.suspicions, repeated.growths) if repeated.growths else []
 
 
 def lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from harness.checks import batch, shm_turn
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.journal import lines as journal_lines
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_bisect as leaks
@@ -71,7 +71,7 @@ class LeakSearch:
 
     def suspect(self, handle: ExecutorHandle) -> None:
         """If the executor grew by more than its cases account for, remember that for the search."""
-        if suspected := batch.suspicions(handle.grown, len(handle.cases)):
+        if suspected := batch.suspicious_batch_growth(handle.grown, len(handle.cases)):
             cases = tuple(dict.fromkeys(handle.cases))
             self._suspicions.append(Suspicion(handle, cases, len(handle.cases), suspected))
 
@@ -98,7 +98,9 @@ class LeakSearch:
         result = Result()
         suspected = suspicion.suspected
         activity = f"searching for leaks, because {suspicion.text}"
-        turn = shm_turn.turn(suspected, over=lambda: self._slot.stop.heard() is not None or self._time.left <= 0)
+        turn = shm_turn.shared_memory_turn(
+            suspected, over=lambda: self._slot.stop.heard() is not None or self._time.left <= 0
+        )
         with self._time.spending(), self._slot.activities.doing(activity) as update, turn:
             trials = LeakTrials(
                 [self._runner.history_of(case_id).case for case_id in cases],
@@ -106,7 +108,7 @@ class LeakSearch:
                 slot=self._slot,
                 search_time=self._time,
                 # Otherwise a leak of another process would count, and a single file is suspected after its case.
-                without=() if shm_turn.METERS & suspected.keys() else shm_turn.METERS,
+                without=() if shm_turn.SHARED_MEMORY_METERS & suspected.keys() else shm_turn.SHARED_MEMORY_METERS,
                 on_trial=lambda number: update(f"{activity}: trial {number}"),
             )
             try:
@@ -126,14 +128,14 @@ class LeakSearch:
     def _search(self, suspicion: Suspicion, cases: Sequence[str], trials: LeakTrials) -> list[Culprits]:
         """All cases in one process, if there is time for that. Otherwise those that grew most, each alone."""
         round_time = sum(map(self._duration, cases))
-        if round_time * (batch.WARMUP + batch.COUNTED) < self._time.left:
+        if round_time * (batch.WARMUP_ROUNDS + batch.COUNTED_ROUNDS) < self._time.left:
             return leaks.search(cases, trials.trial)
         by_case = {case: grown for case, grown in suspicion.handle.grown_by_case.items() if case in cases}
 
         def is_explained(tried: Sequence[str]) -> bool:
             return batch.is_explained(suspicion.suspected, by_case, tried, suspicion.ran)
 
-        return leaks.alone(batch.ranked(by_case), trials.trial, is_explained)
+        return leaks.alone(batch.rank_by_growth(by_case), trials.trial, is_explained)
 
     def _accuse(self, culprits: Culprits, origins: Mapping[str, Sequence[str]], suspicion: Suspicion) -> None:
         """Give a single leaking case the verdict `leaked`; record a finding about several cases.
@@ -154,7 +156,7 @@ class LeakSearch:
             lines, command = [leak_trials.describe(culprits), *lines], attempt.reproduce
         else:
             judgement = replace(judgement, outcome=Outcome.LEAKED, message=culprits.leaks[0].text)
-        process = f"a process that ran {counted(len(suspicion.cases), 'case')} had grown"
+        process = f"a process that ran {format_count(len(suspicion.cases), 'case')} had grown"
         notes = (*attempt.notes, f"run again because {process}", *lines)
         self._runner.conclude(history, replace(attempt, judgement=judgement, notes=notes, reproduce=command))
         self._runner.report_late(history)

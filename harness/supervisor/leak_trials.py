@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from harness.checks.batch import COUNTED, WARMUP, Counted
-from harness.checks.meters.table import amounts
-from harness.core.text import counted, exit_text
+from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds
+from harness.checks.meters.table import format_growths
+from harness.core.text import format_count, format_exit_code
 from harness.protocol.wire import Message
 from harness.supervisor import leak_confirmation as confirmation
 from harness.supervisor.attempt import GRACE
@@ -81,7 +81,7 @@ class LeakTrials:
             return origins
         handle = self._spawn(members[0])
         try:
-            for number in range(WARMUP + COUNTED):
+            for number in range(WARMUP_ROUNDS + COUNTED_ROUNDS):
                 answer = self._round(handle, members, number, meters)
                 if not isinstance(answer, dict):
                     break
@@ -92,7 +92,7 @@ class LeakTrials:
             self._slot.dispose(handle, "rehearsal", hold=True)
         return origins
 
-    def trial(self, ids: Sequence[str], is_open: Open) -> Counted:
+    def trial(self, ids: Sequence[str], is_open: Open) -> CountedRounds:
         """Run cases round after round in a fresh process: a `harness.supervisor.leak_bisect.Trial`.
 
         Raises SpentError, NoDeviceError.
@@ -117,23 +117,24 @@ class LeakTrials:
             self._tried.update(ids)
         return rounds
 
-    def _rounds(self, handle: ExecutorHandle, members: Sequence[Case], is_open: Open) -> Counted:
+    def _rounds(self, handle: ExecutorHandle, members: Sequence[Case], is_open: Open) -> CountedRounds:
         """Raise ZygoteError, SpentError."""
         rounds: list[Sequence[Mapping[str, int]]] = []
         begun = self._clock()
-        for number in range(WARMUP + COUNTED):
+        for number in range(WARMUP_ROUNDS + COUNTED_ROUNDS):
             answer = self._round(handle, members, number)
             if answer is NoMessage.DEADLINE and self._time.left <= 0:
                 raise self._give_up(self._time.used_up())
             if not isinstance(answer, dict):
-                ended = "did not finish in time" if handle.exit_status is None else exit_text(handle.exit_status)
+                ended = "did not finish in time" if handle.exit_status is None else format_exit_code(handle.exit_status)
                 self._broken = f"a process that ran {_several(members)} again: {ended}"
                 return []
             took = self._clock() - begun
-            if number == 0 and took * (WARMUP + COUNTED - 1) > self._time.left:
-                round_time = f"one of {WARMUP + COUNTED} rounds of {counted(len(members), 'case')} takes {took:.1f} s"
+            if number == 0 and took * (WARMUP_ROUNDS + COUNTED_ROUNDS - 1) > self._time.left:
+                rounds_in_all = WARMUP_ROUNDS + COUNTED_ROUNDS
+                round_time = f"one of {rounds_in_all} rounds of {format_count(len(members), 'case')} takes {took:.1f} s"
                 raise self._give_up(f"{round_time}, and {self._time.left:.0f} s are left for leak searches; {MORE}")
-            if number >= WARMUP:
+            if number >= WARMUP_ROUNDS:
                 rounds.append([self._looked_at(growths) for growths in answer["cases"]])
                 if not is_open(rounds):
                     break
@@ -151,7 +152,11 @@ class LeakTrials:
             {"case": case.id, "seed": case.seed, "limit": case.limit, "next": after}
             for case, after in zip(members, following, strict=True)
         ]
-        counts = {"counts": number >= WARMUP, "last": number == WARMUP + COUNTED - 1, "history": list(history)}
+        counts = {
+            "counts": number >= WARMUP_ROUNDS,
+            "last": number == WARMUP_ROUNDS + COUNTED_ROUNDS - 1,
+            "history": list(history),
+        }
         handle.send({"op": "round", "cases": entries, **counts})
         limit = sum(case.limit for case in members) + GRACE
         return handle.receive(self._clock() + min(limit, max(0.0, self._time.left)))
@@ -167,7 +172,7 @@ def _several(members: Sequence[Case]) -> str:
 
 def growth_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
     """Return, for example, ``executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
-    return f"executor {executor} grew by {amounts(grown)} over {counted(cases, 'case')}"
+    return f"executor {executor} grew by {format_growths(grown)} over {format_count(cases, 'case')}"
 
 
 def describe(culprits: Culprits) -> str:

@@ -9,9 +9,9 @@ import pytest
 
 from harness.core.outcome import Outcome, Ruling
 from harness.protocol import reports
-from harness.protocol.compact_reports import BUNDLING
+from harness.protocol.compact_reports import REPORT_BUNDLER
 from harness.protocol.reports import RecordedWarning
-from harness.protocol.stacks import fold
+from harness.protocol.stacks import fold_stacks
 from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, tracebacks
@@ -34,7 +34,7 @@ def shown(history: CaseHistory, reproduce: Callable[[], str]) -> list[pytest.Tes
         for report in own:
             report.sections.append(footer)
             if report.when == "call" or report.skipped:
-                reports.mark(report, Outcome.FLAKY)
+                reports.attach_outcome(report, Outcome.FLAKY)
         return own
     failing = [report for report in own if report.failed]
     if failing and history.ruling is None and not attempt.outcome.breaks_executor:
@@ -67,7 +67,9 @@ def detail(attempt: Attempt) -> str:
     if not seen.stacks and not attempt.outcome.is_red:
         return ""
     raised = [error.traceback.strip() for error in (seen.harness_error, seen.hook_error) if error is not None]
-    return "\n\n".join(part for part in (tracebacks(attempt.reports), *raised, fold(seen.stacks).strip()) if part)
+    return "\n\n".join(
+        part for part in (tracebacks(attempt.reports), *raised, fold_stacks(seen.stacks).strip()) if part
+    )
 
 
 def where_files_are(attempt: Attempt) -> list[str]:
@@ -118,11 +120,11 @@ def synthetic(
         keywords=dict.fromkeys(item.keywords, 1),
         outcome="failed",
         longrepr=text,
-        when=reports.phase(when),
+        when=reports.parse_phase_name(when),
         sections=sections,
         duration=duration,
     )
-    reports.mark(report, outcome)
+    reports.attach_outcome(report, outcome)
     return report
 
 
@@ -137,7 +139,7 @@ def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> pytest.TestRep
         longrepr=(str(path), (line or 0) + 1, text),
         when="setup",
     )
-    reports.mark(report, outcome)
+    reports.attach_outcome(report, outcome)
     return report
 
 
@@ -171,7 +173,7 @@ def plain(item: pytest.Item, when: str) -> pytest.TestReport:
         keywords=dict.fromkeys(item.keywords, 1),
         outcome="passed",
         longrepr=None,
-        when=reports.phase(when),
+        when=reports.parse_phase_name(when),
     )
 
 
@@ -201,7 +203,7 @@ def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:
 
 def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
     """Report the result of `item` to pytest, and so to every other plugin."""
-    bundling = item.config.stash.get(BUNDLING, None)
+    bundling = item.config.stash.get(REPORT_BUNDLER, None)
     if bundling is not None and bundling.log(item, shown):
         return
     location = shown[0].location

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.core.text import cap, clean
+from harness.core.text import escape_invalid_xml, truncate_middle
 
 #: Properties that are kept of a case, and characters of a name and of a value.
 MOST = 100
@@ -30,4 +30,4 @@ def _text(value: object, most: int) -> str:
             value = str(value)
         except Exception as error:  # noqa: BLE001 - a value of the user's, where the case ran in this process
             value = f"<{type(value).__name__}, whose text cannot be had: {type(error).__name__}>"
-    return clean(cap(value, most))
+    return escape_invalid_xml(truncate_middle(value, most))

@@ -18,7 +18,7 @@ def shown(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
     for report in made:
         report.duration = finished.phases.get(report.when or "", report.duration)
         report.user_properties.append(("replayed", "true"))
-        reports.mark_replayed(report)
+        reports.attach_replayed(report)
     return made
 
 
@@ -28,7 +28,7 @@ def _reports(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
         return [skipped(item, outcome=outcome, text=f"gated: {finished.message}")]
     if outcome is Outcome.SKIPPED:
         report = skipped(item, outcome=outcome, text=finished.message)
-        reports.unmark(report)
+        reports.detach_outcome(report)
         return [report, plain(item, "teardown")]
     if outcome is Outcome.WAIVED:
         return [expected(item, finished.message, finished.duration), plain(item, "teardown")]
@@ -36,7 +36,7 @@ def _reports(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
         return [_failed(item, finished), plain(item, "teardown")]
     call = plain(item, "call")
     if outcome is Outcome.FLAKY:
-        reports.mark(call, outcome)
+        reports.attach_outcome(call, outcome)
     return [plain(item, "setup"), call, plain(item, "teardown")]
 
 
@@ -51,5 +51,5 @@ def _failed(item: pytest.Item, finished: Finished) -> pytest.TestReport:
         sections=[("harness", "\n".join(lines))],
     )
     if finished.outcome in (Outcome.FAILED, Outcome.ERROR):
-        reports.unmark(report)  # pytest has these outcomes itself
+        reports.detach_outcome(report)  # pytest has these outcomes itself
     return report

@@ -12,7 +12,7 @@ from harness.backends.table import BACKENDS
 from harness.configuration.context import RunContext
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome, Ruling
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.devices.device import Device
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
@@ -201,7 +201,7 @@ class Supervisor:
         if handle.harness_error is not None:
             return  # no evidence about its cases; `dispose` records a finding
         if not ended or handle.exit_status != 0:
-            how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
+            how = f"ended with {format_exit_code(handle.exit_status or 0)}" if ended else "did not end"
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
         else:
             self._leak_search.suspect(handle)

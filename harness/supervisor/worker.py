@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from harness.collection.cases import CASE_ID, is_case
-from harness.collection.description import Description
+from harness.collection.description import CollectionDescription
 from harness.configuration.context import RunContext
-from harness.configuration.options import OptionError, case_limit
+from harness.configuration.options import OptionError, case_time_limit
 from harness.core import linux
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import Ruling
@@ -173,20 +173,20 @@ class Worker:
         device = self._pool.device
         os.environ.update(masks_for([device]))
         if device.backend.injectable:
-            os.environ[device.backend.faults_variable] = faults.joined(self.context.inject)
+            os.environ[device.backend.faults_variable] = faults.join_injections(self.context.inject)
         if self.context.variables:
             self._prepare_process(self.context.variables)
 
     def _prepare_process(self, variables: Mapping[str, str]) -> None:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
-            provider.of(self._pool.device.backend).prepare(variables)
+            provider.provider_of(self._pool.device.backend).prepare(variables)
             if self._pool.device.backend.interposed and self._pool.device.backend.faults_variable in variables:
-                front.inject_here(self.context.inject)
+                front.inject_into_this_process(self.context.inject)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 
-    def description(self) -> Description:
+    def description(self) -> CollectionDescription:
         """Return what the run's zygote has collected; wait for it. Raises DescriptionError, StoppedError."""
         assert self._zygotes is not None
         return self._zygotes.description()
@@ -335,7 +335,7 @@ class Worker:
         record = InlineCase(case, self.context, worker=self.name, device=self._pool.device.uuid, record=self._record)
         backend = self._pool.device.backend
         if self.context.library is not None:
-            provider.of(backend).enter_inline(self.context.library)
+            provider.provider_of(backend).enter_inline(self.context.library)
         item.config.stash[CURRENT] = Current(backend.kind, seed=case.seed)
         seeding.seed_everything(case.seed, backend)
         plugins = item.config.pluginmanager
@@ -416,7 +416,7 @@ class Worker:
         visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
         visible |= self.context.variables
         if devices[0].backend.injectable:
-            visible[devices[0].backend.faults_variable] = faults.joined(self.context.inject) or None
+            visible[devices[0].backend.faults_variable] = faults.join_injections(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)
         return Binding(
             devices=tuple(device.uuid for device in devices),
@@ -433,6 +433,6 @@ def _own_limit(item: pytest.Item) -> float | None:
     """The time limit in the case's marks; None without one. An invalid mark is reported elsewhere."""
     marks = list(item.iter_markers("timeout"))
     try:
-        return case_limit(marks, 0.0, 1.0) or None
+        return case_time_limit(marks, 0.0, 1.0) or None
     except OptionError:
         return None

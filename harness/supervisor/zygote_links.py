@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.collection import description
-from harness.collection.description import Description, DescriptionError
+from harness.collection.description import CollectionDescription, DescriptionError
 from harness.configuration.context import RunContext
 from harness.core.errors import WriteError
 from harness.journal import lines
@@ -20,9 +20,9 @@ from harness.zygote.client import (
     ZygoteError,
     ZygoteProcess,
     ZygoteUnfitError,
-    description_of,
-    ended_early,
-    last_words,
+    description_file,
+    early_end_text,
+    read_log_tail,
 )
 from harness.zygote.spec import ZygoteSpec
 
@@ -55,10 +55,10 @@ class ZygoteLinks:
         #: The hash of the list that the run's zygote has collected, once this worker has it from there.
         self._list = ""
 
-    def description(self) -> Description:
+    def description(self) -> CollectionDescription:
         """Wait for what the run's zygote has collected, and return it. Raises DescriptionError, StoppedError."""
         assert self._context.zygote is not None
-        file = description_of(self._context.zygote)
+        file = description_file(self._context.zygote)
         log = Path(self._context.run_dir) / "zygote.log"
         if not file.exists():
             try:
@@ -70,11 +70,11 @@ class ZygoteLinks:
             except ZygoteError as error:
                 if not file.exists():
                     # The same words, whether it died before this worker asked or after: xdist shows equal errors once.
-                    why = ended_early(log) if isinstance(error, NoZygoteError) else str(error)
+                    why = early_end_text(log) if isinstance(error, NoZygoteError) else str(error)
                     raise _unfinished(why, file, log) from None
             except WriteError as error:
                 self._on_write_error(error)  # no case runs, but the cases are listed
-        collected = description.read(file)
+        collected = description.read_description(file)
         if collected.ended:
             raise _unfinished(collected.ended, file, log)
         self._list = collected.hash
@@ -124,7 +124,7 @@ class ZygoteLinks:
     def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
         """Raise ZygoteUnfitError if the zygote at `address` has collected other cases than those of this worker."""
         try:
-            if not self._list or description.read_hash(description_of(address)) == self._list:
+            if not self._list or description.read_collection_hash(description_file(address)) == self._list:
                 return
         except DescriptionError as error:
             link.close()
@@ -141,7 +141,7 @@ class ZygoteLinks:
 
 def _unfinished(why: str, file: Path, log: Path) -> DescriptionError:
     """Return the error of a zygote that did not finish its collection."""
-    at = description.current(file)
+    at = description.last_collecting_file(file)
     text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
-    ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{last_words(log)}"
+    ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{read_log_tail(log)}"
     return DescriptionError(text + ending)

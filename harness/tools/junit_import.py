@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from harness.core.atomic import replacing
-from harness.core.errors import HarnessError, writing
-from harness.core.outcome import EXIT_RED, Outcome, exit_status
-from harness.core.text import clean, counted, first_of, one_line
+from harness.core.atomic import open_atomically
+from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.journal import environment, journal
 from harness.journal.events import SCHEMA
 from harness.tools.junit_reading import JUnitCase, JUnitFile
@@ -57,9 +57,11 @@ class Result:
     def text(self) -> str:
         """One line for people."""
         counts = ", ".join(f"{number} {outcome}" for outcome, number in self.counts.items())
-        numbered = f"; {counted(self.numbered, 'case')} had the id of another and got a number" if self.numbered else ""
-        findings = f"; {counted(len(self.findings), 'finding')}" if self.findings else ""
-        return f"{counted(sum(self.counts.values()), 'case')}: {counts}{numbered}{findings}"
+        numbered = (
+            f"; {format_count(self.numbered, 'case')} had the id of another and got a number" if self.numbered else ""
+        )
+        findings = f"; {format_count(len(self.findings), 'finding')}" if self.findings else ""
+        return f"{format_count(sum(self.counts.values()), 'case')}: {counts}{numbered}{findings}"
 
 
 class Ids:
@@ -104,10 +106,10 @@ def write(wanted: Wanted, out: Path) -> Result:
         found = _Found(tool, label, spool)
         for file in wanted.files:
             found.add(JUnitFile(file))
-        with writing(f"the folder {str(out)!r}"):
+        with convert_to_write_error(f"the folder {str(out)!r}"):
             out.mkdir(parents=True, exist_ok=True)
         environment.write_environment(out, found.environment(wanted.argv))
-        with replacing(path) as written:
+        with open_atomically(path) as written:
             written.write(found.head(wanted.argv))
             spool.seek(0)
             while block := spool.read(1 << 20):
@@ -136,16 +138,16 @@ class _Found:
 
     def add(self, file: JUnitFile) -> None:
         """Read a file."""
-        with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+        with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
             for case in file.cases():
                 self.counts[case.outcome] += 1
                 self._seconds += case.seconds
                 self._spool.write(_line("finish", self._time_of(file), self._finish(case)))
-        self._files.append({"path": clean(str(file.path)), "sha256": file.sha256, "cases": file.count})
+        self._files.append({"path": escape_invalid_xml(str(file.path)), "sha256": file.sha256, "cases": file.count})
         self._hosts |= file.hosts
         if file.unattached:
-            failures = counted(file.unattached, "failure")
-            self.findings.append(f"{clean(str(file.path))} counts {failures} that no case of it has")
+            failures = format_count(file.unattached, "failure")
+            self.findings.append(f"{escape_invalid_xml(str(file.path))} counts {failures} that no case of it has")
         began = self._time_of(file)
         self._began = began if self._began is None else min(began, self._began)
 
@@ -180,7 +182,7 @@ class _Found:
         run = {
             "schema": SCHEMA,
             "run_id": f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(3)}",
-            "argv": [clean(word) for word in argv],
+            "argv": [escape_invalid_xml(word) for word in argv],
             "seed": 0,
             "isolation": "none",
             "host": self._host,
@@ -197,7 +199,7 @@ class _Found:
     def tail(self) -> bytes:
         """The lines after those of the cases."""
         end = (self._began or 0.0) + min(self._seconds, 1e9)
-        status = EXIT_RED if self.findings else exit_status(list(self.counts))
+        status = EXIT_RED if self.findings else run_exit_status(list(self.counts))
         lines = [_finding("imported_totals", end, message) for message in self.findings]
         return b"".join(lines) + _line("end", end, {"exit_status": status, "duration": min(self._seconds, 1e9)})
 
@@ -208,7 +210,7 @@ class _Found:
             "host": self._host,
             "devices": [{"uuid": uuid, "name": self._label} for uuid in self._devices],
             "versions": {},
-            "command": [clean(word) for word in argv],
+            "command": [escape_invalid_xml(word) for word in argv],
             "imported": {"tool": self._tool, "files": self._files},
         }
 
@@ -223,7 +225,7 @@ def _line(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
 
 
 def _checked(value: str, option: str) -> str:
-    text = one_line(value, _MOST_LABEL)
+    text = single_line(value, _MOST_LABEL)
     if text != value.strip() or not text:
-        raise ImportingError(f"{option}={first_of([value])!r}: expected a name on one line")
+        raise ImportingError(f"{option}={list_first([value])!r}: expected a name on one line")
     return text

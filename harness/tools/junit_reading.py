@@ -22,7 +22,7 @@ from junitparser import Attr, Error, Failure, Properties, Skipped, SystemErr, Sy
 from harness.core.errors import HarnessError
 from harness.core.file_kind import FileKind
 from harness.core.outcome import Outcome
-from harness.core.text import cap, clean, one_line
+from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 
 #: Elements within each other. JUnit needs about six; suites may contain suites.
 MOST_DEPTH = 100
@@ -116,7 +116,7 @@ class JUnitFile:
             raise self._error(f"cannot be decoded ({error})") from None
 
     def _error(self, found: str) -> JUnitError:
-        return JUnitError(f"{clean(repr(str(self.path)))} {clean(found)}: {_EXPECTED}")
+        return JUnitError(f"{escape_invalid_xml(repr(str(self.path)))} {escape_invalid_xml(found)}: {_EXPECTED}")
 
     def _cases(self) -> Iterator[JUnitCase]:
         parser: XMLPullParser[Any] = XMLPullParser(("start", "end"))
@@ -171,14 +171,14 @@ class JUnitFile:
                         raise self._error("declares a document type (DOCTYPE), which could define entities")
                     if prolog.root is not None:
                         if prolog.root not in _ROOTS:
-                            raise self._error(f"has the root element <{one_line(prolog.root, 100)}>")
+                            raise self._error(f"has the root element <{single_line(prolog.root, 100)}>")
                         prolog = None
                 yield chunk
         self.sha256 = digest.hexdigest()
 
     def _add_suite(self, suite: Any, element: Element, depth: int) -> None:
         if suite.hostname:
-            self.hosts[one_line(suite.hostname, 200)] = None
+            self.hosts[single_line(suite.hostname, 200)] = None
         began = _moment(suite.timestamp or "")
         if began is not None:
             self.began = began if self.began is None else min(began, self.began)
@@ -202,11 +202,11 @@ class JUnitFile:
             stdout=_text("\n".join(each.text or "" for each in case.iterchildren(SystemOut))),
             stderr=_text("\n".join(each.text or "" for each in case.iterchildren(SystemErr))),
             notes=tuple(
-                f"earlier attempt: {one_line(each.message or each.text or each.type or 'failed')}"
+                f"earlier attempt: {single_line(each.message or each.text or each.type or 'failed')}"
                 for each in case.interim_result
             ),
             properties=tuple(
-                (one_line(each.name or "", MOST_NAME), _text(each.value)[:MOST_NAME])
+                (single_line(each.name or "", MOST_NAME), _text(each.value)[:MOST_NAME])
                 for properties in case.iterchildren(Properties)
                 for each in properties
             ),
@@ -218,13 +218,13 @@ class JUnitFile:
         every = [(outcome, result) for kind, outcome in _RESULTS for result in case.iterchildren(kind)]
         self._red += sum(outcome.is_red for outcome, _ in every)
         for outcome, result in every:
-            message = one_line(result.message or result.text or result.type or "")
+            message = single_line(result.message or result.text or result.type or "")
             if outcome is Outcome.SKIPPED and status == "notrun" and not message.startswith(_CTEST_SKIP):
                 outcome = Outcome.ERROR
             return outcome, message, "\n".join(_text(each.text) for _, each in every if each.text)
         outcome = _STATUSES.get(status, Outcome.ERROR)
         self._red += outcome.is_red
-        return outcome, "" if outcome is Outcome.PASSED else f"status {one_line(status, 100)!r}", ""
+        return outcome, "" if outcome is Outcome.PASSED else f"status {single_line(status, 100)!r}", ""
 
     def _seconds(self, case: Any, name: str, written: str | None) -> float:
         try:
@@ -232,7 +232,7 @@ class JUnitFile:
         except ValueError:
             seconds = math.nan
         if not 0 <= seconds <= MOST_SECONDS:
-            found = f"has time={one_line(written or '', 40)!r} in the test case {one_line(name, 100)!r}"
+            found = f"has time={single_line(written or '', 40)!r} in the test case {single_line(name, 100)!r}"
             raise JUnitError(f"{str(self.path)!r} {found}: expected seconds from 0 to {MOST_SECONDS:.0f}")
         return seconds
 
@@ -269,14 +269,14 @@ class _EnoughError(Exception):
 
 def _plain(name: str) -> str:
     """A name on one line. Of a very long one, the beginning and a digest of the rest."""
-    text = " ".join(clean(name).split())
+    text = " ".join(escape_invalid_xml(name).split())
     if len(text) <= MOST_NAME:
         return text
     return f"{text[:MOST_NAME]}…{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _text(text: str | None) -> str:
-    return clean(cap(text or "", MOST_TEXT))
+    return escape_invalid_xml(truncate_middle(text or "", MOST_TEXT))
 
 
 def _number(text: str) -> int:

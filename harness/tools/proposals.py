@@ -22,7 +22,7 @@ from harness.backends import cuda
 from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.core.text import counted, one_line
+from harness.core.text import format_count, single_line
 from harness.devices import software
 from harness.gating import patterns
 from harness.gating.waivers import EXPECTABLE
@@ -111,7 +111,7 @@ def propose_waivers(contents: JournalContents, machine: Machine | None, today: d
                 remarks.append(f"not proposed, because its pattern also matches other cases: {verdicts[0].case}")
                 continue
             devices = {uuid for verdict in verdicts for finish in verdict.finishes for uuid in finish.devices}
-            reason = _one_printable_line(one_line(message, _REASON_LIMIT)) or " or ".join(expect)
+            reason = _one_printable_line(single_line(message, _REASON_LIMIT)) or " or ".join(expect)
             cases = tuple(verdict.case for verdict in verdicts)
             entries.append(Proposal(pattern, _when(devices, machine), expect, reason, today + LIFE, cases))
     return Proposals(tuple(entries), (*remarks, *_remarks(ledger)))
@@ -127,7 +127,7 @@ def proposals_yaml(proposals: Proposals, title: str) -> str:
     ]
     for entry in proposals.entries:
         if len(entry.cases) > 1:
-            lines.append(f"  # {counted(len(entry.cases), 'case')}")
+            lines.append(f"  # {format_count(len(entry.cases), 'case')}")
         expect = entry.expect[0].value if len(entry.expect) == 1 else [outcome.value for outcome in entry.expect]
         lines += [
             f"  - case: {_quoted(entry.case)}",
@@ -209,7 +209,7 @@ def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
     if known and all(found.get(uuid) is not None for uuid in devices):
         lowest, highest = (f"{major}.{minor}" for major, minor in (known[0], known[-1]))
         when["compute_capability"] = f"=={lowest}" if lowest == highest else f">={lowest},<={highest}"
-    release = software.release(machine.driver) if machine and machine.driver else None
+    release = software.parse_release(machine.driver) if machine and machine.driver else None
     if release:
         when["driver"] = f">={'.'.join(map(str, release))},<{release[0] + 1}"
     return when

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import pytest
 
-from harness.collection.recorder import Recorder
+from harness.collection.recorder import CollectionRecorder
 from harness.configuration.rootdir import RootError
 from harness.configuration.under import WrapperError
 from harness.core import linux
@@ -28,7 +28,7 @@ from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
 from harness.zygote import cold, log
-from harness.zygote.collecting import PreloadError, collect, freeze_baseline, prepare
+from harness.zygote.collecting import PreloadError, collect_cases, freeze_baseline, import_preload
 from harness.zygote.server import ForkServer
 from harness.zygote.spec import LOG_FOLLOWS, ZygoteSpec
 
@@ -40,14 +40,14 @@ def main() -> None:
     listener.set_inheritable(False)  # imported modules may start programs, which must not inherit it
     spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
     linux.die_with_parent(spec.parent)
-    files = log.redirect()
+    files = log.redirect_output()
     linux.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if spec.start == "cold":
-        ForkServer(partial(cold.execute, spec), listener, cold=more[1] if more else "--start=cold").serve()
+        ForkServer(partial(cold.exec_cold_executor, spec), listener, cold=more[1] if more else "--start=cold").serve()
     environment, folder = dict(os.environ), os.getcwd()
     try:
-        around = prepare(spec)
+        around = import_preload(spec)
     except (WrapperError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=str(error)).serve()
 
@@ -65,26 +65,26 @@ def main() -> None:
         )
         ForkServer(_refuse, listener, unfit=unfit).serve()
 
-    recorder = Recorder(Path(spec.description))
+    recorder = CollectionRecorder(Path(spec.description))
     try:
-        status = collect(spec, around, serve, recorder)
+        status = collect_cases(spec, around, serve, recorder)
         if status == pytest.ExitCode.USAGE_ERROR:
             recorder.write()  # supervisors have the same arguments, and so the same error
         elif recorder.unwritten:
             recorder.write(ended=f"pytest ended with exit status {status}")
     except (RootError, WriteError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
-    # What was collected, or failed, is in the description.
+    # The description has the result of the collection, errors included.
     unfit = f"the cases could not be collected: pytest's exit status was {status}, and {LOG_FOLLOWS}"
     ForkServer(_refuse, listener, unfit=unfit).serve()
 
 
 def _unfit() -> str:
-    """Returns why this process must not be forked, or an empty string."""
+    """Return why this process must not be forked, or an empty string."""
     reasons = []
-    if touched := guard.cuda_touched():
+    if touched := guard.cuda_in_use():
         reasons.append(touched)
-    if threads := guard.extra_threads():
+    if threads := guard.threads_lost_in_fork():
         reasons.append(f"it has other threads than the main thread: {', '.join(threads)}")
     return "; ".join(reasons)
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from harness.collection import description
 from harness.core import clock, linux
-from harness.core.errors import HarnessError, WriteError, writing
+from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
-from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec, waiting
+from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec, openmp_wait_policy
 
 #: Seconds for the start of a zygote, which imports torch and collects. On a cold, busy machine this was seen to take
 #: most of a minute.
@@ -42,7 +42,7 @@ class ZygoteError(HarnessError):
 
 
 class NoZygoteError(ZygoteError):
-    """Nobody listens: the zygote is gone, or was never there."""
+    """No process listens: the zygote is gone, or never existed."""
 
 
 class ZygoteUnfitError(ZygoteError):
@@ -54,23 +54,23 @@ class ForkRefusedError(ZygoteError):
 
 
 class ZygoteProcess:
-    """A running zygote that this process started. It ends on `close`, or when this process ends."""
+    """A running zygote that this process started, and that ends on `close` or with this process."""
 
     def __init__(self, spec: ZygoteSpec, *, folder: Path, home: Path, log: Path) -> None:
-        """Start it in `folder` (the working folder of the run). Its output is appended to `log`.
+        """Start the zygote in `folder` (the working folder of the run). Its output is appended to `log`.
 
         `home` is created for its socket; only this user may enter it.
 
-        Returns at once: supervisors that connect early wait in the socket's queue. Raises WriteError, ZygoteError.
+        Return at once: supervisors that connect early wait in the socket's queue. Raise WriteError, ZygoteError.
         """
         self.log = log
         self._home = home
-        with writing(f"into {str(home.parent)!r}"):
+        with convert_to_write_error(f"into {str(home.parent)!r}"):
             home.mkdir(mode=0o700)
-        with writing(repr(str(log))):
+        with convert_to_write_error(repr(str(log))):
             output = log.open("ab")
         self.address = str(self._home / "zygote")
-        spec = replace(spec, description=str(description_of(self.address)))
+        spec = replace(spec, description=str(description_file(self.address)))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, output:
             with _short(self.address) as address:
                 listener.bind(address)
@@ -83,7 +83,7 @@ class ZygoteProcess:
                     stderr=output,
                     pass_fds=(listener.fileno(),),
                     cwd=folder,
-                    env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT, **spec.variables},
+                    env={**os.environ, **openmp_wait_policy(os.environ), **COLLECTION_ENVIRONMENT, **spec.variables},
                     start_new_session=True,  # the supervisors handle a Ctrl-C at the terminal
                 )
             except OSError as error:
@@ -106,27 +106,27 @@ class ZygoteProcess:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver holds it: the run must end all the same
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver holds it; the run must end nevertheless
                 self._process.wait(timeout=10)
         shutil.rmtree(self._home, ignore_errors=True)
 
 
-def last_words(log: Path) -> str:
-    """Returns the end of a zygote's log."""
+def read_log_tail(log: Path) -> str:
+    """Return the end of a zygote's log."""
     try:
         return log.read_text(errors="backslashreplace")[-2000:].strip()
     except OSError as error:
         return f"(its log cannot be read: {error.strerror})"
 
 
-def ended_early(log: Path) -> str:
-    """What is said of a zygote that died before it was ready, by all who wait for it."""
-    return f"the zygote is gone, see {log}; it ended before it was ready, and its log ends with:\n{last_words(log)}"
+def early_end_text(log: Path) -> str:
+    """Return the error text for a zygote that died before it was ready."""
+    return f"the zygote is gone, see {log}; it ended before it was ready, and its log ends with:\n{read_log_tail(log)}"
 
 
-def description_of(address: str) -> Path:
-    """Returns the file in which the zygote at `address` describes what it has collected."""
-    return Path(address).with_name(description.FILE)
+def description_file(address: str) -> Path:
+    """Return the file in which the zygote at `address` describes what it has collected."""
+    return Path(address).with_name(description.DESCRIPTION_FILE)
 
 
 @contextlib.contextmanager
@@ -154,7 +154,7 @@ class ZygoteClient:
         """Connect, and wait up to `limit` seconds until the zygote has collected.
 
         `stop` is the supervisor's listener; waits for the zygote or an executor watch it. `on_wait` is called with a
-        line of text when a fork fails and is retried. Raises ZygoteError, StoppedError, WriteError.
+        line of text when a fork fails and is retried. Raise ZygoteError, StoppedError, WriteError.
         """
         self.stop = stop
         self._log = log
@@ -168,13 +168,13 @@ class ZygoteClient:
         try:
             with _short(address) as short:
                 connection.connect(short)
-            hello = self._wait(("hello",), limit, heed_stop=True)
+            hello = self._wait(("hello",), limit, watch_stop=True)
             if hello is None:
                 raise ZygoteError(f"the zygote was not ready after {limit:g} s, see {log}")
             if hello["unwritten"]:
                 raise WriteError(f"cannot write {str(log)!r}: {hello['unwritten']}")
             if hello["unfit"]:
-                ending = f"\n{last_words(self._log)}" if hello["unfit"].endswith(LOG_FOLLOWS) else ""
+                ending = f"\n{read_log_tail(self._log)}" if hello["unfit"].endswith(LOG_FOLLOWS) else ""
                 raise ZygoteUnfitError(hello["unfit"] + ending)
             #: Why its executors start cold, or an empty string.
             self.cold = str(hello["cold"])
@@ -182,7 +182,7 @@ class ZygoteClient:
             connection.setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6))
             )
-            # Whoever started it waits for it at the end of the run: until then the number is that of no other process.
+            # The process that started it reaps it at the end of the run: until then no other process gets the number.
             self._pidfd = os.pidfd_open(int(hello["pid"]))
         except OSError as error:
             connection.close()
@@ -193,10 +193,10 @@ class ZygoteClient:
         self._ready = True
 
     def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
-        """Fork an executor as `order` describes. Returns its process id.
+        """Fork an executor as `order` describes. Return its process id.
 
         A fork that fails for lack of processes, memory or descriptors is retried for `FORK_PATIENCE` seconds.
-        Raises ForkRefusedError, ZygoteError, StoppedError.
+        Raise ForkRefusedError, ZygoteError, StoppedError.
         """
         begun, tries = clock.monotonic(), 0
         pause, longest = FORK_PAUSES
@@ -219,18 +219,18 @@ class ZygoteClient:
             pause = min(2 * pause, longest)
 
     def order(self, order: Message, descriptors: Sequence[int]) -> None:
-        """Ask for an executor without waiting for it; `spawned` waits. Raises ZygoteError."""
+        """Ask for an executor without waiting for it; `spawned` waits. Raise ZygoteError."""
         self._send({"op": "spawn", **order}, descriptors)
 
     def spawned(self, executor: str) -> int:
-        """Wait for an executor that was asked for. Returns its process id. Raises ForkRefusedError, ZygoteError."""
+        """Wait for an executor that was asked for. Return its process id. Raise ForkRefusedError, ZygoteError."""
         answer = self._answer(executor)
         if answer["op"] == "refused":
             raise ForkRefusedError(f"the zygote could not {answer['what']} for executor {executor}: {answer['error']}")
         return int(answer["pid"])
 
     def signal(self, executor: str, number: int) -> None:
-        """Signal an executor's process group. Raises ZygoteError."""
+        """Signal an executor's process group. Raise ZygoteError."""
         self._send({"op": "kill", "executor": executor, "signal": number})
         self._unanswered += 1
 
@@ -240,9 +240,9 @@ class ZygoteClient:
         return self._unanswered == 0
 
     def give_up(self, order: str) -> ZygoteError:
-        """The zygote has not answered an `order`: kill it; returns the error to raise.
+        """Kill the zygote, which has not answered an `order`. Return the error to raise.
 
-        It is stopped, or hangs, and so cannot end its executors. They are killed with it: an executor that went on
+        The zygote is stopped or hangs, and so cannot end its executors. Both are killed: an executor that continued
         would share its device with the next one.
         """
         with contextlib.suppress(ProcessLookupError):  # it has just ended
@@ -251,7 +251,7 @@ class ZygoteClient:
         return ZygoteError(f"the zygote did not answer the request to {order}, and was killed; see {self._log}")
 
     def pump(self) -> None:
-        """Read the messages of the zygote; blocks until there is one. Raises ZygoteError if the zygote is gone."""
+        """Read the messages of the zygote; blocks until there is one. Raise ZygoteError if the zygote is gone."""
         try:
             self.channel.receive()
             while (message := self.channel.pop()) is not None:
@@ -265,7 +265,7 @@ class ZygoteClient:
             raise self._gone()
 
     def exit_of(self, executor: str) -> Message | None:
-        """Returns the message about an executor's exit, if it has arrived."""
+        """Return the message about an executor's exit, if it has arrived."""
         for message in self._inbox:
             if message["op"] == "exit" and message["executor"] == executor:
                 self._inbox.remove(message)
@@ -280,11 +280,11 @@ class ZygoteClient:
             self._pidfd = -1
 
     def last_words(self) -> str:
-        """Returns the end of the zygote's log. Cold executors write to it too, until they are ready."""
-        return last_words(self._log)
+        """Return the end of the zygote's log. Cold executors write to it too, until they are ready."""
+        return read_log_tail(self._log)
 
     def _answer(self, executor: str) -> Message:
-        """Returns the answer to an order: the executor was spawned, or why it was refused. Raises ZygoteError."""
+        """Return the answer to an order: the executor was spawned, or why it was refused. Raise ZygoteError."""
         answer = self._wait(("spawned", "refused"), ANSWER_LIMIT, executor=executor)
         if answer is None:
             raise self.give_up(f"fork executor {executor} within {ANSWER_LIMIT:g} s")
@@ -299,11 +299,11 @@ class ZygoteClient:
             raise self._gone() from error
 
     def _wait(
-        self, kinds: Sequence[str], seconds: float, *, executor: str | None = None, heed_stop: bool = False
+        self, kinds: Sequence[str], seconds: float, *, executor: str | None = None, watch_stop: bool = False
     ) -> Message | None:
-        """Returns the next message of one of these kinds, or None if none comes in time. Other messages are kept.
+        """Return the next message of one of these kinds, or None if none comes in time. Other messages are kept.
 
-        With `executor`, only a message about that one. With `heed_stop`, raises StoppedError after a request to stop
+        With `executor`, only a message about that one. With `watch_stop`, raises StoppedError after a request to stop
         the run.
         """
         deadline = clock.monotonic() + seconds
@@ -312,29 +312,29 @@ class ZygoteClient:
                 if message["op"] in kinds and (executor is None or message["executor"] == executor):
                     self._inbox.remove(message)
                     return message
-            if not self._readable(deadline, heed_stop=heed_stop):
+            if not self._readable(deadline, watch_stop=watch_stop):
                 return None
             self.pump()
 
     def _idle(self, seconds: float) -> None:
-        """Wait, and read messages of the zygote meanwhile. Raises StoppedError."""
+        """Wait, and read messages of the zygote meanwhile. Raise StoppedError."""
         deadline = clock.monotonic() + seconds
-        while self._readable(deadline, heed_stop=True):
+        while self._readable(deadline, watch_stop=True):
             self.pump()
 
-    def _readable(self, deadline: float, *, heed_stop: bool) -> bool:
-        """Wait for a message of the zygote. Returns False if none came by `deadline`."""
+    def _readable(self, deadline: float, *, watch_stop: bool) -> bool:
+        """Wait for a message of the zygote. Return False if none came by `deadline`."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
-        if heed_stop:
+        if watch_stop:
             poll.register(self.stop, select.POLLIN)
         while True:
-            if heed_stop:
+            if watch_stop:
                 self.stop.refuse()
             ready = [descriptor for descriptor, _ in poll.poll(max(0.0, deadline - clock.monotonic()) * 1000)]
             if self.channel.fileno() in ready or not ready:
                 return bool(ready)
 
     def _gone(self) -> ZygoteError:
-        linux.expect_end_of_parent()  # the end of the run's controller ends the zygote, but is no fault of the zygote
-        return ZygoteError(f"the zygote is gone, see {self._log}" if self._ready else ended_early(self._log))
+        linux.wait_for_dying_parent()  # the end of the run's controller ends the zygote, but is no fault of the zygote
+        return ZygoteError(f"the zygote is gone, see {self._log}" if self._ready else early_end_text(self._log))

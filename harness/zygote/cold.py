@@ -1,4 +1,4 @@
-"""Cold executors: fresh interpreters that collect by themselves. For runs whose collecting process must not be forked.
+"""Cold executors: fresh interpreters that collect the cases. For runs whose collecting process must not be forked.
 
 Import-time effects of a test file (a thread pool, parallel work, an initialised device) then happen in each executor,
 and end with it. The cost of each executor is an import of torch and a collection.
@@ -22,12 +22,12 @@ from harness.configuration.rootdir import RootError
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
-from harness.zygote.collecting import collect, freeze_baseline, prepare
+from harness.zygote.collecting import collect_cases, freeze_baseline, import_preload
 from harness.zygote.spec import ZygoteSpec
 
 
-def execute(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoReturn:
-    """Make this forked process the cold executor that `order` describes. Raises OSError."""
+def exec_cold_executor(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoReturn:
+    """Make this forked process the cold executor that `order` describes. Raise OSError."""
     order_file = os.memfd_create("order")
     os.write(order_file, f"{spec.to_json()}\n{json.dumps(order)}\n".encode())
     os.lseek(order_file, 0, os.SEEK_SET)
@@ -57,7 +57,7 @@ def main() -> None:
         become_executor(collected, order, descriptors, cold=True)
 
     try:
-        sys.exit(collect(spec, prepare(spec), serve))
+        sys.exit(collect_cases(spec, import_preload(spec), serve))
     except RootError:
         sys.exit(pytest.ExitCode.USAGE_ERROR)  # pytest has printed the error
 

@@ -16,20 +16,20 @@ import pytest
 from harness import _compat
 from harness.checks.dump_later import DUMP_LATER
 from harness.checks.state.guard import FixtureWatch, StateGuard
-from harness.collection.recorder import Recorder
+from harness.collection.recorder import CollectionRecorder
 from harness.configuration import options
-from harness.configuration.rootdir import Root, RootError
-from harness.configuration.under import Around
+from harness.configuration.rootdir import RootError, RootFolder
+from harness.configuration.under import CallWrapperPlugin
 from harness.core.errors import HarnessError
 from harness.executor import trace_log as tracelog
 from harness.executor.phase_clock import PhaseClock
 from harness.executor.session import CollectedSession, ReportRelay
-from harness.protocol.wire import show_surrogates
+from harness.protocol.wire import escape_surrogates
 from harness.zygote.spec import ZygoteSpec
 
 
 class PreloadError(HarnessError):
-    """A module that shall be imported for all executors cannot be."""
+    """A module to import for all executors cannot be imported."""
 
 
 class CollectorPlugin:
@@ -42,8 +42,8 @@ class CollectorPlugin:
         self,
         spec: ZygoteSpec,
         serve: Callable[[CollectedSession], NoReturn],
-        around: Around | None,
-        recorder: Recorder | None,
+        around: CallWrapperPlugin | None,
+        recorder: CollectionRecorder | None,
     ) -> None:
         """If pytest finds another root folder here than that of `spec`, nothing is collected.
 
@@ -65,7 +65,7 @@ class CollectorPlugin:
     def pytest_configure(self, config: pytest.Config) -> None:
         # pytest empties this folder. Executors would delete each other's files; each has a folder of its own (TMPDIR).
         config.option.basetemp = None
-        if misplaced := self._spec.root.difference(Root.of(config)):
+        if misplaced := self._spec.root.difference(RootFolder.of(config)):
             self.error = RootError(misplaced)
             raise pytest.UsageError(misplaced)
         config.pluginmanager.register(self._relay)
@@ -103,12 +103,12 @@ class CollectorPlugin:
         case_modules = {
             module.__name__ for item in session.items if (module := getattr(item, "module", None)) is not None
         }
-        # A plugin may have deselected here what it keeps in a supervisor: there it finds other items, or another cache.
+        # A plugin may deselect tests here that it keeps in a supervisor, where it sees other items or another cache.
         items = self._items | {item.nodeid: item for item in session.items}
         self._serve(
             CollectedSession(
                 session=session,
-                items={str(show_surrogates(name)): item for name, item in items.items()},  # ids as on the wire
+                items={str(escape_surrogates(name)): item for name, item in items.items()},  # ids as on the wire
                 modules=frozenset(sys.modules),
                 case_modules=frozenset(case_modules),
                 last_finalizer=self._last_finalizer,
@@ -129,20 +129,20 @@ def freeze_baseline(collected: CollectedSession) -> None:
     gc.freeze()
 
 
-def collect(
+def collect_cases(
     spec: ZygoteSpec,
-    around: Around | None,
+    around: CallWrapperPlugin | None,
     serve: Callable[[CollectedSession], NoReturn],
-    recorder: Recorder | None = None,
+    recorder: CollectionRecorder | None = None,
 ) -> int:
-    """Import and collect as `spec` says, then `serve`. Returns pytest's exit status if there is nothing to serve.
+    """Import and collect as `spec` says, then `serve`. Return pytest's exit status if there is nothing to serve.
 
     `sys.argv` is set to the command line of the run, because some test files read it when imported. `recorder` writes
     the description of the collection before `serve` is called.
-    Raises RootError if pytest found another root folder or ini file than the run's, PreloadError.
+    Raise RootError if pytest found another root folder or ini file than the run's, PreloadError.
     """
     sys.argv = ["pytest", *spec.args]
-    # pytest's capturing, which is off here, does this before it imports test files; some import what it sets.
+    # pytest's capturing, which is off here, does this before it imports test files, and some depend on it.
     tempfile.gettempdir()
     collector = CollectorPlugin(spec, serve, around, recorder)
     status = pytest.main([*spec.collection_args], plugins=[collector])
@@ -151,23 +151,23 @@ def collect(
     return int(status)
 
 
-def prepare(spec: ZygoteSpec) -> Around | None:
-    """Import the modules that the run imports before it collects. Returns the wrapper around test calls, if any.
+def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
+    """Import the modules that the run imports before it collects. Return the wrapper around test calls, if any.
 
-    Raises `harness.configuration.under.WrapperError`, PreloadError.
+    Raise `harness.configuration.under.WrapperError`, PreloadError.
     """
     sys.path[:] = spec.sys_path
     DUMP_LATER.install()
     with _imports(spec):
         around = (
-            Around(spec.under) if spec.under is not None else None
+            CallWrapperPlugin(spec.under) if spec.under is not None else None
         )  # first: it checks that torch has what the wrapper needs
         _import("harness_preload", spec.preload)
     return around
 
 
 def _import(ini: str, names: Sequence[str]) -> None:
-    """Import the modules that the value `ini` names. Raises PreloadError; the traceback is printed."""
+    """Import the modules that the value `ini` names. Raise PreloadError; the traceback is printed."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -180,10 +180,10 @@ def _import(ini: str, names: Sequence[str]) -> None:
 def _imports(spec: ZygoteSpec) -> Generator[None]:
     """Import modules for all executors in this context. Where executors end early, their finalizers do not run at exit.
 
-    Those of torch's operator libraries take 20 ms in every process, without any use.
+    Those of torch's operator libraries take 20 ms in every process, without benefit.
     """
-    known = frozenset(_compat.finalizers())
+    finalizers_before = frozenset(_compat.finalizers())
     yield
     if spec.skip_early_exit_handlers:
-        for finalizer in frozenset(_compat.finalizers()) - known:
+        for finalizer in frozenset(_compat.finalizers()) - finalizers_before:
             finalizer.atexit = False

@@ -20,7 +20,7 @@ class LogFile(io.FileIO):
         return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-def redirect() -> tuple[LogFile, LogFile]:
+def redirect_output() -> tuple[LogFile, LogFile]:
     """Have `sys.stdout` and `sys.stderr` write into descriptors 1 and 2 as LogFiles, a line at a time."""
     files = LogFile(1, "wb", closefd=False), LogFile(2, "wb", closefd=False)
     sys.stdout, sys.stderr = (

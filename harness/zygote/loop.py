@@ -9,19 +9,19 @@ from collections.abc import Callable
 
 from harness.core.clock import monotonic
 
-Action = Callable[[], object]
+LoopAction = Callable[[], object]
 
 
-class Loop:
+class EventLoop:
     """Calls an action when its descriptor is readable or its time is reached. No action may block."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, Action]] = []
+        self._timers: list[tuple[float, int, LoopAction]] = []
         self._numbers = itertools.count()  # actions with the same time are called in the order of registration
 
-    def watch(self, descriptor: int, action: Action) -> None:
+    def watch(self, descriptor: int, action: LoopAction) -> None:
         """Call `action` whenever `descriptor` is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
@@ -29,7 +29,7 @@ class Loop:
         """Stop watching `descriptor`. Call this before it is closed."""
         self._selector.unregister(descriptor)
 
-    def after(self, seconds: float, action: Action) -> None:
+    def after(self, seconds: float, action: LoopAction) -> None:
         """Call `action` once, in `seconds`."""
         heapq.heappush(self._timers, (self._clock() + seconds, next(self._numbers), action))
 

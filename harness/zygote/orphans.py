@@ -3,8 +3,8 @@
 The zygote adopts the orphans of its executors: every child that the zygote did not fork is an orphan. Nothing here
 blocks: the end of a process is an event of the loop.
 
-Two executors can die at the same time. The session tells whose an orphan is, because each executor starts one. An
-orphan that has started a session of its own is held against the executor whose end is handled first.
+Two executors can die at the same time. The session of an orphan identifies its executor, because each executor starts
+one. An orphan with a session of its own counts against the executor whose end is handled first.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import sys
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
-from harness.checks.process import CLEANERS, FORK_OF_CASE, KEPT_HELPERS
-from harness.zygote.loop import Loop
-from harness.zygote.processes import Processes
+from harness.checks.process import CLEANUP_HELPERS, FORK_OF_CASE, KEPT_HELPERS
+from harness.zygote.loop import EventLoop
+from harness.zygote.processes import ProcessOperations
 
 #: Seconds to wait for the end of a killed process. With a GPU it takes longer, because the driver must clean up.
 #: The kill ladder waits longer than this after SIGKILL. Otherwise an orphan that cannot be killed would make its dead
 #: executor look unkillable too.
 KILL_PATIENCE = 5.0
-#: Seconds that a helper has to remove shared memory before it is killed. It takes milliseconds.
+#: Seconds that a helper has to remove shared memory before it is killed. The work takes milliseconds.
 CLEANER_PATIENCE = 2.0
 #: Seconds between two tries to reap a process that has ended but is still held by a debugger.
 REAP_PAUSE = 0.1
@@ -32,7 +32,7 @@ _OURS = f"{sys.executable} -m harness.zygote"
 
 
 @dataclass
-class Sweep:
+class OrphanSweep:
     """The processes that one executor left running: all of them by process id, and those that have not ended yet."""
 
     done: Callable[[list[str], list[str]], None]
@@ -45,13 +45,13 @@ class Sweep:
 class _Orphan:
     pid: int
     pidfd: int
-    sweep: Sweep
+    sweep: OrphanSweep
 
 
-class Orphans:
+class OrphanKiller:
     """Every child of the zygote that it did not fork."""
 
-    def __init__(self, processes: Processes, loop: Loop, ours: Container[int]) -> None:
+    def __init__(self, processes: ProcessOperations, loop: EventLoop, ours: Container[int]) -> None:
         """`ours` are the process ids of the executors."""
         self._processes = processes
         self._loop = loop
@@ -72,7 +72,7 @@ class Orphans:
         `done` is called once they are gone, or after `KILL_PATIENCE`, with the command lines of the killed processes
         and a text about each process that could not be killed. A later sweep does not wait for such a process again.
         """
-        sweep = Sweep(done)
+        sweep = OrphanSweep(done)
         self._sweeps += 1
         self._kill_new(sweep)
         if sweep.dying:
@@ -86,7 +86,7 @@ class Orphans:
             if orphan.pidfd >= 0:
                 os.close(orphan.pidfd)
 
-    def _kill_new(self, sweep: Sweep) -> None:
+    def _kill_new(self, sweep: OrphanSweep) -> None:
         """Kill the orphans that are not known yet. If one ends at once, also kill its children.
 
         Helpers that clean up get some time for it first.
@@ -99,16 +99,16 @@ class Orphans:
                     ended = self._kill(pid, sweep) or ended
 
     def _is_new_orphan(self, pid: int) -> bool:
-        known = pid in self._ours or pid in self._known
-        return not known and self._processes.session(pid) not in self._ours
+        is_known = pid in self._ours or pid in self._known
+        return not is_known and self._processes.session(pid) not in self._ours
 
-    def _kill(self, pid: int, sweep: Sweep) -> bool:
-        """Kill one orphan. Returns whether it has ended already."""
+    def _kill(self, pid: int, sweep: OrphanSweep) -> bool:
+        """Kill one orphan. Return whether it has ended already."""
         state, command = self._processes.describe(pid) or ("X", "")
         if state not in "ZX" and not _has(command, KEPT_HELPERS):
             sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
-        clears_up = _has(command, CLEANERS)
-        if not clears_up:
+        cleans_up = _has(command, CLEANUP_HELPERS)
+        if not cleans_up:
             self._processes.kill(pid)
         if self._processes.reap(pid) is not None:
             return True
@@ -121,7 +121,7 @@ class Orphans:
         orphan = self._known[pid] = _Orphan(pid, pidfd, sweep)
         sweep.dying.add(pid)
         self._loop.watch(pidfd, lambda: self._ended(orphan))
-        if clears_up:
+        if cleans_up:
             self._loop.after(CLEANER_PATIENCE, lambda: self._kill_late(orphan))
         return False
 
@@ -148,7 +148,7 @@ class Orphans:
         if not sweep.dying:
             self._finish(sweep)
 
-    def _finish(self, sweep: Sweep) -> None:
+    def _finish(self, sweep: OrphanSweep) -> None:
         if sweep.over:
             return
         sweep.over = True

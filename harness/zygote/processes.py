@@ -11,14 +11,14 @@ from harness.checks import process
 from harness.core import linux
 
 
-class Processes(Protocol):
+class ProcessOperations(Protocol):
     """Forks, kills and waits for processes."""
 
     def fork(self) -> int:
-        """Fork this process. Returns 0 in the child, the child's process id in the parent. Raises OSError."""
+        """Fork this process. Return 0 in the child, the child's process id in the parent. Raise OSError."""
 
     def open(self, pid: int) -> int:
-        """Returns a descriptor that becomes readable when the child `pid` ends. Raises OSError."""
+        """Return a descriptor that becomes readable when the child `pid` ends. Raise OSError."""
 
     def kill(self, pid: int) -> None:
         """Send SIGKILL to the child `pid`."""
@@ -27,19 +27,19 @@ class Processes(Protocol):
         """Send signal `number` to the process group of the executor `pid`, which must not have been reaped."""
 
     def reap(self, pid: int) -> int | None:
-        """Reap the child `pid`. Returns its exit code, or None if it cannot be reaped yet."""
+        """Reap the child `pid`. Return its exit code, or None if it cannot be reaped yet."""
 
     def children(self) -> list[int]:
-        """Returns the process ids of all children that live or were not reaped."""
+        """Return the process ids of all children that live or were not reaped."""
 
     def session(self, pid: int) -> int:
-        """Returns the session id of a child, 0 if it is gone."""
+        """Return the session id of a child, 0 if it is gone."""
 
     def describe(self, pid: int) -> tuple[str, str] | None:
-        """Returns state letter and command line of a process, None if it is gone."""
+        """Return state letter and command line of a process, None if it is gone."""
 
     def describe_stuck(self, pid: int) -> str:
-        """Returns a text about a process that does not end although it was killed."""
+        """Return a text about a process that does not end although it was killed."""
 
 
 class LinuxProcesses:
@@ -67,7 +67,7 @@ class LinuxProcesses:
         return os.waitstatus_to_exitcode(status) if found else None
 
     def children(self) -> list[int]:
-        return linux.children()
+        return linux.child_pids()
 
     def session(self, pid: int) -> int:
         try:

@@ -1,11 +1,11 @@
 """The fork server: forks executors for the supervisors of a run, forwards signals, and reports exits.
 
-It never touches CUDA, has one thread, and runs no case. If executors start cold, it has collected nothing: each fork
-becomes a fresh interpreter that collects by itself (`harness.zygote.cold`). Each supervisor of the run connects to its
-socket, and one zygote serves all of them. When a supervisor ends, its executors are killed. When the run's controller
-ends, the zygote ends.
+The server never uses CUDA, has one thread, and runs no case. If executors start cold, it has collected nothing: each
+fork becomes a fresh interpreter that collects the cases itself (`harness.zygote.cold`). Each supervisor of the run
+connects to its socket, and one zygote serves all of them. When a supervisor ends, its executors are killed. When the
+run's controller ends, the zygote ends.
 
-It never blocks on one process or one client: exits, messages and time limits are events.
+No process and no client blocks the server: exits, messages and time limits are events.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from harness.core.clock import monotonic
-from harness.executor.become import detach
+from harness.executor.become import detach_from_zygote
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
-from harness.zygote.loop import Loop
-from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, Orphans
-from harness.zygote.processes import LinuxProcesses, Processes
+from harness.zygote.loop import EventLoop
+from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, OrphanKiller
+from harness.zygote.processes import LinuxProcesses, ProcessOperations
 
 #: The number of descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts,
 #: the page of phases.
@@ -75,7 +75,7 @@ class ForkServer:
         cold: str = "",
         unwritten: str = "",
         life_line: int = 0,
-        processes: Processes | None = None,
+        processes: ProcessOperations | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`become` turns a fork of this process into an executor. `unfit`: why no executor can be forked. `cold`: why
@@ -89,10 +89,10 @@ class ForkServer:
         self._unwritten = unwritten
         self._life_line = life_line
         self._processes = processes or LinuxProcesses()
-        self._loop = Loop(clock)
+        self._loop = EventLoop(clock)
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
-        self._orphans = Orphans(self._processes, self._loop, self._by_pid)
+        self._orphans = OrphanKiller(self._processes, self._loop, self._by_pid)
         #: Executors whose supervisor is gone. No fork is made until they have ended or their time to end has passed.
         self._abandoned: set[_Child] = set()
         self._orders: deque[_Order] = deque()
@@ -169,7 +169,7 @@ class ForkServer:
             self._drop(client)
 
     def _handle(self, client: _Client, message: Message) -> None:
-        """Raises ProtocolError."""
+        """Raise ProtocolError."""
         match message:
             case {"op": "spawn", "executor": str(name)}:
                 try:
@@ -262,11 +262,11 @@ class ForkServer:
         self._send(client, message)
 
     def _become_executor(self, order: _Order) -> NoReturn:
-        """In the child: drop every descriptor of the zygote, then become the executor."""
+        """Close every descriptor of the zygote in the child, then become the executor."""
         try:
             self.close()
             self._listener.close()
-            detach(self._pid)
+            detach_from_zygote(self._pid)
             self._become(order.message, order.descriptors)
         except BaseException:  # noqa: BLE001
             # An exception must never unwind into this process's copy of the zygote's frames.

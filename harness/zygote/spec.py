@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from harness.configuration.context import RunContext, tuples
-from harness.configuration.rootdir import Root, inserted
-from harness.configuration.under import WRAPPERS
+from harness.configuration.context import RunContext, lists_to_tuples
+from harness.configuration.rootdir import RootFolder, insert_options
+from harness.configuration.under import CALL_WRAPPERS
 
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
 #: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
 COLLECTION_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-#: How a reason ends that the end of the log is a part of.
+#: The end of a reason that the end of the log follows.
 LOG_FOLLOWS = "its log ends with:"
 #: Variables that set how OpenMP threads wait: of the standard, of GNU's library, of LLVM's library.
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -26,12 +26,12 @@ class ZygoteSpec:
 
     `args` are the arguments of the run, `collection_args` those for the collection. pytest must find the root folder
     `rootdir` and the ini file `inifile` (None: none). `parent` is the process id of the starter.
-    `skip_early_exit_handlers`: see `harness.core.linux.exit_before_earlier_handlers`.
-    `many_forks`: one fork for each case, so that it pays to spend time at the start on cheaper forks.
-    `start`: with ``fork``, executors are forks of the zygote, which refuses if it must not be forked. With ``cold``,
-    each executor collects by itself, and the zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``.
-    `under` is the name of the wrapper around each test's call. `variables` are set in its environment.
-    `description`: the file to write that describes the collection to supervisors.
+    `skip_early_exit_handlers`: see `harness.core.linux.exit_before_earlier_handlers`. `many_forks`: one fork for each
+    case, so that it pays to spend time at the start on cheaper forks. `start`: with ``fork``, executors are forks of
+    the zygote, which refuses if it must not be forked. With ``cold``, each executor collects the cases itself, and the
+    zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``. `under` is the name of the wrapper around
+    each test's call. `variables` are set in its environment. `description`: the file to write that describes the
+    collection to supervisors.
     """
 
     args: tuple[str, ...]
@@ -50,14 +50,14 @@ class ZygoteSpec:
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
-        """Returns the specification of a zygote that this process starts for the run of `context`."""
+        """Return the specification of a zygote that this process starts for the run of `context`."""
         return cls(
             args=context.args,
-            collection_args=inserted(context.told_args, context.overrides),
+            collection_args=insert_options(context.root_args, context.overrides),
             rootdir=context.rootdir,
             inifile=context.inifile,
             sys_path=context.sys_path,
-            preload=(*context.preload, *(WRAPPERS[context.under].preload if context.under else ())),
+            preload=(*context.preload, *(CALL_WRAPPERS[context.under].preload if context.under else ())),
             parent=os.getpid(),
             skip_early_exit_handlers=skip_early_exit_handlers,
             many_forks=context.isolation == "case",
@@ -67,22 +67,22 @@ class ZygoteSpec:
         )
 
     @property
-    def root(self) -> Root:
-        return Root(self.rootdir, self.inifile)
+    def root(self) -> RootFolder:
+        return RootFolder(self.rootdir, self.inifile)
 
     def to_json(self) -> str:
-        """One line."""
+        """Return one line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> ZygoteSpec:
-        return cls(**tuples(json.loads(line)))
+        return cls(**lists_to_tuples(json.loads(line)))
 
 
-def overriding_arguments(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
-    """Returns arguments to append to those of the run, so that its collection writes no report and starts no worker.
+def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
+    """Return arguments to append to those of the run, so that its collection writes no report and starts no worker.
 
-    Only options of those plugins that the run has: the user may have switched off any of pytest's own.
+    Only options of loaded plugins are used: the user may have disabled any of pytest's own.
 
     Capturing is off because all executors would share descriptors opened before the fork; executors capture anew.
     The filtered warning: the zygote has imported this package already, so pytest cannot rewrite its asserts.
@@ -99,8 +99,8 @@ def overriding_arguments(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
     return (f"-W{imported}", "--maxfail=0", *chosen)
 
 
-def waiting(outer: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variable that makes waiting OpenMP threads sleep, unless the environment `outer` sets a policy.
+def openmp_wait_policy(outer: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that makes waiting OpenMP threads sleep, unless the environment `outer` sets a policy.
 
     By default each thread spins for milliseconds at the end of every parallel loop. Executors share the processor:
     with one executor per core, kernels on the CPU then take several times as long.
@@ -112,12 +112,12 @@ def waiting(outer: Mapping[str, str]) -> dict[str, str]:
 def executor_environment(
     outer: Mapping[str, str], visible: Mapping[str, str | None], names: Sequence[str]
 ) -> dict[str, str | None]:
-    """Returns the variables to set in an executor (None: unset), given its supervisor's environment `outer`.
+    """Return the variables to set in an executor (None: unset), given its supervisor's environment `outer`.
 
     `visible` selects the devices. `names` are variables of the supervisor that the zygote does not have (xdist's).
     """
     result: dict[str, str | None] = {name: outer.get(name) for name in COLLECTION_ENVIRONMENT}
-    result.update(waiting(outer))
+    result.update(openmp_wait_policy(outer))
     result.update({name: outer[name] for name in names if name in outer})
     result.update(visible)
     return result

@@ -27,7 +27,7 @@ from xml.etree.ElementTree import Element
 import jsonschema
 import xmlschema
 
-from harness.core.text import clean, counted
+from harness.core.text import escape_invalid_xml, format_count
 from harness.journal import events
 from tests.acceptance.project import Project, Result
 
@@ -148,15 +148,20 @@ def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, al
     summed = {word: number for word, number in result.counts.items() if word in _SUMMED}
     assert summed == wanted.counts, f"pytest counts {summed}, expected {wanted.counts}\n{result.tail()}"
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
-    found_text = counted(len(wanted.findings), "finding") if wanted.findings else ""
-    told = f"{counted(len(wanted.cases), 'case')}: {counts}" + (f"; {found_text}" if found_text else "")
+    found_text = format_count(len(wanted.findings), "finding") if wanted.findings else ""
+    told = f"{format_count(len(wanted.cases), 'case')}: {counts}" + (f"; {found_text}" if found_text else "")
     assert f"\n{told}\n" in result.terminal
     word = "finding" if len(wanted.findings) == 1 else "findings"
     assert result.counts.get(word, 0) == len(wanted.findings), f"pytest counts {result.counts}\n{result.tail()}"
 
 
 def _agree(found: tuple[str, str] | None, wanted: tuple[str, str] | None) -> bool:
-    return found is not None and wanted is not None and found[0] == wanted[0] and clean(wanted[1]) in clean(found[1])
+    return (
+        found is not None
+        and wanted is not None
+        and found[0] == wanted[0]
+        and escape_invalid_xml(wanted[1]) in escape_invalid_xml(found[1])
+    )
 
 
 @cache
@@ -252,7 +257,7 @@ def compare_junit(result: Result, cases: Mapping[str, tuple[str, str]], *, fail_
             child = element.find(tag)
             assert child is not None
             assert child.attrib["type"] == outcome
-            assert clean(message) in child.attrib["message"]
+            assert escape_invalid_xml(message) in child.attrib["message"]
     children = Counter(child.tag for element in found.values() for child in element)
     assert int(root.attrib["tests"]) == len(cases) + len(findings)
     assert int(root.attrib["failures"]) == children["failure"]
@@ -265,4 +270,4 @@ def _junit_name(case: str) -> tuple[str, str]:
     path, _, rest = case.partition("::")
     words, bracket, parameters = rest.partition("[")
     *classes, name = words.split("::")
-    return ".".join([*path.removesuffix(".py").split("/"), *classes]), clean(name + bracket + parameters)
+    return ".".join([*path.removesuffix(".py").split("/"), *classes]), escape_invalid_xml(name + bracket + parameters)

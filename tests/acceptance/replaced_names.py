@@ -11,15 +11,17 @@ from pathlib import Path
 import harness
 
 _HARNESS = Path(harness.__file__).parent
-#: What runs in the process of a case.
+#: The files that run in the process of a case.
 _WHERE = (
     "executor/*.py",
     "checks/**/*.py",
     "protocol/*.py",
     "backends/*.py",
-    *(f"{name}.py" for name in ("_compat", "clock", "fixtures", "keeping", "linux", "plain_values", "text")),
+    "_compat.py",
+    "fixtures.py",
+    *(f"core/{name}.py" for name in ("clock", "linux", "plain_values", "text")),
 )
-#: Modules of which no name is used once they are imported.
+#: Modules whose names are not used after the import.
 _STATIC = frozenset({"__future__", "abc", "collections.abc", "dataclasses", "enum", "typing", "types"})
 
 

@@ -148,7 +148,7 @@ def test_a_merged_run_is_evidence_and_a_shard_is_not(project: Project) -> None:
 
 
 def test_a_run_on_a_software_device_is_no_run_on_a_gpu(make_project: MakeProject) -> None:
-    build.build()
+    build.build_softdevice()
     project = make_project()
     project.write(FILE, "def test_passes(): pass\n")
     cache = {name: value for name, value in os.environ.items() if name in ("HARNESS_CACHE_DIR", "XDG_CACHE_HOME")}

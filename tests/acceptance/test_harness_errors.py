@@ -41,9 +41,9 @@ owner.{name} = raises
 """
 _MISTAKE = 'TypeError("a mistake of ours")'
 SEEDS = ("harness.executor", "seeding", "seed_everything")
-BEGIN = ("harness.checks.inspector", "Inspector", "begin")
-END = ("harness.checks.inspector", "Inspector", "end")
-REPORT = ("harness.protocol", "reports", "is_bare_pass")
+BEGIN = ("harness.checks.inspector", "StateInspector", "begin")
+END = ("harness.checks.inspector", "StateInspector", "end")
+REPORT = ("harness.protocol", "reports", "is_default_pass")
 WRITE = ("harness.executor", "executor", "write_to")
 
 
@@ -123,13 +123,13 @@ def test_the_same_error_again_and_again_is_one_finding(make_project: MakeProject
 
 def test_an_error_before_the_executor_can_speak(make_project: MakeProject) -> None:
     """The zygote's log has what it said."""
-    result = with_defect(make_project(), ("harness.zygote", "server", "detach"), when="True").run("-n0")
+    result = with_defect(make_project(), ("harness.zygote", "server", "detach_from_zygote"), when="True").run("-n0")
     expect(result, ["lost"] * 3, "before it could report an error")
 
 
 def test_an_error_at_the_end_of_a_process(make_project: MakeProject) -> None:
     """What a process had grown by is not known: a finding, and nobody's fault."""
-    target = ("harness.checks.inspector", "Inspector", "finish")
+    target = ("harness.checks.inspector", "StateInspector", "finish")
     result = with_defect(make_project(), target, when="True").run("-n0")
     assert {*result.verdicts.values()} == {"passed"}, result.tail()
     assert kinds(result) == ["harness_error"], result.tail()

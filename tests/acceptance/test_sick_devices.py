@@ -401,7 +401,7 @@ from harness.devices import health
 def examine(*arguments, **named):
     raise LookupError("a mistake of ours")
 
-health.examine = examine
+health.examine_device = examine
 """
 
 

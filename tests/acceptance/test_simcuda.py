@@ -16,7 +16,7 @@ from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import command, configure, refused
 
 _CACHE = {name: value for name, value in os.environ.items() if name in ("HARNESS_CACHE_DIR", "XDG_CACHE_HOME")}
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 
 needs_cuda_build = pytest.mark.skipif(
     _BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail or 'there is one'}"
@@ -106,9 +106,9 @@ def test_after_the_others():
 
 
 @pytest.fixture(scope="module")
-def libraries() -> build.Built:
+def libraries() -> build.SimcudaLibraries:
     """The libraries. A run would build them as well, but a build may take longer than these tests wait for a run."""
-    return build.build()
+    return build.build_simcuda()
 
 
 def run(project: Project, *arguments: str, env: dict[str, str | None] | None = None) -> Result:
@@ -137,7 +137,9 @@ def test_a_cpu_build_of_torch_is_refused(make_project: MakeProject) -> None:
 class TestRuns:
     """Runs that need the libraries."""
 
-    def test_everything_says_that_it_is_simulated(self, make_project: MakeProject, libraries: build.Built) -> None:
+    def test_everything_says_that_it_is_simulated(
+        self, make_project: MakeProject, libraries: build.SimcudaLibraries
+    ) -> None:
         project = make_project()
         project.write("suites/cuda/test_cuda.py", _CASES)
         result = run(project, "-n0", env={"SIMCUDA_DEVICE_COUNT": "3", "SIMCUDA_DEVICE_MEMORY": "256MiB"})
@@ -262,11 +264,11 @@ class TestRuns:
             "from harness.sim.simcuda import machine\n\n"
             "@pytest.mark.requires(device='cuda')\ndef test_the_driver():\n"
             "    torch.cuda.init()\n"
-            "    found = {name: each['value'] for name, each in probe.driver().items()}\n"
+            "    found = {name: each['value'] for name, each in probe.probe_driver().items()}\n"
             "    assert found == {'cuda_malloc_async': True, 'expandable_segments': True}\n"
             "    pynvml.nvmlInit()\n"
             "    handle = pynvml.nvmlDeviceGetHandleByIndex(1)\n"
-            "    device = machine.devices({})[1]\n"
+            "    device = machine.simulated_devices({})[1]\n"
             "    assert pynvml.nvmlSystemGetDriverVersion() == machine.DRIVER\n"
             "    assert pynvml.nvmlDeviceGetUUID(handle) == device.uuid\n"
             "    assert pynvml.nvmlDeviceGetName(handle) == device.name\n"
@@ -294,8 +296,8 @@ class TestRuns:
 
 
 @needs_cuda_build
-def test_a_library_is_built_by_hand_without_torch(libraries: build.Built) -> None:
-    assert build.build() == libraries
+def test_a_library_is_built_by_hand_without_torch(libraries: build.SimcudaLibraries) -> None:
+    assert build.build_simcuda() == libraries
     assert all(library.is_file() for library in (*libraries.runtime, libraries.operators))
     assert [library.name.split(".so")[0] for library in libraries.runtime] == [
         "libcudart",
@@ -303,4 +305,4 @@ def test_a_library_is_built_by_hand_without_torch(libraries: build.Built) -> Non
         "libnvidia-ml",
         "libcupti",
     ]
-    assert build.describe()["key"] == Path(libraries.folder).name
+    assert build.describe_build()["key"] == Path(libraries.folder).name

@@ -44,7 +44,7 @@ def test_a_sum(device):
 @pytest.fixture(scope="module", autouse=True)
 def library() -> Path:
     """The backend. A run would build it as well, but a build may take longer than these tests wait for a run."""
-    return build.build()
+    return build.build_softdevice()
 
 
 def run(project: Project, *arguments: str, env: dict[str, str | None] | None = None, suites: str = "suites") -> Result:
@@ -273,9 +273,9 @@ def test_the_list_of_faults(make_project: MakeProject) -> None:
     project = make_project()
     status, said = command(project, "faults", "list")
     assert status == 0
-    for name, breaks in faults.catalogue("soft").items():
+    for name, breaks in faults.fault_catalogue("soft").items():
         assert any(line.split(None, 1) == [name, breaks] for line in said.splitlines()), said
-    assert json.loads(command(project, "faults", "list", "--json")[1]) == dict(faults.catalogue("soft"))
+    assert json.loads(command(project, "faults", "list", "--json")[1]) == dict(faults.fault_catalogue("soft"))
 
 
 def test_devices_are_told_of_as_what_they_are(make_project: MakeProject) -> None:

@@ -177,7 +177,7 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(project: Project) -> None
         "from harness.devices import capabilities\n"
         "def fail(*_):\n"
         "    raise RuntimeError('the probe fails')\n"
-        "capabilities.detect = fail\n",
+        "capabilities.detect_capabilities = fail\n",
     )
     running = project.start("-n0")
     running.process.wait()

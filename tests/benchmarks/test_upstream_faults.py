@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.upstream import faults
 from benchmarks.upstream.faults import Noticed, RecordError
-from harness.sim.native.faults import catalogue
+from harness.sim.native.faults import fault_catalogue
 from harness.tools.diagnosis.campaign import RECORD
 
 
@@ -74,4 +74,4 @@ def test_folders_without_a_record_are_named(tmp_path: Path) -> None:
 
 
 def test_the_faults_that_stop_every_test_are_known() -> None:
-    assert set(faults.STOPPING) <= set(catalogue("simcuda"))
+    assert set(faults.STOPPING) <= set(fault_catalogue("simcuda"))

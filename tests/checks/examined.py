@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from harness.checks import growth, origins
-from harness.checks.meters.table import Meters, growths, suspicions
-from harness.checks.shm_turn import turn
+from harness.checks.meters.table import MeterReader, meter_growths, suspicious_growths
+from harness.checks.shm_turn import shared_memory_turn
 
 _ROOT = Path(__file__).parents[2]
 
@@ -73,7 +73,9 @@ class _Repeater:
             with tempfile.TemporaryDirectory() as folder:
                 os.environ["TMPDIR"] = folder
                 tempfile.tempdir = None
-                with turn(["shm_files"], over=lambda: False):  # other tests leak shared memory at the same time
+                with shared_memory_turn(
+                    ["shm_files"], over=lambda: False
+                ):  # other tests leak shared memory at the same time
                     found = asdict(_examine_here(item, Path(folder)))
             print(json.dumps({"case": item.name, **found}), flush=True)
             status = 0
@@ -82,27 +84,27 @@ class _Repeater:
 
 
 def _examine_here(item: pytest.Item, folder: Path) -> Examined:
-    fast = Meters("fast", temp=folder)
+    fast = MeterReader("fast", temp=folder)
     before = fast.read()
     item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
-    first = suspicions(growths(before, fast.read()))
-    full = Meters("full", temp=folder)
+    first = suspicious_growths(meter_growths(before, fast.read()))
+    full = MeterReader("full", temp=folder)
     repeated = []
     last = full.read()
-    for _ in range(growth.WARMUP + growth.COUNTED):
+    for _ in range(growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS):
         item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
         now = full.read()
-        repeated.append(growths(last, now))
+        repeated.append(meter_growths(last, now))
         last = now
-    leaks = {leak.meter: leak.text for leak in growth.verdict(first, repeated)}
+    leaks = {leak.meter: leak.text for leak in growth.confirmed_leaks(first, repeated)}
     return Examined(first, leaks, _origins_here(item, folder, list(leaks)) if leaks else {})
 
 
 def _origins_here(item: pytest.Item, folder: Path, meters: Sequence[str]) -> dict[str, list[str]]:
     gc.unfreeze()  # the search for holders unfreezes objects, which would then be new
-    origins.record_history(meters)
-    since = origins.Origins(temp=folder)
-    for _ in range(growth.COUNTED):
+    origins.record_allocation_history(meters)
+    since = origins.GrowthOrigins(temp=folder)
+    for _ in range(growth.COUNTED_REPETITIONS):
         item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
     return since.of(meters)
 

@@ -7,21 +7,20 @@ from collections.abc import Mapping
 import pytest
 
 from harness.checks.batch import (
-    ALLOWANCES,
-    COUNTED,
+    COUNTED_ROUNDS,
     BatchGrowth,
-    Kept,
+    KeptMemory,
     allowed_in_batch,
     allowed_in_repetition,
-    excess,
     is_explained,
-    leaks_of,
+    leak_excess,
+    leaks_of_case,
     leaks_together,
-    may_leak,
+    may_case_leak,
     may_leak_together,
-    ranked,
+    rank_by_growth,
     runs_to_suspect,
-    suspicions,
+    suspicious_batch_growth,
 )
 from harness.checks.growth import Leak
 from harness.checks.keeping import Keeps
@@ -39,11 +38,12 @@ def batch(*cases: Mapping[str, int]) -> BatchGrowth:
     return made
 
 
-def test_every_allowance_is_for_a_meter() -> None:
-    assert ALLOWANCES.keys() <= {meter.name for meter in METERS}
-    for name, allowance in ALLOWANCES.items():
-        assert allowance.why
-        assert min(allowance.repetition) >= 0
+def test_each_batch_rule_has_a_reason_and_grows_with_the_cases() -> None:
+    rules = {meter.name: meter.batch for meter in METERS if meter.batch is not None}
+    assert set(rules) == {"heap_bytes", "mapped_bytes", "cuda_driver", "python_blocks"}
+    for name, rule in rules.items():
+        assert rule.why
+        assert min(rule.repetition) >= 0
         assert allowed_in_repetition(name, 2) >= allowed_in_repetition(name, 1)
 
 
@@ -99,7 +99,7 @@ def test_what_a_repetition_is_allowed(name: str, cases: int, allowed: int) -> No
     ],
 )
 def test_what_is_suspected(grown: dict[str, int], cases: int, found: set[str]) -> None:
-    assert suspicions(grown, cases).keys() == found
+    assert suspicious_batch_growth(grown, cases).keys() == found
 
 
 def test_the_growth_of_small_cases_is_added_up() -> None:
@@ -156,18 +156,18 @@ BIG, SMALL = {"heap_bytes": 100 * KIB}, {"heap_bytes": 300}
 @pytest.mark.parametrize(
     ("rounds", "leaks"),
     [
-        ([[SMALL, SMALL]] * COUNTED, []),
-        ([[SMALL, BIG]] * COUNTED, ["heap_bytes"]),
-        ([[SMALL, BIG]] * (COUNTED - 1), []),  # too few rounds to say
-        ([[SMALL, BIG]] * 4 + [[SMALL, SMALL]] * (COUNTED - 4), []),  # it stops
-        ([[SMALL, SMALL]] * 4 + [[SMALL, BIG]] + [[SMALL, SMALL]] * (COUNTED - 5), []),  # once
-        ([[SMALL, {"heap_bytes": 1600 * KIB >> number}] for number in range(COUNTED)], []),  # ever slower
+        ([[SMALL, SMALL]] * COUNTED_ROUNDS, []),
+        ([[SMALL, BIG]] * COUNTED_ROUNDS, ["heap_bytes"]),
+        ([[SMALL, BIG]] * (COUNTED_ROUNDS - 1), []),  # too few rounds to say
+        ([[SMALL, BIG]] * 4 + [[SMALL, SMALL]] * (COUNTED_ROUNDS - 4), []),  # it stops
+        ([[SMALL, SMALL]] * 4 + [[SMALL, BIG]] + [[SMALL, SMALL]] * (COUNTED_ROUNDS - 5), []),  # once
+        ([[SMALL, {"heap_bytes": 1600 * KIB >> number}] for number in range(COUNTED_ROUNDS)], []),  # ever slower
         ([[SMALL, BIG], [SMALL, {"heap_bytes": 160 * KIB}]] * 4 + [[SMALL, BIG]], ["heap_bytes"]),
-        ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED, []),
+        ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED_ROUNDS, []),
         # Too little for each case alone, and too much together.
-        ([[{"heap_bytes": 40 * KIB}] * 2] * COUNTED, ["heap_bytes"]),
-        ([[{"python_blocks": 1500}, {"python_blocks": 600}]] * COUNTED, ["python_blocks"]),
-        ([[{}, {"tensors": 1}]] * COUNTED, ["tensors"]),
+        ([[{"heap_bytes": 40 * KIB}] * 2] * COUNTED_ROUNDS, ["heap_bytes"]),
+        ([[{"python_blocks": 1500}, {"python_blocks": 600}]] * COUNTED_ROUNDS, ["python_blocks"]),
+        ([[{}, {"tensors": 1}]] * COUNTED_ROUNDS, ["tensors"]),
     ],
 )
 def test_what_leaks_together(rounds: list[list[dict[str, int]]], leaks: list[str]) -> None:
@@ -175,30 +175,30 @@ def test_what_leaks_together(rounds: list[list[dict[str, int]]], leaks: list[str
 
 
 def test_only_the_cases_in_question_count_together() -> None:
-    assert leaks_together([[SMALL, BIG]] * COUNTED, [0]) == []
-    assert leaks_together([[SMALL, BIG]] * COUNTED, [1])
-    assert leaks_together([[SMALL, BIG]] * COUNTED, []) == []
+    assert leaks_together([[SMALL, BIG]] * COUNTED_ROUNDS, [0]) == []
+    assert leaks_together([[SMALL, BIG]] * COUNTED_ROUNDS, [1])
+    assert leaks_together([[SMALL, BIG]] * COUNTED_ROUNDS, []) == []
 
 
 @pytest.mark.parametrize(
     ("rounds", "leaks"),
     [
-        ([[SMALL, BIG]] * COUNTED, [[], ["heap_bytes"]]),
-        ([[BIG, BIG]] * COUNTED, [["heap_bytes"], ["heap_bytes"]]),
+        ([[SMALL, BIG]] * COUNTED_ROUNDS, [[], ["heap_bytes"]]),
+        ([[BIG, BIG]] * COUNTED_ROUNDS, [["heap_bytes"], ["heap_bytes"]]),
         # Memory that another case frees is no leak of the case that allocates it.
-        ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED, [[], []]),
+        ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED_ROUNDS, [[], []]),
         # The two cases grow in turn.
         ([[SMALL, BIG], [BIG, SMALL]] * 4 + [[SMALL, BIG]], [[], []]),
-        ([[{"mapped_bytes": 3 * MIB}, {}]] * COUNTED, [["mapped_bytes"], []]),
+        ([[{"mapped_bytes": 3 * MIB}, {}]] * COUNTED_ROUNDS, [["mapped_bytes"], []]),
     ],
 )
 def test_which_case_leaks(rounds: list[list[dict[str, int]]], leaks: list[list[str]]) -> None:
-    assert [[leak.meter for leak in leaks_of(rounds, position, range(2))] for position in range(2)] == leaks
+    assert [[leak.meter for leak in leaks_of_case(rounds, position, range(2))] for position in range(2)] == leaks
 
 
 def test_a_leak_is_told_with_its_slope_and_the_interval_of_it() -> None:
-    rounds = [[{"heap_bytes": (100 + number % 3) * KIB}] for number in range(COUNTED)]
-    (leak,) = leaks_of(rounds, 0, [0])
+    rounds = [[{"heap_bytes": (100 + number % 3) * KIB}] for number in range(COUNTED_ROUNDS)]
+    (leak,) = leaks_of_case(rounds, 0, [0])
     what = "malloc memory of C code, NumPy or torch on the CPU"
     assert leak.text == f"101.0 KiB more {what} per round over 9 rounds (100.8 KiB to 101.2 KiB)"
 
@@ -214,7 +214,7 @@ def test_a_leak_is_told_with_its_slope_and_the_interval_of_it() -> None:
     ],
 )
 def test_rounds_end_when_no_leak_can_be_shown_any_more(rounds: list[list[dict[str, int]]], may: bool) -> None:
-    assert may_leak(rounds, 0) == may_leak_together(rounds, [0]) == may
+    assert may_case_leak(rounds, 0) == may_leak_together(rounds, [0]) == may
 
 
 BY_CASE = {"a": {"heap_bytes": 30 * KIB}, "b": {"heap_bytes": 70 * KIB, "threads": 1}, "c": {"heap_bytes": 80 * KIB}}
@@ -230,8 +230,8 @@ def test_what_each_case_has_grown_by_is_kept_with_the_growth_of_its_second_run()
 
 
 def test_the_case_that_grew_most_beyond_what_is_allowed_is_tried_first() -> None:
-    assert ranked({**BY_CASE, "b": {"heap_bytes": 70 * KIB}}) == ["c", "b", "a"]
-    assert ranked({"x": {"heap_bytes": 1}, "y": {"threads": 1}}) == ["y", "x"]
+    assert rank_by_growth({**BY_CASE, "b": {"heap_bytes": 70 * KIB}}) == ["c", "b", "a"]
+    assert rank_by_growth({"x": {"heap_bytes": 1}, "y": {"threads": 1}}) == ["y", "x"]
 
 
 @pytest.mark.parametrize(("acquitted", "explained"), [((), False), (("a",), False), (("c",), True), (("a", "b"), True)])
@@ -242,8 +242,8 @@ def test_a_batch_is_explained_once_the_rest_is_allowed(acquitted: tuple[str, ...
 
 def test_leaks_are_compared_by_what_each_is_allowed() -> None:
     thread, heap = Leak("threads", 1, ""), Leak("heap_bytes", 100 * KIB, "")
-    assert excess(heap) > excess(thread)
-    assert excess(Leak("threads", 2, "")) > excess(heap)
+    assert leak_excess(heap) > leak_excess(thread)
+    assert leak_excess(Leak("threads", 2, "")) > leak_excess(heap)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_meter_that_can_no_longer_be_read_is_left_out() -> None:
 
 
 def test_what_cases_keep_does_not_count_and_what_they_free_of_others_does() -> None:
-    kept, keeps = Kept(), Keeps("torch does", {})
+    kept, keeps = KeptMemory(), Keeps("torch does", {})
     assert kept.beyond({"heap_bytes": 5 * MIB, "tensors": -1}, keeps) == {"tensors": -1}
     assert kept.beyond({"heap_bytes": -2 * MIB}, keeps) == {}
     assert kept.beyond({"heap_bytes": -4 * MIB}, keeps) == {"heap_bytes": -1 * MIB}
@@ -277,7 +277,7 @@ def test_what_cases_keep_does_not_count_and_what_they_free_of_others_does() -> N
 
 
 def test_what_cases_keep_beyond_their_limits_counts() -> None:
-    kept, keeps = Kept(), Keeps("torch does", {"host": 2 * MIB})
+    kept, keeps = KeptMemory(), Keeps("torch does", {"host": 2 * MIB})
     assert kept.beyond({"heap_bytes": 5 * MIB, "tensors": 1, "threads": 1}, keeps) == {
         "heap_bytes": 3 * MIB,
         "tensors": 1,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.keeping import METERS as KEPT
-from harness.checks.keeping import Keeps, parse
+from harness.checks.keeping import KEEPS_GROUPS, Keeps, parse_keeps_mark
 from harness.checks.meters.table import METERS
 from harness.core.errors import HarnessError
 
@@ -35,7 +34,7 @@ KIB, MIB = 1 << 10, 1 << 20
 )
 def test_wrong_arguments_are_refused(args: tuple[Any, ...], kwargs: Mapping[str, Any], expected: str) -> None:
     with pytest.raises(HarnessError) as caught:
-        parse(args, kwargs, "suites/a/test_a.py:12")
+        parse_keeps_mark(args, kwargs, "suites/a/test_a.py:12")
     assert str(caught.value).startswith("suites/a/test_a.py:12: ")
     assert expected in str(caught.value)
 
@@ -98,7 +97,7 @@ def test_what_counts_beyond_what_is_kept(
 
 
 def test_what_can_be_named_are_meters() -> None:
-    assert {meter for meters in KEPT.values() for meter in meters} <= {meter.name for meter in METERS}
+    assert {meter.keeps for meter in METERS} == {"", *KEEPS_GROUPS}
 
 
 @pytest.mark.parametrize(

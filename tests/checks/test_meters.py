@@ -14,12 +14,19 @@ from typing import Any
 
 import pytest
 
-from harness.backends.cuda import CudaCounters, private_pools
-from harness.backends.nvml_memory import NvmlProcess, used_by
+from harness.backends.cuda import CudaCounters, count_private_pools
+from harness.backends.nvml_memory import NvmlProcess, memory_of_process
 from harness.checks.meters import process as process_meters
-from harness.checks.meters.process import Files, resident
-from harness.checks.meters.table import METERS, Reading, growths, meter_of, quantity, suspicions
-from harness.checks.meters.torch_memory import count_objects
+from harness.checks.meters.process import FileMeters, resident_bytes
+from harness.checks.meters.table import (
+    METERS,
+    MeterReading,
+    format_quantity,
+    meter_growths,
+    meter_of,
+    suspicious_growths,
+)
+from harness.checks.meters.torch_memory import count_torch_objects
 from tests.checks.examined import Examined, examine
 
 pytestmark = pytest.mark.acceptance
@@ -223,8 +230,8 @@ def test_lazy_initialisation_is_suspected_once(without_leaks: Mapping[str, Exami
 def test_growths_and_suspicions(
     before: dict[str, int], after: dict[str, int], changed: dict[str, int], suspected: dict[str, int]
 ) -> None:
-    assert growths(Reading(before), Reading(after)) == changed
-    assert suspicions(growths(Reading(before), Reading(after))) == suspected
+    assert meter_growths(MeterReading(before), MeterReading(after)) == changed
+    assert suspicious_growths(meter_growths(MeterReading(before), MeterReading(after))) == suspected
 
 
 def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
@@ -240,8 +247,8 @@ def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
 
 _READ = """
 import json, sys
-from harness.checks.meters.table import Meters
-print(json.dumps(dict(Meters(sys.argv[1]).read().values)), "torch" in sys.modules)
+from harness.checks.meters.table import MeterReader
+print(json.dumps(dict(MeterReader(sys.argv[1]).read().values)), "torch" in sys.modules)
 """
 
 
@@ -261,7 +268,7 @@ def test_a_reading_has_every_meter_that_needs_no_cuda_and_loads_no_torch(tier: s
     [(3, "count", "3"), (640, "bytes", "640 bytes"), (1 << 10, "bytes", "1.0 KiB"), (-(3 << 29), "bytes", "-1.5 GiB")],
 )
 def test_amounts_as_text(amount: int, unit: Any, text: str) -> None:
-    assert quantity(amount, unit) == text
+    assert format_quantity(amount, unit) == text
 
 
 @pytest.mark.parametrize(
@@ -279,7 +286,7 @@ def test_amounts_as_text(amount: int, unit: Any, text: str) -> None:
     ],
 )
 def test_memory_of_one_process_among_those_that_nvml_lists(listed: list[NvmlProcess], used: int | str) -> None:
-    assert used_by([7, 700], listed) == used
+    assert memory_of_process([7, 700], listed) == used
 
 
 def test_private_pools_are_counted_by_device() -> None:
@@ -290,7 +297,7 @@ def test_private_pools_are_counted_by_device() -> None:
         {"device": 1, "segment_pool_id": (2, 0)},
         {"device": 1},
     ]
-    assert private_pools(segments) == {"cuda_pools[0]": 1, "cuda_pools[1]": 1}
+    assert count_private_pools(segments) == {"cuda_pools[0]": 1, "cuda_pools[1]": 1}
 
 
 # Real readings in this process
@@ -315,7 +322,7 @@ def test_storages_are_counted_once_and_only_on_the_cpu() -> None:
         torch.zeros(3).as_subclass(Strange),
         "text",
     ]
-    found = count_objects(things, torch)
+    found = count_torch_objects(things, torch)
     assert (found.tensors, found.tensor_bytes) == (6, 4000 + 8 + 12)
 
 
@@ -329,7 +336,7 @@ def test_streams_that_dynamo_keeps_of_its_last_graph_are_not_counted(monkeypatch
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     streams, tensor = [Stream(), Stream(), Stream()], torch.zeros(2)
     monkeypatch.setattr(graph_bytecode_inputs, "keep_alive", [streams[0], tensor])
-    found = count_objects([*streams, tensor], torch)
+    found = count_torch_objects([*streams, tensor], torch)
     assert (found.streams, found.tensors) == (2, 1)
 
 
@@ -337,7 +344,7 @@ def test_a_copy_on_write_storage_is_not_copied_by_being_counted() -> None:
     import torch
 
     lazy = torch._lazy_clone(torch.zeros(10))
-    assert count_objects([lazy], torch).tensor_bytes == 40
+    assert count_torch_objects([lazy], torch).tensor_bytes == 40
     assert torch._C._is_cow_tensor(lazy)  # type: ignore[attr-defined]
 
 
@@ -392,7 +399,7 @@ def test_pinned_memory_in_use_is_read_only_where_torch_counts_what_is_freed(vers
 
 
 def test_a_folder_of_joblib_counts_once_it_holds_something(tmp_path: Path) -> None:
-    files = Files(tmp_path / "none", tmp_path)
+    files = FileMeters(tmp_path / "none", tmp_path)
     folder = tmp_path / f"joblib_memmapping_folder_{os.getpid()}_of_a_call"
     folder.mkdir()
     assert files.read()["shm_files"] == 0
@@ -401,7 +408,7 @@ def test_a_folder_of_joblib_counts_once_it_holds_something(tmp_path: Path) -> No
 
 
 def test_temporary_files_are_counted_at_any_depth_but_pytests_and_inductors_link(tmp_path: Path) -> None:
-    files = Files(tmp_path, tmp_path / "none")
+    files = FileMeters(tmp_path, tmp_path / "none")
     assert files.read() == {"shm_files": 0, "shm_bytes": 0, "temp_files": 0, "temp_bytes": 0}
     (tmp_path / "pytest-of-me" / "x").mkdir(parents=True)
     (tmp_path / "torchinductor_me").symlink_to(tmp_path / "a")
@@ -415,9 +422,9 @@ def test_temporary_files_are_counted_at_any_depth_but_pytests_and_inductors_link
 _SIDE_BY_SIDE = """
 import os, subprocess, sys
 from pathlib import Path
-from harness.checks.meters.process import Files
+from harness.checks.meters.process import FileMeters
 folder, name = Path(sys.argv[1]), sys.argv[2]
-files = Files(folder / "none", folder)
+files = FileMeters(folder / "none", folder)
 print("ready", flush=True)
 input()
 both = (folder / "held-by-both").open("w")
@@ -495,7 +502,7 @@ def test_a_folder_is_listed_anew_when_there_may_be_more(tmp_path: Path, kind: st
     (tmp_path / ("theirs" if kind == "shm" else "pytest-of-somebody")).mkdir()
     if not at_once:
         os.utime(tmp_path, (0, 0))
-    files = Files(tmp_path / "none", tmp_path) if kind == "shm" else Files(tmp_path, tmp_path / "none")
+    files = FileMeters(tmp_path / "none", tmp_path) if kind == "shm" else FileMeters(tmp_path, tmp_path / "none")
 
     def counted() -> int:
         return files.read()[f"{kind}_files"]
@@ -513,14 +520,14 @@ def test_a_folder_is_listed_anew_when_there_may_be_more(tmp_path: Path, kind: st
 
 
 def test_resident_memory_is_what_was_touched() -> None:
-    before = resident()
+    before = resident_bytes()
     reserved = mmap.mmap(-1, 64 << 20)
-    assert resident() - before < 16 << 20
+    assert resident_bytes() - before < 16 << 20
     reserved.write(bytes(32 << 20))
-    grown = resident() - before
+    grown = resident_bytes() - before
     reserved.close()
     assert 24 << 20 < grown < 48 << 20
-    assert resident() - before < 16 << 20
+    assert resident_bytes() - before < 16 << 20
 
 
 _COLLECTED = """
@@ -544,8 +551,8 @@ _WITHOUT_GARBAGE = """
 import gc
 import torch
 from harness.backends import simulation
-from harness.checks.meters.table import Meters, collect_garbage
-meters = Meters("fast")
+from harness.checks.meters.table import MeterReader, collect_garbage
+meters = MeterReader("fast")
 meters.read()
 collect_garbage()
 gc.disable()
@@ -562,20 +569,20 @@ def test_a_reading_makes_no_garbage() -> None:
 
 _MANY = """
 import gc
-from harness.checks.meters.table import Meters, growths, suspicions
+from harness.checks.meters.table import MeterReader, meter_growths, suspicious_growths
 import torch
 gc.collect(); gc.freeze()
-meters = Meters("fast")
+meters = MeterReader("fast")
 before = meters.read()
-many = [[] for _ in range(Meters.FREEZE_ABOVE)]
+many = [[] for _ in range(MeterReader.FREEZE_ABOVE)]
 kept = [torch.zeros(10)]
 after = meters.read()
-assert suspicions(growths(before, after))["tensors"] == 1, growths(before, after)
-assert len(gc.get_objects()) < Meters.FREEZE_ABOVE
+assert suspicious_growths(meter_growths(before, after))["tensors"] == 1, meter_growths(before, after)
+assert len(gc.get_objects()) < MeterReader.FREEZE_ABOVE
 again = meters.read()
-assert "tensors" not in suspicions(growths(after, again))
+assert "tensors" not in suspicious_growths(meter_growths(after, again))
 kept.append(torch.zeros(10))
-assert suspicions(growths(again, meters.read()))["tensors"] == 1
+assert suspicious_growths(meter_growths(again, meters.read()))["tensors"] == 1
 """
 
 
@@ -591,12 +598,12 @@ def test_descriptors_and_threads_are_counted_with_and_without_a_listing(
         if cheap and not getattr(process_meters, way):
             pytest.skip("this kernel does not tell the numbers")
         monkeypatch.setattr(process_meters, way, cheap)
-    before = process_meters.read({})
+    before = process_meters.read_process_meters({})
     release = threading.Event()
     thread = threading.Thread(target=release.wait)
     with open(os.devnull), open(os.devnull):
         thread.start()
-        after = process_meters.read({})
+        after = process_meters.read_process_meters({})
     release.set()
     thread.join()
     assert after["descriptors"] - before["descriptors"] == 2

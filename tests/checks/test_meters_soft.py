@@ -10,8 +10,8 @@ import torch
 
 from harness.backends.soft import BACKEND, SoftCounters
 from harness.checks import poison
-from harness.checks.meters.table import METERS, read_devices
-from harness.checks.meters.torch_memory import ObjectCounts
+from harness.checks.meters.table import METERS, read_device_meters
+from harness.checks.meters.torch_memory import TorchObjectCounts
 
 
 class FakeSoft:
@@ -56,7 +56,7 @@ def soft(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_the_device_keeps_is_subtracted_from_the_process(soft: Any) -> None:
     soft(FakeSoft())
     values, unreadable = {"threads": 70, "mapped_bytes": 1_000_000, "heap_bytes": 1000}, dict[str, str]()
-    read_devices(BACKEND, SoftCounters(), torch, ObjectCounts(), values, unreadable, full=False)
+    read_device_meters(BACKEND, SoftCounters(), torch, TorchObjectCounts(), values, unreadable, full=False)
     assert unreadable == {}
     assert values == {
         "threads": 5,
@@ -75,14 +75,14 @@ def test_what_the_device_keeps_is_subtracted_from_the_process(soft: Any) -> None
 def test_devices_that_are_not_initialized_have_nothing(soft: Any) -> None:
     soft(FakeSoft(initialized=False))
     values, unreadable = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    read_devices(BACKEND, SoftCounters(), torch, ObjectCounts(), values, unreadable, full=False)
+    read_device_meters(BACKEND, SoftCounters(), torch, TorchObjectCounts(), values, unreadable, full=False)
     assert (values, unreadable) == ({"threads": 5, "mapped_bytes": 1000}, {})
 
 
 def test_a_broken_module_makes_only_its_meters_unreadable(soft: Any) -> None:
     soft(SimpleNamespace(is_initialized=lambda: True))
     values, unreadable = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    read_devices(BACKEND, SoftCounters(), torch, ObjectCounts(), values, unreadable, full=False)
+    read_device_meters(BACKEND, SoftCounters(), torch, TorchObjectCounts(), values, unreadable, full=False)
     assert values == {"threads": 5, "mapped_bytes": 1000}
     assert "device_count" in unreadable["soft"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.checks.meters.holders import held_by
-from harness.checks.origins import MAX_FRAMES, describe_mappings, describe_stacks, new_cuda_blocks, shorten
+from harness.checks.meters.holders import describe_holders
+from harness.checks.origins import MAX_FRAMES, caller_frames, describe_allocations, describe_mappings, new_cuda_blocks
 from harness.checks.origins import _Mapping as Mapped
 from tests.checks.examined import Examined, examine
 
@@ -253,19 +253,19 @@ def test_holders_in_words(hold: Any) -> None:
     thing: list[object] = []
     try:
         words = hold(thing)
-        assert held_by(thing) == words
+        assert describe_holders(thing) == words
     finally:
         _TABLE.clear()
         _Bag.shelf.clear()
 
 
 def test_what_only_a_running_function_holds() -> None:
-    assert held_by([]) == "C, C++ or a running function (no object that the garbage collector tracks)"
+    assert describe_holders([]) == "C, C++ or a running function (no object that the garbage collector tracks)"
 
 
 def test_containers_of_the_caller_are_left_out() -> None:
     mine: list[object] = [[]]
-    assert held_by(mine[0], (mine,)).startswith("C, C++ or a running function")
+    assert describe_holders(mine[0], (mine,)).startswith("C, C++ or a running function")
 
 
 def _raise_with(kept: object) -> None:
@@ -279,7 +279,7 @@ def test_a_traceback_that_is_kept_holds_the_variables_of_its_frames() -> None:
     except ValueError as error:
         _TABLE["key"] = error
     try:
-        assert held_by(thing[0], (thing,)).startswith(f"local 'kept' of _raise_with ({__file__}:")
+        assert describe_holders(thing[0], (thing,)).startswith(f"local 'kept' of _raise_with ({__file__}:")
     finally:
         _TABLE.clear()
 
@@ -289,7 +289,7 @@ def test_a_chain_without_a_name_has_an_end() -> None:
     nest = thing
     for _ in range(100):
         nest = [nest]
-    assert held_by(thing).count("item of list of 1") < 20
+    assert describe_holders(thing).count("item of list of 1") < 20
     del nest
     gc.collect()
 
@@ -338,14 +338,14 @@ def test_blocks_without_an_address_lie_one_after_the_other() -> None:
 
 def test_frames_of_libraries_are_left_out_unless_there_are_no_others() -> None:
     library, own = ("/lib/a.py", 1, "a"), ("/case.py", 2, "b")
-    assert shorten([library, own], ("/lib/",)) == ("/case.py:2 b",)
-    assert shorten([library], ("/lib/",)) == ("/lib/a.py:1 a",)
-    assert shorten([own] * 100) == ("/case.py:2 b",) * MAX_FRAMES
-    assert shorten([]) == ()
+    assert caller_frames([library, own], ("/lib/",)) == ("/case.py:2 b",)
+    assert caller_frames([library], ("/lib/",)) == ("/lib/a.py:1 a",)
+    assert caller_frames([own] * 100) == ("/case.py:2 b",) * MAX_FRAMES
+    assert caller_frames([]) == ()
 
 
 def test_stacks_are_ranked_by_bytes_and_empty_ones_left_out() -> None:
-    assert describe_stacks([(10, 1, ("a:1",)), (30, 2, ("b:2", "c:3")), (15, 1, ("a:1",)), (99, 9, ())]) == [
+    assert describe_allocations([(10, 1, ("a:1",)), (30, 2, ("b:2", "c:3")), (15, 1, ("a:1",)), (99, 9, ())]) == [
         "30 bytes in 2 blocks allocated at b:2 < c:3",
         "25 bytes in 2 blocks allocated at a:1",
     ]

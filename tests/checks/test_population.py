@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.meters.table import Meters
+from harness.checks.meters.table import MeterReader
 from tests.checks.examined import examine
 
 pytestmark = pytest.mark.acceptance
@@ -20,11 +20,11 @@ _ROOT = Path(__file__).parents[2]
 _HEAD = """
 import gc, json, sys, weakref
 import torch
-from harness.checks.meters.table import Meters, growths
+from harness.checks.meters.table import MeterReader, meter_growths
 
 gc.collect()
 gc.freeze()
-meters = Meters(sys.argv[1])
+meters = MeterReader(sys.argv[1])
 before = meters.read()
 
 
@@ -59,7 +59,7 @@ def test_many_objects_are_examined_once(tier: str) -> None:
         print(json.dumps([left, found]))
     """
     left, found = run(code, tier)
-    assert left < Meters.FREEZE_ABOVE / 2
+    assert left < MeterReader.FREEZE_ABOVE / 2
     assert found == [{"tensors": 1, "tensor_bytes": 100}, {"tensors": 1, "tensor_bytes": 200}]
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from harness.checks.process import (
-    Patience,
+    ExecPatience,
     ProcessState,
-    await_programs,
-    capture,
-    compare,
+    capture_process_state,
+    compare_process_states,
     describe_stuck,
-    new_children,
+    leaked_children,
     stuck_text,
+    wait_for_exec,
 )
 from harness.core import linux
 from harness.core.outcome import Outcome
@@ -41,21 +41,21 @@ _STATE = ProcessState(folder="/a", limits={"RLIMIT_AS": (1, 2)}, descriptors={0:
     ],
 )
 def test_compare(after: ProcessState, texts: list[str]) -> None:
-    problems = compare(_STATE, after)
+    problems = compare_process_states(_STATE, after)
     assert [problem.text for problem in problems] == texts
     assert all(problem.outcome is Outcome.CONTAMINATED for problem in problems)
 
 
 def test_a_real_change_of_each_kind_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptor = os.open(os.devnull, os.O_RDONLY)
-    before = capture([descriptor])
-    assert compare(before, capture([descriptor])) == []
+    before = capture_process_state([descriptor])
+    assert compare_process_states(before, capture_process_state([descriptor])) == []
     monkeypatch.chdir(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0 if soft else min(4096, hard) if hard >= 0 else 4096, hard))
     try:
         os.close(descriptor)
-        assert len(compare(before, capture([descriptor]))) == 3
+        assert len(compare_process_states(before, capture_process_state([descriptor]))) == 3
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
@@ -73,7 +73,7 @@ def test_only_new_living_strangers_are_findings() -> None:
         16: ("S", "python -m harness.zygote 12"),
         17: ("S", "addr2line -C -f -e /lib/libtorch_cpu.so"),
     }
-    problems = new_children([10], processes, processes.__getitem__, "python -m harness.zygote 12")
+    problems = leaked_children([10], processes, processes.__getitem__, "python -m harness.zygote 12")
     assert [problem.text[:60] for problem in problems] == [
         "left a child process running: 14 " + "'" + "x" * 26,
         "left a child process running: 16, a fork of the case",
@@ -113,7 +113,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_real_child_is_found_and_described(child: subprocess.Popen[bytes]) -> None:
     assert linux.has_children()
-    assert child.pid in linux.children()
+    assert child.pid in linux.child_pids()
     described = linux.describe_process(child.pid)
     assert described is not None
     assert "input()" in described[1]
@@ -140,14 +140,14 @@ def test_children_are_waited_for_while_they_start(
     looks: dict[int, list[bool]], patience: int, left: dict[int, list[bool]]
 ) -> None:
     pauses = iter([True] * patience)
-    await_programs(sorted(looks), lambda pid: looks[pid].pop(0), lambda: next(pauses, False))
+    wait_for_exec(sorted(looks), lambda pid: looks[pid].pop(0), lambda: next(pauses, False))
     assert looks == left
     assert list(pauses) == []
 
 
 def test_patience_lasts_for_its_seconds() -> None:
-    assert Patience(60)()
-    assert not Patience(0)()
+    assert ExecPatience(60)()
+    assert not ExecPatience(0)()
 
 
 def test_a_child_between_fork_and_exec_is_starting() -> None:
@@ -171,16 +171,16 @@ def test_a_child_between_fork_and_exec_is_starting() -> None:
         return True
 
     try:
-        await_programs([pid], linux.is_starting, pause)
+        wait_for_exec([pid], linux.has_not_called_exec, pause)
         described = linux.describe_process(pid)
     finally:
         for descriptor in (go, let_go, gone, stay, end):
             os.close(descriptor)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        over = linux.is_starting(pid)
+        over = linux.has_not_called_exec(pid)
         os.waitpid(pid, 0)
     assert described is not None
     assert described[1].startswith("cat ")
     assert commands
     assert "cat " not in str(commands)
-    assert (over, linux.is_starting(pid)) == (False, False)
+    assert (over, linux.has_not_called_exec(pid)) == (False, False)

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from harness.checks.batch import COUNTED, WARMUP, Counted, leaks_of, leaks_together
+from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds, leaks_of_case, leaks_together
 
 pytestmark = pytest.mark.acceptance
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import importlib, json, sys, tempfile
-from harness.checks.rounds import Rounds
+from harness.checks.rounds import GrowthRounds
 from harness.checks.keeping import Keeps
 
 tempfile.tempdir = sys.argv[1]
 history = sys.argv[2].split()
 sys.path.insert(0, sys.argv[3])
 cases = [value for name, value in vars(importlib.import_module("cases")).items() if name.startswith("case_")]
-rounds, found, origins = Rounds(), [], {}
+rounds, found, origins = GrowthRounds(), [], {}
 for number in range(WARMUP + COUNTED):
     rounds.begin(counts=number >= WARMUP, history=history)
     found.append([])
@@ -36,18 +36,18 @@ print(json.dumps({"rounds": found, "origins": {name: list(lines) for name, lines
 """
 
 
-def run(folder: Path, source: str, *history: str) -> tuple[Counted, dict[str, list[str]]]:
+def run(folder: Path, source: str, *history: str) -> tuple[CountedRounds, dict[str, list[str]]]:
     """The rounds of the functions ``case_…`` of a program, and where their growth comes from."""
     path = folder / "cases.py"
     path.write_text(source)
     (folder / "tmp").mkdir()
-    program = _PROGRAM.replace("WARMUP", str(WARMUP)).replace("COUNTED", str(COUNTED))
+    program = _PROGRAM.replace("WARMUP", str(WARMUP_ROUNDS)).replace("COUNTED", str(COUNTED_ROUNDS))
     command = [sys.executable, "-c", program, str(folder / "tmp"), " ".join(history), str(folder)]
     ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    assert found["rounds"][:WARMUP] == [[{}] * len(found["rounds"][0])] * WARMUP
-    return found["rounds"][WARMUP:], found["origins"]
+    assert found["rounds"][:WARMUP_ROUNDS] == [[{}] * len(found["rounds"][0])] * WARMUP_ROUNDS
+    return found["rounds"][WARMUP_ROUNDS:], found["origins"]
 
 
 def test_growth_is_reported_for_the_case_that_causes_it(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def case_does_nothing():
     pass
 """,
     )
-    assert len(rounds) == COUNTED
-    assert [[leak.meter for leak in leaks_of(rounds, position, range(3))] for position in range(3)] == [
+    assert len(rounds) == COUNTED_ROUNDS
+    assert [[leak.meter for leak in leaks_of_case(rounds, position, range(3))] for position in range(3)] == [
         ["heap_bytes"],
         [],
         [],
@@ -80,7 +80,7 @@ def case_does_nothing():
 def test_origins_are_reported_on_demand(tmp_path: Path) -> None:
     source = "KEPT = []\n\ndef case_keeps():\n    KEPT.append(bytearray(100 << 10))\n"
     rounds, origins = run(tmp_path, source, "heap_bytes")
-    assert leaks_of(rounds, 0, [0])
+    assert leaks_of_case(rounds, 0, [0])
     assert any("cases.py:4" in line for line in origins["heap_bytes"]), origins
 
 
@@ -106,14 +106,14 @@ def lambda_of():
 
 def test_what_torch_jit_keeps_is_no_leak(tmp_path: Path) -> None:
     rounds, _ = run(tmp_path, _TRACE)
-    assert [leaks_of(rounds, position, range(2)) for position in range(2)] == [[], []]
+    assert [leaks_of_case(rounds, position, range(2)) for position in range(2)] == [[], []]
 
 
 @pytest.mark.parametrize("size", [300, 1000])
 def test_a_leak_of_a_traced_case_is_found(tmp_path: Path, size: int) -> None:
     source = _TRACE + f"\nKEPT = []\n\ndef case_leaks():\n    case_traces()\n    KEPT.append(bytearray({size} << 10))\n"
     rounds, _ = run(tmp_path, source)
-    assert [leak.meter for leak in leaks_of(rounds, 2, range(3))] == ["heap_bytes"]
+    assert [leak.meter for leak in leaks_of_case(rounds, 2, range(3))] == ["heap_bytes"]
 
 
 def test_a_case_that_keeps_and_empties_a_cache_does_not_make_the_next_one_leak(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ case_empties_it.keeps = True
     )
     assert all(growths[0].get("heap_bytes", 0) >= 100 << 10 for growths in rounds)
     assert all(growths[1].get("heap_bytes", 0) <= -(100 << 10) for growths in rounds)
-    assert leaks_of(rounds, 0, range(2)) == leaks_together(rounds, range(2)) == []
+    assert leaks_of_case(rounds, 0, range(2)) == leaks_together(rounds, range(2)) == []

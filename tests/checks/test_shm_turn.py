@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks.shm_turn import turn
+from harness.checks.shm_turn import shared_memory_turn
 
 _ROOT = Path(__file__).parents[2]
 _HOLD = """
 import sys
 from pathlib import Path
-from harness.checks.shm_turn import turn
-with turn(["shm_bytes"], over=lambda: False, folder=Path(sys.argv[1])):
+from harness.checks.shm_turn import shared_memory_turn
+with shared_memory_turn(["shm_bytes"], over=lambda: False, folder=Path(sys.argv[1])):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -44,7 +44,7 @@ def waits(folder: Path, meter: str = "shm_files") -> int:
         looks += 1
         return looks == 3
 
-    with turn([meter], over=over, folder=folder):
+    with shared_memory_turn([meter], over=over, folder=folder):
         return looks
 
 
@@ -66,7 +66,7 @@ def test_the_turn_ends_with_its_process(tmp_path: Path) -> None:
 
 def test_what_a_case_has_left_does_not_keep_the_turn(tmp_path: Path) -> None:
     read, write = os.pipe()
-    with turn(["shm_files"], over=lambda: False, folder=tmp_path):
+    with shared_memory_turn(["shm_files"], over=lambda: False, folder=tmp_path):
         child = os.fork()
         if child == 0:
             os.close(write)
@@ -80,7 +80,7 @@ def test_what_a_case_has_left_does_not_keep_the_turn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("patience", [0.0, 0.1])
 def test_the_turn_is_not_waited_for_without_end(tmp_path: Path, patience: float) -> None:
-    with other(tmp_path), turn(["shm_files"], over=lambda: False, folder=tmp_path, patience=patience):
+    with other(tmp_path), shared_memory_turn(["shm_files"], over=lambda: False, folder=tmp_path, patience=patience):
         pass
 
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checks.slope import goes_on, slope_of
+from harness.checks.slope import sustained_slope, theil_sen_slope
 
 KIB = 1 << 10
 
 
 def test_a_line_has_the_slope_of_the_line() -> None:
-    found = slope_of([5 + 3 * number for number in range(10)])
+    found = theil_sen_slope([5 + 3 * number for number in range(10)])
     assert (found.estimate, found.low, found.high) == (3, 3, 3)
 
 
 @pytest.mark.parametrize("count", [2, 6])
 def test_few_readings_have_no_interval(count: int) -> None:
-    found = slope_of(list(range(count)))
+    found = theil_sen_slope(list(range(count)))
     assert (found.estimate, found.low, found.high) == (1, -math.inf, math.inf)
 
 
@@ -30,19 +30,19 @@ def test_ten_readings_have_the_interval_of_the_published_table() -> None:
     """Kendall's statistic with ten readings has 45 pairs; 99% of the time at most 36 more rise than fall, or 9 less."""
     values = [0, 12, 17, 34, 38, 50, 63, 68, 84, 88]
     slopes = sorted((values[j] - values[i]) / (j - i) for i in range(10) for j in range(i + 1, 10))
-    found = slope_of(values)
+    found = theil_sen_slope(values)
     assert found.low == slopes[7]
     assert found.high == slopes[-8]
 
 
 def test_many_readings_are_cut_into_stretches() -> None:
-    found = slope_of([7 * number for number in range(5000)])
+    found = theil_sen_slope([7 * number for number in range(5000)])
     assert (found.estimate, found.low, found.high) == (7, 7, 7)
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=2, max_size=40))
 def test_the_estimate_lies_within_its_interval(values: list[int]) -> None:
-    found = slope_of(values)
+    found = theil_sen_slope(values)
     assert found.low <= found.estimate <= found.high
 
 
@@ -63,17 +63,17 @@ def test_the_estimate_lies_within_its_interval(values: list[int]) -> None:
     ],
 )
 def test_what_goes_on(value: Callable[[int], float], goes: bool) -> None:
-    assert (goes_on([int(value(number)) for number in range(10)], 64 * KIB) is not None) == goes
+    assert (sustained_slope([int(value(number)) for number in range(10)], 64 * KIB) is not None) == goes
 
 
 def test_noise_is_hardly_ever_taken_for_growth() -> None:
     """The interval is above the truth once in 200 times; that the thirds must rise makes it no more often."""
     draw = random.Random(7)
     series = [[draw.randint(0, 200 * KIB) for _ in range(10)] for _ in range(5_000)]
-    assert sum(goes_on(values, 0) is not None for values in series) < 5_000 * 0.005
+    assert sum(sustained_slope(values, 0) is not None for values in series) < 5_000 * 0.005
 
 
 def test_too_few_readings_show_nothing() -> None:
-    assert goes_on([], 0) is None
-    assert goes_on([0, 100], 0) is None
-    assert goes_on([0, 100, 200, 300, 400, 500], 0) is None
+    assert sustained_slope([], 0) is None
+    assert sustained_slope([0, 100], 0) is None
+    assert sustained_slope([0, 100, 200, 300, 400, 500], 0) is None

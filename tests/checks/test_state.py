@@ -13,7 +13,14 @@ import pytest
 
 from harness.checks.state.guard import StateGuard
 from harness.checks.state.interpreter import _set_by_imports
-from harness.checks.state.section import ABSENT, Change, Unreadable, describe, same, show
+from harness.checks.state.section import (
+    ABSENT,
+    StateChange,
+    Unreadable,
+    are_values_equal,
+    describe_change,
+    format_value,
+)
 
 pytestmark = pytest.mark.acceptance
 
@@ -72,7 +79,7 @@ def test_every_name_of_torch_that_is_used_is_there() -> None:
     code = """if True:
         import json, torch, torch.nn, torch.optim
         from harness.checks.state import torch_settings as state_torch
-        print(json.dumps(sorted(state_torch.missing_names())))
+        print(json.dumps(sorted(state_torch.missing_torch_names())))
     """
     assert run(code) == []
 
@@ -116,29 +123,29 @@ def test_a_state_that_cannot_be_read_is_a_finding_and_no_error() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (Change("x", 1, 2), "did not restore x (now 2, was 1)"),
-        (Change("x", ABSENT, 2), "did not restore x (now 2, was absent)"),
-        (Change("x", 1, ABSENT), "did not restore x (now absent, was 1)"),
+        (StateChange("x", 1, 2), "did not restore x (now 2, was 1)"),
+        (StateChange("x", ABSENT, 2), "did not restore x (now 2, was absent)"),
+        (StateChange("x", 1, ABSENT), "did not restore x (now absent, was 1)"),
         (
-            Change("x", ("a", "b"), ("b", "c")),
+            StateChange("x", ("a", "b"), ("b", "c")),
             "did not restore x (added 'c'; removed 'a'; now 2 entries, was 2: 'a', 'b')",
         ),
-        (Change("x", ("a", "b"), ("b", "a")), "did not restore x (now in another order: 'b', 'a', was 'a', 'b')"),
-        (Change("x", ("a",), ("a", "a")), "did not restore x (added 'a'; now 2 entries, was 1: 'a')"),
+        (StateChange("x", ("a", "b"), ("b", "a")), "did not restore x (now in another order: 'b', 'a', was 'a', 'b')"),
+        (StateChange("x", ("a",), ("a", "a")), "did not restore x (added 'a'; now 2 entries, was 1: 'a')"),
         (
-            Change("x", (), tuple("abcdefg")),
+            StateChange("x", (), tuple("abcdefg")),
             "did not restore x (added 'a', 'b', 'c', 'd', 'e', and 2 more; now 7 entries, was 0)",
         ),
-        (Change("x", (True, True), (False, True)), "did not restore x (now (False, True), was (True, True))"),
-        (Change("x", 1, Unreadable("why")), "did not restore x (now unreadable (why), was 1)"),
+        (StateChange("x", (True, True), (False, True)), "did not restore x (now (False, True), was (True, True))"),
+        (StateChange("x", 1, Unreadable("why")), "did not restore x (now unreadable (why), was 1)"),
         (
-            Change("x", object(), object()),
+            StateChange("x", object(), object()),
             "did not restore x (now another object with the same description: a builtins.object)",
         ),
     ],
 )
-def test_a_change_in_words(change: Change, text: str) -> None:
-    assert describe(change) == text
+def test_a_change_in_words(change: StateChange, text: str) -> None:
+    assert describe_change(change) == text
 
 
 class Hostile:
@@ -152,11 +159,11 @@ class Hostile:
 
 
 def test_code_of_values_of_a_case_is_not_called() -> None:
-    assert show(Hostile()) == f"a {__name__}.Hostile"
-    assert show([Hostile(), {"a": Hostile()}]) == f"[a {__name__}.Hostile, {{'a': a {__name__}.Hostile}}]"
-    assert not same(Hostile(), Hostile())
-    assert len(show("x" * 1000)) <= 200
-    assert show("a\nb\x00") == r"'a\nb\x00'"
+    assert format_value(Hostile()) == f"a {__name__}.Hostile"
+    assert format_value([Hostile(), {"a": Hostile()}]) == f"[a {__name__}.Hostile, {{'a': a {__name__}.Hostile}}]"
+    assert not are_values_equal(Hostile(), Hostile())
+    assert len(format_value("x" * 1000)) <= 200
+    assert format_value("a\nb\x00") == r"'a\nb\x00'"
 
 
 NARROW, WIDE = ("ignore", None, UserWarning, None, 0), ("ignore", None, Warning, None, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.devices.capabilities import size
+from harness.devices.capabilities import format_bytes
 from harness.journal import journal
 from tests.reporting import build
 
@@ -342,7 +342,7 @@ def test_report_html(tmp_path: Path) -> None:
     run_directory(tmp_path, build.run(), build.collected(A), build.finish(A, Outcome.FAILED, message="x < y"))
     page = tmp_path / "report.html"
     done = harness("report", "html", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"wrote {page} ({size(page.stat().st_size)})\n")
+    assert (done.returncode, done.stdout) == (0, f"wrote {page} ({format_bytes(page.stat().st_size)})\n")
     assert "x &lt; y" in page.read_text()
     other = tmp_path / "other.html"
     assert harness("report", "html", str(tmp_path), "-o", str(other)).returncode == 0

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from harness.devices.capabilities import size
+from harness.devices.capabilities import format_bytes
 from harness.journal import environment
 from tests.cli.test_cli import harness, refused
 from tests.journal import journals
@@ -32,7 +32,9 @@ def test_junit(run_dir: Path) -> None:
     report = run_dir / "junit.xml"
     done = harness("report", "junit", str(run_dir))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"wrote {report} ({size(report.stat().st_size)}, long texts cut to 32768 characters)\n"
+    assert (
+        done.stdout == f"wrote {report} ({format_bytes(report.stat().st_size)}, long texts cut to 32768 characters)\n"
+    )
     # Six cases and three findings.
     assert ElementTree.parse(report).getroot().attrib["tests"] == "9"
     assert harness("report", "junit", str(run_dir), "-o", "-").stdout == report.read_text()

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from harness.collection import description
-from harness.collection.description import Description, DescriptionError, MarkRecord, NodeRecord, in_order
-from harness.collection.plain import Opaque
+from harness.collection.description import (
+    CollectionDescription,
+    DescriptionError,
+    MarkRecord,
+    NodeRecord,
+    sort_by_order,
+)
+from harness.collection.plain import OpaqueValue
 
 ITEM = NodeRecord(
     name="test_it[1]",
@@ -18,7 +24,7 @@ ITEM = NodeRecord(
     attributes=("special",),
     location=("suites/test_a.py", 3, "TestA.test_it[1]"),
 )
-FULL = Description(
+FULL = CollectionDescription(
     hash="sha256:1",
     order=("suites/test_a.py::TestA::test_it[1]",),
     marks=(MarkRecord("requires", (), {"device": "cuda"}), MarkRecord("covers", ("a", ("b",)))),
@@ -33,40 +39,42 @@ FULL = Description(
 )
 
 
-@pytest.mark.parametrize("whole", [FULL, Description("sha256:2")])
-def test_a_description_survives_its_file(tmp_path: Path, whole: Description) -> None:
-    path = tmp_path / description.FILE
-    description.write(path, whole)
-    assert description.read(path) == whole
-    assert description.read_hash(path) == whole.hash
-    assert [each.name for each in tmp_path.iterdir()] == [description.FILE]
+@pytest.mark.parametrize("whole", [FULL, CollectionDescription("sha256:2")])
+def test_a_description_survives_its_file(tmp_path: Path, whole: CollectionDescription) -> None:
+    path = tmp_path / description.DESCRIPTION_FILE
+    description.write_description(path, whole)
+    assert description.read_description(path) == whole
+    assert description.read_collection_hash(path) == whole.hash
+    assert [each.name for each in tmp_path.iterdir()] == [description.DESCRIPTION_FILE]
 
 
 def test_a_value_that_is_not_plain_is_marked(tmp_path: Path) -> None:
-    path = tmp_path / description.FILE
-    description.write(path, Description("h", marks=(MarkRecord("covers", (object(),)),)))
-    ((value,),) = (mark.args for mark in description.read(path).marks)
-    assert isinstance(value, Opaque)
+    path = tmp_path / description.DESCRIPTION_FILE
+    description.write_description(path, CollectionDescription("h", marks=(MarkRecord("covers", (object(),)),)))
+    ((value,),) = (mark.args for mark in description.read_description(path).marks)
+    assert isinstance(value, OpaqueValue)
 
 
 @pytest.mark.parametrize("name", ["filterwarnings", "parametrize", "usefixtures"])
 def test_arguments_that_only_matter_where_the_case_runs_are_left_out(tmp_path: Path, name: str) -> None:
-    path = tmp_path / description.FILE
-    description.write(path, Description("h", marks=(MarkRecord(name, ("ignore::package.Warning",)),)))
-    assert description.read(path).marks == (MarkRecord(name),)
+    path = tmp_path / description.DESCRIPTION_FILE
+    description.write_description(
+        path, CollectionDescription("h", marks=(MarkRecord(name, ("ignore::package.Warning",)),))
+    )
+    assert description.read_description(path).marks == (MarkRecord(name),)
 
 
 @pytest.mark.parametrize("text", ["", "{}\n", "[]\n[]\n", "not json\n", '{"hash": "h"}\n{"order": []}\n'])
 def test_a_file_that_is_no_description(tmp_path: Path, text: str) -> None:
-    path = tmp_path / description.FILE
+    path = tmp_path / description.DESCRIPTION_FILE
     path.write_text(text)
     with pytest.raises(DescriptionError, match="not a list of collected tests"):
-        description.read(path)
+        description.read_description(path)
 
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="cannot be read"):
-        description.read_hash(tmp_path / description.FILE)
+        description.read_collection_hash(tmp_path / description.DESCRIPTION_FILE)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +90,8 @@ def test_no_file(tmp_path: Path) -> None:
     ],
 )
 def test_order(ids: str, order: str, wanted: str) -> None:
-    assert "".join(in_order(list(ids), list(ids), list(order))) == wanted
+    assert "".join(sort_by_order(list(ids), list(ids), list(order))) == wanted
 
 
 def test_items_of_one_id_keep_their_order() -> None:
-    assert in_order(["a1", "b", "a2"], ["a", "b", "a"], ["b", "a", "a"]) == ["b", "a1", "a2"]
+    assert sort_by_order(["a1", "b", "a2"], ["a", "b", "a"], ["b", "a", "a"]) == ["b", "a1", "a2"]

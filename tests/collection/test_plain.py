@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.collection.plain import Opaque, decode, encode
+from harness.collection.plain import OpaqueValue, decode_plain, encode_plain
 
 
 class Word(str, enum.Enum):  # noqa: UP042 - of a StrEnum, `str` is the value
@@ -39,30 +39,30 @@ def _deep() -> list[object]:
     [None, True, 0, -5, 1.5, "", "größe", "\ud800", [], [1, [2]], (), (1, ("a",)), {}, {"a": (1,)}, {"tuple": [1]}],
 )
 def test_plain_values_survive(value: object) -> None:
-    back = decode(json.loads(json.dumps(encode(value))))
+    back = decode_plain(json.loads(json.dumps(encode_plain(value))))
     assert back == value
     assert type(back) is type(value)
 
 
 @pytest.mark.parametrize(("value", "plain"), [(Word.CUDA, "cuda"), (Size(3), 3), ([Word.CUDA], ["cuda"])])
 def test_a_value_of_a_subclass_keeps_its_value(value: object, plain: object) -> None:
-    back = decode(json.loads(json.dumps(encode(value))))
+    back = decode_plain(json.loads(json.dumps(encode_plain(value))))
     assert back == plain
     assert type(back) is type(plain)
 
 
 @pytest.mark.parametrize("make", [object, Unprintable, lambda: {1: 2}, lambda: {1, 2}, lambda: 1 << 70, lambda: b"x"])
 def test_other_values_are_marked_as_not_plain(make: Callable[[], object]) -> None:
-    back = decode(json.loads(json.dumps(encode(make()))))
-    assert isinstance(back, Opaque)
+    back = decode_plain(json.loads(json.dumps(encode_plain(make()))))
+    assert isinstance(back, OpaqueValue)
     assert repr(back).startswith("<not plain: ")
 
 
 def test_a_list_within_itself_ends() -> None:
-    assert "not plain" in repr(decode(encode(_deep())))
+    assert "not plain" in repr(decode_plain(encode_plain(_deep())))
 
 
 def test_a_long_repr_is_cut() -> None:
-    back = decode(encode(frozenset({"x" * 10_000})))
-    assert isinstance(back, Opaque)
+    back = decode_plain(encode_plain(frozenset({"x" * 10_000})))
+    assert isinstance(back, OpaqueValue)
     assert len(back.text) < 500

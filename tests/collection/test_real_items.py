@@ -50,14 +50,14 @@ def test_reasons(plugin: object, reasons: list[str]) -> None:
     for own in list(manager.get_plugins()):
         manager.unregister(own)
     manager.register(plugin)
-    assert real_items.needed_by(manager, Path("/x")) == reasons
+    assert real_items.plugins_that_need_items(manager, Path("/x")) == reasons
 
 
 def test_every_hook_exists() -> None:
     manager = pytest.PytestPluginManager()
-    assert all(hasattr(manager.hook, hook) for hook in real_items.HOOKS)
+    assert all(hasattr(manager.hook, hook) for hook in real_items.ITEM_HOOKS)
 
 
 def test_the_sentence_names_all_reasons() -> None:
-    text = real_items.sentence(["isolation is none", "conftest.py implements pytest_itemcollected"])
+    text = real_items.collects_itself_text(["isolation is none", "conftest.py implements pytest_itemcollected"])
     assert text.startswith("each pytest process imports and collects the tests itself, since isolation is none; conf")

@@ -82,7 +82,7 @@ def pytest_pycollect_makeitem(collector, name, obj):
     ],
 )
 def test_what_was_deselected_has_a_place_in_the_order(order: str, collected: str, result: str) -> None:
-    assert "".join(recorder.with_deselected([*order], [*collected])) == result
+    assert "".join(recorder.restore_deselected([*order], [*collected])) == result
 
 
 def test_locations_are_those_of_pytest(pytester: pytest.Pytester) -> None:
@@ -90,7 +90,7 @@ def test_locations_are_those_of_pytest(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(_TESTS)
     alone, _ = pytester.inline_genitems("-pno:harness")
     located, _ = pytester.inline_genitems("-pno:harness")
-    recorder.locate(located)
+    recorder.set_locations(located)
     assert {item.nodeid: item.location for item in located} == {item.nodeid: item.location for item in alone}
     assert {"called test_elsewhere[1]", "TestTwo.test_inherited[2]", "test_wrapped[2]"} <= {
         item.location[2] for item in located

@@ -30,10 +30,10 @@ OURS = ("--device", "--seed", "--shuffle", "--profile")
     ],
 )
 def test_short_forms_become_long_ones_and_can_be_had_back(words: Sequence[str], result: Sequence[str]) -> None:
-    made, changes = arguments.rewrite(words, OURS)
+    made, changes = arguments.rewrite_short_flags(words, OURS)
     assert made == list(result)
-    assert arguments.restore(made, changes, OURS) == list(words)
-    assert arguments.restore(made, changes, ()) == made
+    assert arguments.restore_short_flags(made, changes, OURS) == list(words)
+    assert arguments.restore_short_flags(made, changes, ()) == made
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_short_forms_become_long_ones_and_can_be_had_back(words: Sequence[str], 
     ],
 )
 def test_what_later_processes_are_told(words: Sequence[str], taken: Sequence[str], result: Sequence[str]) -> None:
-    assert arguments.told(words, taken) == tuple(result)
+    assert arguments.unambiguous_arguments(words, taken) == tuple(result)
 
 
 def test_every_flag_has_a_long_form_of_its_own() -> None:
-    assert len(set(arguments.LONG.values())) == len(arguments.LONG) >= len(OPTIONS)
-    assert all(made.startswith("--harness-") for made in arguments.LONG.values())
-    assert not arguments.LONG.keys() & set(arguments.LONG.values())
+    assert len(set(arguments.LONG_FORMS.values())) == len(arguments.LONG_FORMS) >= len(OPTIONS)
+    assert all(made.startswith("--harness-") for made in arguments.LONG_FORMS.values())
+    assert not arguments.LONG_FORMS.keys() & set(arguments.LONG_FORMS.values())
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_every_flag_has_a_long_form_of_its_own() -> None:
 )
 def test_what_may_be_of_a_conftest_behind_the_value(tmp_path: Path, words: Sequence[str], expected: set[str]) -> None:
     (tmp_path / "here").mkdir()
-    assert arguments.doubtful(words, OURS, tmp_path) == expected
+    assert arguments.ambiguous_flags(words, OURS, tmp_path) == expected
 
 
 def test_a_file_of_arguments_is_read_where_it_has_short_forms(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_file_of_arguments_is_read_where_it_has_short_forms(tmp_path: Path) ->
     (tmp_path / "others").write_text("test_b.py\n")
     words = ["@ours", "@others", "@gone", "--", "@ours"]
     expanded = ["--device", "cpu", "test_a.py::test_it[x y]", "@others", "@gone", "--", "@ours"]
-    assert arguments.expand(words, tmp_path) == expanded
+    assert arguments.expand_argument_files(words, tmp_path) == expanded
 
 
 @pytest.mark.parametrize("action", [None, "store_true", "append"])
@@ -86,13 +86,13 @@ def test_what_others_have_declared(action: str | None) -> None:
     parser = Parser(_ispytest=True)
     parser.addoption("--device", **({} if action is None else {"action": action}))
     parser.addoption("--seed", type=int)
-    assert arguments.declared(parser, OURS, []) == {"--device", "--seed"}
-    assert arguments.declared(parser, (), []) == set()
+    assert arguments.declared_flags(parser, OURS, []) == {"--device", "--seed"}
+    assert arguments.declared_flags(parser, (), []) == set()
 
 
 def test_an_option_that_another_plugin_requires_hides_nothing() -> None:
     parser = Parser(_ispytest=True)
     parser.addoption("--wanted", required=True)
     parser.addoption("--device")
-    assert arguments.declared(parser, OURS, ["--wanted", "x", "--seed", "1"]) == {"--device"}
-    assert arguments.declared(parser, OURS, ["--seed", "1"]) == set()  # pytest refuses the session
+    assert arguments.declared_flags(parser, OURS, ["--wanted", "x", "--seed", "1"]) == {"--device"}
+    assert arguments.declared_flags(parser, OURS, ["--seed", "1"]) == set()  # pytest refuses the session

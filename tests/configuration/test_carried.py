@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.configuration.carried import carried
+from harness.configuration.carried import reproduce_arguments
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ from harness.configuration.carried import carried
     ],
 )
 def test_what_may_decide_is_carried(words: Sequence[str], result: Sequence[str]) -> None:
-    assert carried(words, ["suites", "other"], ["-m", "not slow"], ["--device"]) == list(result)
+    assert reproduce_arguments(words, ["suites", "other"], ["-m", "not slow"], ["--device"]) == list(result)
 
 
 def test_what_selects_is_not_where_nothing_else_selects() -> None:
-    assert carried(["-m", "slow"], [], ["-ra"], []) == []
+    assert reproduce_arguments(["-m", "slow"], [], ["-ra"], []) == []

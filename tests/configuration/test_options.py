@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.configuration.options import OPTIONS, OptionError, case_limit, resolve
+from harness.configuration.options import OPTIONS, OptionError, case_time_limit, resolve_option
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from harness.configuration.options import OPTIONS, OptionError, case_limit, reso
     ],
 )
 def test_the_nearer_source_wins(line: str | None, environ: dict[str, str], ini: str | None, expected: str) -> None:
-    assert resolve("isolation", line, environ, ini) == expected
+    assert resolve_option("isolation", line, environ, ini) == expected
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_nearer_source_wins(line: str | None, environ: dict[str, str], ini: 
 def test_a_profile_stands_between_environment_and_ini(
     line: str | None, environ: dict[str, str], profile: str | None, ini: str, expected: str
 ) -> None:
-    assert resolve("isolation", line, environ, ini, profile) == expected
+    assert resolve_option("isolation", line, environ, ini, profile) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_profile_stands_between_environment_and_ini(
     ],
 )
 def test_several_names(line: list[str] | None, environ: dict[str, str], expected: tuple[str, ...]) -> None:
-    assert resolve("waivers", line, environ, None) == expected
+    assert resolve_option("waivers", line, environ, None) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_several_names(line: list[str] | None, environ: dict[str, str], expected
 def test_faults_have_commas_of_their_own(
     line: list[str] | None, environ: dict[str, str], ini: str | None, expected: tuple[str, ...]
 ) -> None:
-    assert resolve("inject", line, environ, ini) == expected
+    assert resolve_option("inject", line, environ, ini) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ def test_a_bad_value_is_refused_by_the_name_of_its_source(
     name: str, line: str | None, environ: dict[str, str], ini: str | None, message: str
 ) -> None:
     with pytest.raises(OptionError, match=message.replace("(", r"\(").replace(".", r"\.")):
-        resolve(name, line, environ, ini)
+        resolve_option(name, line, environ, ini)
 
 
 @pytest.mark.parametrize(("text", "grace"), [("0", 0.0), ("2.5", 2.5), ("30", 30.0)])
 def test_running_cases_may_be_given_no_grace(text: str, grace: float) -> None:
-    assert resolve("grace", text, {}, None) == grace
+    assert resolve_option("grace", text, {}, None) == grace
 
 
 def test_every_option_has_a_default_that_needs_no_source() -> None:
-    assert {name: resolve(name, None, {}, None) for name in OPTIONS} == {
+    assert {name: resolve_option(name, None, {}, None) for name in OPTIONS} == {
         name: option.default for name, option in OPTIONS.items()
     }
 
@@ -155,7 +155,7 @@ def _timeout(*args: Any, **kwargs: Any) -> list[pytest.Mark]:
     ],
 )
 def test_the_nearest_mark_gives_the_limit(marks: list[pytest.Mark], expected: float) -> None:
-    assert case_limit(marks, 300.0, 2.0) == expected
+    assert case_time_limit(marks, 300.0, 2.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_the_nearest_mark_gives_the_limit(marks: list[pytest.Mark], expected: fl
 )
 def test_a_malformed_timeout_is_refused(marks: list[pytest.Mark]) -> None:
     with pytest.raises(OptionError, match=r"timeout.*expected"):
-        case_limit(marks, 300.0, 1.0)
+        case_time_limit(marks, 300.0, 1.0)

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from harness.configuration.rootdir import Root
+from harness.configuration.rootdir import RootFolder
 
-ROOT = Root("/p", "/p/pytest.ini")
+ROOT = RootFolder("/p", "/p/pytest.ini")
 
 
 @pytest.mark.parametrize(
     ("root", "arguments", "told"),
     [
         (ROOT, ["suites", "-x"], ["suites", "-x", "--rootdir=/p", "--config-file=/p/pytest.ini"]),
-        (Root("/p", None), [], ["--rootdir=/p"]),
-        (Root("/p", None), ["-x", "--", "-odd"], ["-x", "--rootdir=/p", "--", "-odd"]),
+        (RootFolder("/p", None), [], ["--rootdir=/p"]),
+        (RootFolder("/p", None), ["-x", "--", "-odd"], ["-x", "--rootdir=/p", "--", "-odd"]),
     ],
 )
-def test_arguments_that_tell(root: Root, arguments: Sequence[str], told: Sequence[str]) -> None:
-    assert root.tell(arguments) == tuple(told)
+def test_arguments_that_tell(root: RootFolder, arguments: Sequence[str], told: Sequence[str]) -> None:
+    assert root.add_to(arguments) == tuple(told)
 
 
 def test_what_differs_is_told_with_both_values() -> None:
-    assert ROOT.difference(Root("/p", "/p/pytest.ini")) == ""
-    folder, inifile, hint = ROOT.difference(Root("/q", None)).split("; ")
+    assert ROOT.difference(RootFolder("/p", "/p/pytest.ini")) == ""
+    folder, inifile, hint = ROOT.difference(RootFolder("/q", None)).split("; ")
     assert folder == "the root folder is /q in this process, but /p in the process that began the run"
     assert inifile == "the ini file is none in this process, but /p/pytest.ini in the process that began the run"
     assert "--option=VALUE" in hint
@@ -42,7 +42,7 @@ def test_what_differs_is_told_with_both_values() -> None:
     ],
 )
 def test_the_folder_that_an_id_leads_from(path: str, folder: str) -> None:
-    assert Root("/root", None).told_from(Path("/p/suites/test_x.py"), path) == Root(folder, None)
+    assert RootFolder("/root", None).root_of_id(Path("/p/suites/test_x.py"), path) == RootFolder(folder, None)
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_whether_pytest_finds_it_again_by_itself(
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    told = Root(str((tmp_path / root).resolve()), None if inifile is None else str(tmp_path / inifile))
+    told = RootFolder(str((tmp_path / root).resolve()), None if inifile is None else str(tmp_path / inifile))
     assert told.found_from(tmp_path / "suites" / "a" / "test_x.py", (tmp_path / here).resolve()) is found

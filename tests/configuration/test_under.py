@@ -10,28 +10,31 @@ from contextlib import contextmanager
 import pytest
 
 from harness.configuration import under
-from harness.configuration.under import WRAPPERS, Around, Wrapper, WrapperError
+from harness.configuration.under import CALL_WRAPPERS, CallWrapper, CallWrapperPlugin, WrapperError
 
 pytest_plugins = ["pytester"]
 
 
 def test_the_names_are_known_without_torch() -> None:
     code = (
-        "import sys; from harness.configuration import options, under; print('torch' in sys.modules, *under.WRAPPERS)"
+        "import sys; from harness.configuration import options, under; "
+        "print('torch' in sys.modules, *under.CALL_WRAPPERS)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "compiled_autograd"]
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", CALL_WRAPPERS)
 def test_each_can_be_made_with_the_torch_that_is_here(name: str) -> None:
-    assert WRAPPERS[name].lacks() == ""
+    assert CALL_WRAPPERS[name].lacks() == ""
 
 
 def test_one_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=_nothing, preload=(), lacks=lambda: "gone", keeps=""))
+    monkeypatch.setitem(
+        under.CALL_WRAPPERS, "odd", CallWrapper(make=_nothing, preload=(), lacks=lambda: "gone", keeps="")
+    )
     with pytest.raises(WrapperError, match="--under=odd: gone"):
-        Around("odd")
+        CallWrapperPlugin("odd")
 
 
 @contextmanager
@@ -53,7 +56,7 @@ def test_it_is_round_the_call_of_a_test_and_not_round_its_fixtures(
         finally:
             told.append("leave")
 
-    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=make, preload=(), lacks=str, keeps=""))
+    monkeypatch.setitem(under.CALL_WRAPPERS, "odd", CallWrapper(make=make, preload=(), lacks=str, keeps=""))
     monkeypatch.setattr(pytest, "told", told, raising=False)
     pytester.makepyfile(
         """
@@ -71,7 +74,7 @@ def test_it_is_round_the_call_of_a_test_and_not_round_its_fixtures(
             def test_passes(self): pytest.told.append("test")
         """
     )
-    pytester.inline_run("-p", "no:harness", plugins=[Around("odd")]).assertoutcome(passed=1, failed=1)
+    pytester.inline_run("-p", "no:harness", plugins=[CallWrapperPlugin("odd")]).assertoutcome(passed=1, failed=1)
     assert told == ["fixture", "enter", "test", "leave", "end of fixture", "enter", "setUp", "test", "leave"]
 
 
@@ -81,7 +84,7 @@ def test_what_torch_warns_of_while_it_captures_is_no_error() -> None:
     import torch
 
     x = torch.ones(3, requires_grad=True)
-    with WRAPPERS["compiled_autograd"].make():
+    with CALL_WRAPPERS["compiled_autograd"].make():
         y = x * 2
         y.register_hook(lambda grad: grad * y.detach().sum())  # type: ignore[no-untyped-call]
         torch.autograd.backward(y.sin().sum())
@@ -95,9 +98,9 @@ def test_what_torch_warns_of_while_it_captures_is_no_error() -> None:
 def test_one_that_keeps_memory_marks_the_tests(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=_nothing, preload=(), lacks=str, keeps=reason))
+    monkeypatch.setitem(under.CALL_WRAPPERS, "odd", CallWrapper(make=_nothing, preload=(), lacks=str, keeps=reason))
     pytester.makepyfile("def test_a(): pass")
-    around = Around("odd")
+    around = CallWrapperPlugin("odd")
     seen: list[pytest.Item] = []
 
     class See:

@@ -19,7 +19,7 @@ def _run(code: str) -> subprocess.CompletedProcess[str]:
 def test_a_timer_raises_its_signal_once_and_not_after_stop() -> None:
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {_NUMBER})
     try:
-        timer = linux.Timer(_NUMBER)
+        timer = linux.PosixTimer(_NUMBER)
         timer.start(0.01)
         assert signal.sigtimedwait({_NUMBER}, 30) is not None
         assert signal.sigtimedwait({_NUMBER}, 0.1) is None
@@ -34,7 +34,9 @@ def test_a_timer_raises_its_signal_once_and_not_after_stop() -> None:
 
 
 def test_ancestry_of_a_child_of_a_child_and_of_one_that_is_gone() -> None:
-    code = "import os; from harness.core import linux; print(os.getpid(), os.getppid(), *linux.ancestry(os.getpid()))"
+    code = (
+        "import os; from harness.core import linux; print(os.getpid(), os.getppid(), *linux.ancestor_pids(os.getpid()))"
+    )
     done = _run(
         f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run([sys.executable, '-c', {code!r}])"
     )
@@ -42,7 +44,7 @@ def test_ancestry_of_a_child_of_a_child_and_of_one_that_is_gone() -> None:
     child, parent, *line = map(int, told.split())
     assert line[:3] == [child, parent, os.getpid()]
     assert parent == int(middle)
-    assert linux.ancestry(child) == []
+    assert linux.ancestor_pids(child) == []
 
 
 def test_exit_handlers_registered_before_the_barrier_do_not_run() -> None:
@@ -110,12 +112,12 @@ def test_a_process_ends_with_its_parent() -> None:
 
 
 def test_a_zombie_is_ending_and_a_process_that_runs_is_not() -> None:
-    assert not linux.is_ending(os.getpid())
-    assert not linux.is_ending(1 << 22)
+    assert not linux.is_process_ending(os.getpid())
+    assert not linux.is_process_ending(1 << 22)
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert linux.is_ending(pid)
+    assert linux.is_process_ending(pid)
     os.waitpid(pid, 0)
 
 
@@ -123,12 +125,12 @@ def test_nothing_is_waited_for_while_the_parent_lives() -> None:
     done = _run(
         "import os\n"
         "from harness.core import linux\n"
-        "linux.expect_end_of_parent()\n"
+        "linux.wait_for_dying_parent()\n"
         "print('no child of ours', flush=True)\n"
         "parent = os.getpid()\n"
         "if os.fork() == 0:\n"
         "    linux.die_with_parent(parent)\n"
-        "    linux.expect_end_of_parent()\n"
+        "    linux.wait_for_dying_parent()\n"
         "    print('the parent lives', flush=True)\n"
         "    os._exit(0)\n"
         "os.wait()\n"
@@ -148,10 +150,10 @@ def test_a_parent_that_is_ending_is_waited_for() -> None:
         "    def fork():\n"
         "        if os.fork() == 0:\n"
         "            linux.die_with_parent(parent)\n"
-        "            while not linux.is_ending(parent):\n"
+        "            while not linux.is_process_ending(parent):\n"
         "                pass\n"
         "            os.write(writing, b'expects ')\n"
-        "            linux.expect_end_of_parent()\n"
+        "            linux.wait_for_dying_parent()\n"
         "            os.write(writing, b'goes on')\n"
         "            os._exit(0)\n"
         "        signal.pause()\n"

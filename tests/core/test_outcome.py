@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, AttemptResult, Outcome, exit_status, settle
+from harness.core.outcome import (
+    EXIT_NOTHING_RAN,
+    EXIT_OK,
+    EXIT_RED,
+    AttemptResult,
+    Outcome,
+    final_verdict,
+    run_exit_status,
+)
 
 O = Outcome  # noqa: E741 - the tables below are read by column
 
@@ -93,7 +101,7 @@ def ruled(outcome: Outcome, ruling: Outcome) -> AttemptResult:
     ],
 )
 def test_settle(attempts: Sequence[AttemptResult], started: int, verdict: Outcome) -> None:
-    assert settle(attempts, started) is verdict
+    assert final_verdict(attempts, started) is verdict
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,7 @@ def test_settle(attempts: Sequence[AttemptResult], started: int, verdict: Outcom
     ],
 )
 def test_exit_status(verdicts: Sequence[Outcome], fail_on_flaky: bool, status: int) -> None:
-    assert exit_status(verdicts, fail_on_flaky=fail_on_flaky) == status
+    assert run_exit_status(verdicts, fail_on_flaky=fail_on_flaky) == status
 
 
 def test_exit_statuses_are_pytests() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core import plain_values
-from harness.core.plain_values import plain, plain_repr, plain_text
+from harness.core.plain_values import safe_repr, safe_str, to_plain_json
 
 
 class _Broken:
@@ -56,7 +56,7 @@ def _itself() -> list[object]:
     ids=range(10),
 )
 def test_values(value: object, expected: object) -> None:
-    found = plain(value)
+    found = to_plain_json(value)
     assert found == expected
     assert type(found) is type(expected)
 
@@ -64,25 +64,25 @@ def test_values(value: object, expected: object) -> None:
 def test_what_is_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_values, "MOST_VALUES", 10)
     monkeypatch.setattr(plain_values, "MOST_TEXTS", 10)
-    assert plain(["x" * 100] * 2) == ["x" * 100] * 2  # short texts may be names
+    assert to_plain_json(["x" * 100] * 2) == ["x" * 100] * 2  # short texts may be names
     monkeypatch.setattr(plain_values, "SHORT", 0)
-    assert plain(list(range(100))) == [*range(9), "…"]
-    assert len(plain({number: number for number in range(100)})) == 10
-    whole, cut = plain(["12345678"] * 2)
+    assert to_plain_json(list(range(100))) == [*range(9), "…"]
+    assert len(to_plain_json({number: number for number in range(100)})) == 10
+    whole, cut = to_plain_json(["12345678"] * 2)
     assert whole == "12345678"
     assert "6 of 8 characters cut" in cut
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert json.dumps(plain(deep)).count("[") < 20
+    assert json.dumps(to_plain_json(deep)).count("[") < 20
 
 
 def test_texts() -> None:
-    assert plain_text(3) == plain_repr(3) == "3"
-    assert plain_text("text") == "text"
-    assert plain_repr("text") == "'text'"
-    assert type(plain_text(_Text("text"))) is str
-    for shown in (plain_text(_Broken()), plain_repr(_Broken())):
+    assert safe_str(3) == safe_repr(3) == "3"
+    assert safe_str("text") == "text"
+    assert safe_repr("text") == "'text'"
+    assert type(safe_str(_Text("text"))) is str
+    for shown in (safe_str(_Broken()), safe_repr(_Broken())):
         assert shown == "<a _Broken that cannot be shown: it raised KeyboardInterrupt>"
 
 
@@ -94,7 +94,7 @@ _VALUES = st.recursive(
 
 @given(_VALUES)
 def test_all_of_it_is_json(value: object) -> None:
-    found = plain(value)
+    found = to_plain_json(value)
     again = json.loads(json.dumps(found))
     assert again == found or _has_nan(found)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.core import temp_folder
-from harness.core.temp_folder import OWNER, Owner
+from harness.core.temp_folder import OWNER_FILE, TempFolderOwner
 
-HERE = Owner("host", "boot", "pid:[1]", 100, 5000)
-OTHER = Owner("host", "boot", "pid:[1]", 200, 6000)
+HERE = TempFolderOwner("host", "boot", "pid:[1]", 100, 5000)
+OTHER = TempFolderOwner("host", "boot", "pid:[1]", 200, 6000)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ OTHER = Owner("host", "boot", "pid:[1]", 200, 6000)
         (replace(OTHER, boot=""), None, False),
     ],
 )
-def test_only_who_is_dead_beyond_doubt_is_dead(owner: Owner, started: int | None, dead: bool) -> None:
+def test_only_who_is_dead_beyond_doubt_is_dead(owner: TempFolderOwner, started: int | None, dead: bool) -> None:
     assert owner.is_dead(HERE, started) is dead
 
 
@@ -40,17 +40,18 @@ def test_nothing_is_known_where_the_kernel_tells_no_boot() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "not json", '{"pid": 3}', HERE.to_json().replace("100", '"100"')])
 def test_what_names_no_owner(text: str) -> None:
-    assert Owner.from_json(text) is None
+    assert TempFolderOwner.from_json(text) is None
 
 
 def test_an_owner_survives_the_file() -> None:
-    assert Owner.from_json(OTHER.to_json()) == OTHER
+    assert TempFolderOwner.from_json(OTHER.to_json()) == OTHER
 
 
 def abandoned(parent: Path) -> Path:
     """A folder made by a process that has ended."""
     code = (
-        "import pathlib, sys; from harness.core import temp_folder; print(temp_folder.make(pathlib.Path(sys.argv[1])))"
+        "import pathlib, sys; from harness.core import temp_folder; "
+        "print(temp_folder.make_temp_folder(pathlib.Path(sys.argv[1])))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(parent)], capture_output=True, text=True, check=True)
     folder = Path(done.stdout.strip())
@@ -59,11 +60,11 @@ def abandoned(parent: Path) -> Path:
 
 
 def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
-    mine, left = temp_folder.make(tmp_path), abandoned(tmp_path)
+    mine, left = temp_folder.make_temp_folder(tmp_path), abandoned(tmp_path)
     locked = left / "locked"
     (locked / "below").mkdir(parents=True)
     locked.chmod(0)
-    temp_folder.remove_abandoned(tmp_path)
+    temp_folder.remove_abandoned_temp_folders(tmp_path)
     assert not left.exists()
     assert mine.is_dir()
     assert mine.stat().st_mode & 0o777 == 0o700
@@ -73,7 +74,7 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
     code = (
         "import pathlib, resource, sys; from harness.core import errors, temp_folder\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-        "try: temp_folder.make(pathlib.Path(sys.argv[1]))\n"
+        "try: temp_folder.make_temp_folder(pathlib.Path(sys.argv[1]))\n"
         "except errors.WriteError as error: sys.exit(str(error))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -91,7 +92,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (parent / "harness-link").symlink_to(elsewhere)
     other = abandoned(parent)
     (other / "link").symlink_to(elsewhere)
-    temp_folder.remove_abandoned(parent)
+    temp_folder.remove_abandoned_temp_folders(parent)
     assert (elsewhere / "precious").exists()
     assert not other.exists()
 
@@ -100,11 +101,11 @@ def test_a_folder_without_a_readable_owner_stays(tmp_path: Path) -> None:
     bare, odd, linked, fifo = (tmp_path / f"harness-{name}" for name in ("bare", "odd", "linked", "fifo"))
     for folder in (bare, odd, linked, fifo):
         folder.mkdir()
-    (odd / OWNER).write_text("nobody")
+    (odd / OWNER_FILE).write_text("nobody")
     left = abandoned(tmp_path)
-    (linked / OWNER).symlink_to(left / OWNER)
-    os.mkfifo(fifo / OWNER)
-    temp_folder.remove_abandoned(tmp_path)
+    (linked / OWNER_FILE).symlink_to(left / OWNER_FILE)
+    os.mkfifo(fifo / OWNER_FILE)
+    temp_folder.remove_abandoned_temp_folders(tmp_path)
     assert all(folder.is_dir() for folder in (bare, odd, linked, fifo))
 
 
@@ -113,7 +114,7 @@ def test_another_users_folder_stays(tmp_path: Path) -> None:
         pytest.skip("only root can give a folder away")
     left = abandoned(tmp_path)
     os.chown(left, 12345, -1)
-    temp_folder.remove_abandoned(tmp_path)
+    temp_folder.remove_abandoned_temp_folders(tmp_path)
     assert left.is_dir()
 
 
@@ -128,7 +129,7 @@ def test_folders_that_are_too_deep_to_be_named_are_removed(tmp_path: Path) -> No
             os.close(here)
             here = inner
         os.close(here)
-    temp_folder.remove(folder)
+    temp_folder.remove_temp_folder(folder)
     assert not folder.exists()
 
 
@@ -139,7 +140,7 @@ def test_what_was_put_in_the_place_of_a_folder_is_removed_and_no_more(tmp_path: 
     for make in (lambda path: path.symlink_to(others), Path.touch):
         folder = tmp_path / "folder"
         make(folder)
-        temp_folder.remove(folder)
+        temp_folder.remove_temp_folder(folder)
         assert not folder.is_symlink()
         assert not folder.exists()
     assert (others / "inner").stat().st_mode & 0o777 == 0o500

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.core.text import cap, clean, first_of, one_line
+from harness.core.text import escape_invalid_xml, list_first, single_line, truncate_middle
 
 ANY_TEXT = st.text(st.characters())  # lone surrogates and control characters included
 
@@ -25,16 +25,16 @@ ANY_TEXT = st.text(st.characters())  # lone surrogates and control characters in
     ],
 )
 def test_clean(dirty: str, cleaned: str) -> None:
-    assert clean(dirty) == cleaned
+    assert escape_invalid_xml(dirty) == cleaned
 
 
 @given(ANY_TEXT)
 def test_cleaned_text_survives_xml(text: str) -> None:
     element = ElementTree.Element("e")
-    element.text = clean(text)
+    element.text = escape_invalid_xml(text)
     read = ElementTree.fromstring(ElementTree.tostring(element, encoding="utf-8")).text or ""
-    assert read == clean(text).replace("\r\n", "\n").replace("\r", "\n")
-    assert clean(clean(text)) == clean(text)
+    assert read == escape_invalid_xml(text).replace("\r\n", "\n").replace("\r", "\n")
+    assert escape_invalid_xml(escape_invalid_xml(text)) == escape_invalid_xml(text)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_cleaned_text_survives_xml(text: str) -> None:
     ],
 )
 def test_cap(text: str, limit: int, capped: str) -> None:
-    assert cap(text, limit) == capped
+    assert truncate_middle(text, limit) == capped
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_cap(text: str, limit: int, capped: str) -> None:
     ],
 )
 def test_one_line(text: str, line: str) -> None:
-    assert one_line(text, limit=10 if len(text) > 100 else 1000) == line
+    assert single_line(text, limit=10 if len(text) > 100 else 1000) == line
 
 
 @given(ANY_TEXT)
 def test_one_line_is_one_bounded_line(text: str) -> None:
-    line = one_line(text, limit=5)
+    line = single_line(text, limit=5)
     assert len(line) <= 5
     assert len(line.splitlines()) <= 1
 
@@ -75,4 +75,4 @@ def test_one_line_is_one_bounded_line(text: str) -> None:
     ("names", "text"), [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (["a\nx", "b", "c", "d"], "a, b, c, …")]
 )
 def test_the_first_of_some_names(names: list[str], text: str) -> None:
-    assert first_of(names) == text
+    assert list_first(names) == text

@@ -12,7 +12,14 @@ import pytest
 
 from harness.backends import soft
 from harness.devices import shared_library, software
-from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect, size, written
+from harness.devices.capabilities import (
+    VOCABULARY,
+    Capabilities,
+    ValueKind,
+    detect_capabilities,
+    format_bytes,
+    format_capability,
+)
 from harness.devices.detected import Detected, Value, Version
 from harness.devices.device import CPU, Device, Inventory
 from tests.devices.compiled import compile_library
@@ -118,7 +125,7 @@ _NO_GPU = "the device is a software device"
     ],
 )
 def test_what_a_device_offers(inventory: Inventory, device: Device, name: str, value: Value | None, text: str) -> None:
-    capabilities = detect(inventory, device)
+    capabilities = detect_capabilities(inventory, device)
     assert capabilities[name] == value
     assert capabilities.describe(name) == text
 
@@ -152,7 +159,7 @@ def test_every_value_has_the_type_the_vocabulary_says() -> None:
         ValueKind.VERSION: tuple,
     }
     for inventory, device in [(BARE, CPU), (machine(GPU), GPU), (machine(SLICE), SLICE), (SOFTWARE, SOFT)]:
-        capabilities = detect(inventory, device)
+        capabilities = detect_capabilities(inventory, device)
         assert list(capabilities) == list(VOCABULARY)
         for name, value in capabilities.items():
             if value is None:
@@ -176,11 +183,11 @@ def test_each_capability_is_detected_once_at_its_first_use() -> None:
 
 def test_a_name_outside_the_vocabulary() -> None:
     with pytest.raises(KeyError):
-        detect(BARE, CPU)["gpu"]
+        detect_capabilities(BARE, CPU)["gpu"]
 
 
 def test_free_memory_is_at_most_the_memory() -> None:
-    capabilities = detect(BARE, CPU)
+    capabilities = detect_capabilities(BARE, CPU)
     free, memory = capabilities["free_memory"], capabilities["memory"]
     assert isinstance(free, int)
     assert isinstance(memory, int)
@@ -191,11 +198,11 @@ def test_free_memory_is_at_most_the_memory() -> None:
 _ASK_THE_DRIVER = """
 import sys
 from pathlib import Path
-from harness.devices.capabilities import detect
+from harness.devices.capabilities import detect_capabilities
 from harness.devices.device import Device, Inventory
 gpu = Device(uuid="GPU-a", kind="cuda", name="A", index=0)
 cache = Path(sys.argv[1])
-capabilities = detect(Inventory((gpu,), driver="570.86.15"), gpu, cache)
+capabilities = detect_capabilities(Inventory((gpu,), driver="570.86.15"), gpu, cache)
 print(cache.exists())
 for name in ("cuda_malloc_async", "expandable_segments", "cudnn", "nccl"):
     print(name, capabilities.describe(name))
@@ -220,20 +227,20 @@ def test_a_probe_detects_what_metadata_and_nvml_do_not_report(tmp_path: Path) ->
 
 
 def test_a_torch_without_cuda_does_not_ask_the_driver() -> None:
-    built = software.cuda()
+    built = software.torch_cuda_version()
     if built.value is not None:
         pytest.skip("torch is built for cuda here")
     for name in ("cuda_malloc_async", "expandable_segments"):
-        assert detect(machine(GPU), GPU).finding(name) == Detected(False, built.detail)
+        assert detect_capabilities(machine(GPU), GPU).finding(name) == Detected(False, built.detail)
 
 
 def test_graphs_of_an_accelerator_are_those_that_torch_has() -> None:
     """Asked of torch itself where it can answer: a build for CUDA without a GPU cannot."""
-    found = detect(machine(GPU), GPU).finding("accelerator_graphs")
-    built = software.cuda()
+    found = detect_capabilities(machine(GPU), GPU).finding("accelerator_graphs")
+    built = software.torch_cuda_version()
     if built.value is None:
         assert found == Detected(False, built.detail)
-    elif software.torch().value == (2, 13, 0):
+    elif software.torch_version().value == (2, 13, 0):
         assert found == Detected(False, "torch has no torch.accelerator.Graph for cuda")
     else:
         assert isinstance(found.value, bool)
@@ -244,23 +251,23 @@ def test_what_a_library_names(tmp_path: Path) -> None:
     source.write_text("int wanted_elsewhere(void); int defined_here(void) { return wanted_elsewhere(); }")
     library = tmp_path / "libone.so"
     compile_library(source, library)
-    assert shared_library.names(library, b"defined_here")
-    assert shared_library.names(library, b"wanted_else")
-    assert not shared_library.names(library, b"nowhere")
+    assert shared_library.has_symbol_with(library, b"defined_here")
+    assert shared_library.has_symbol_with(library, b"wanted_else")
+    assert not shared_library.has_symbol_with(library, b"nowhere")
     with pytest.raises(ValueError, match="not a 64-bit ELF file"):
-        shared_library.names(source, b"wanted")
+        shared_library.has_symbol_with(source, b"wanted")
     library.write_bytes(library.read_bytes()[:200])
     with pytest.raises(ValueError, match="it has no table of sections"):
-        shared_library.names(library, b"wanted")
+        shared_library.has_symbol_with(library, b"wanted")
 
 
 def test_neither_discovery_nor_any_capability_imports_torch() -> None:
     script = """
 import sys
-from harness.devices.inventory import discover
-from harness.devices.capabilities import detect
-inventory = discover()
-print(len(dict(detect(inventory, inventory.usable[0]))))
+from harness.devices.inventory import discover_devices
+from harness.devices.capabilities import detect_capabilities
+inventory = discover_devices()
+print(len(dict(detect_capabilities(inventory, inventory.usable[0]))))
 print(sorted({"torch", "triton", "numpy", "pydantic", "rich"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
@@ -271,10 +278,10 @@ def test_the_versions_are_those_of_the_imported_modules() -> None:
     script = """
 import numpy, sys, torch
 from harness.devices import software
-assert software.torch().value == software.release(torch.__version__), torch.__version__
-assert software.numpy().value == software.release(numpy.__version__), numpy.__version__
+assert software.torch_version().value == software.parse_release(torch.__version__), torch.__version__
+assert software.numpy_version().value == software.parse_release(numpy.__version__), numpy.__version__
 cuda = torch.version.cuda
-assert software.cuda().value == (None if cuda is None else software.release(cuda)), cuda
+assert software.torch_cuda_version().value == (None if cuda is None else software.parse_release(cuda)), cuda
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -297,7 +304,7 @@ assert software.cuda().value == (None if cuda is None else software.release(cuda
     ],
 )
 def test_release(text: str, version: Version | None) -> None:
-    assert software.release(text) == version
+    assert software.parse_release(text) == version
 
 
 @pytest.mark.parametrize(
@@ -310,13 +317,13 @@ def test_release(text: str, version: Version | None) -> None:
     ],
 )
 def test_plain_constants(source: bytes, constants: dict[str, str | None]) -> None:
-    assert software.plain_constants(source) == constants
+    assert software.parse_constants(source) == constants
 
 
 @pytest.mark.parametrize("source", [b"cuda = ", b"cuda = '\xff'", b"\0"])
 def test_invalid_python_is_an_error(source: bytes) -> None:
     with pytest.raises((SyntaxError, ValueError)):
-        software.plain_constants(source)
+        software.parse_constants(source)
 
 
 def _install(site: Path, name: str, version: str) -> None:
@@ -446,7 +453,7 @@ def test_triton_of_a_nightly(tmp_path: Path) -> None:
     ],
 )
 def test_compiler_version(text: str, version: Version | None) -> None:
-    assert software.compiler_version(text) == version
+    assert software.parse_compiler_version(text) == version
 
 
 @pytest.mark.parametrize(
@@ -466,20 +473,23 @@ def test_cxx_is_used_and_run(
         compiler.write_text(f"#!/bin/sh\n{script}\n")
         compiler.chmod(0o755)
     monkeypatch.setenv("CXX", f"'{compiler}' -std=c++20")
-    found = software.cpp_compiler()
+    found = software.cpp_compiler_version()
     assert found == Detected(value, detail.format(name=f"'{compiler}' -std=c++20"))
 
 
 def test_an_invalid_cxx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "g++ 'unclosed")
-    assert software.cpp_compiler().detail == """$CXX is not a valid command: "g++ 'unclosed" (No closing quotation)"""
+    assert (
+        software.cpp_compiler_version().detail
+        == """$CXX is not a valid command: "g++ 'unclosed" (No closing quotation)"""
+    )
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     expected = "$CXX is not set, and $PATH has none of c++, g++, clang++"
-    assert software.cpp_compiler() == Detected(None, expected)
+    assert software.cpp_compiler_version() == Detected(None, expected)
 
 
 @pytest.mark.parametrize(
@@ -506,26 +516,26 @@ def test_cuda_toolkit_is_where_torch_finds_it(
     monkeypatch.setattr(software, "_CUDA_HOME", tmp_path / "usual")
     if "usual" in found:
         (tmp_path / "usual").mkdir()
-    detected = software.cuda_toolkit()
+    detected = software.find_cuda_toolkit()
     missing = f"$CUDA_HOME is not set, $PATH has no nvcc, and there is no {tmp_path / 'usual'}"
     assert detected == (Detected(True, str(tmp_path / where)) if found else Detected(False, missing))
 
 
 def test_cpp_extensions_need_a_compiler_ninja_and_the_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Detected((12, 2))
-    monkeypatch.setattr(software, "cpp_compiler", lambda: compiler)
+    monkeypatch.setattr(software, "cpp_compiler_version", lambda: compiler)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: {"include": str(tmp_path)}[name])
     monkeypatch.setenv("PATH", str(tmp_path))
     ninja, header = tmp_path / "ninja", tmp_path / "Python.h"
 
-    assert "no ninja" in software.cpp_extensions().detail
+    assert "no ninja" in software.can_build_cpp_extensions().detail
     ninja.touch(0o755)
-    assert f"no {header}" in software.cpp_extensions().detail
-    assert software.cpp_extensions().value is False
+    assert f"no {header}" in software.can_build_cpp_extensions().detail
+    assert software.can_build_cpp_extensions().value is False
     header.touch()
-    assert software.cpp_extensions() == Detected(True)
+    assert software.can_build_cpp_extensions() == Detected(True)
     compiler = Detected(None, "no compiler")
-    assert software.cpp_extensions() == Detected(False, "no compiler")
+    assert software.can_build_cpp_extensions() == Detected(False, "no compiler")
 
 
 @pytest.mark.parametrize(
@@ -540,11 +550,16 @@ def test_cpp_extensions_need_a_compiler_ninja_and_the_headers(tmp_path: Path, mo
     ],
 )
 def test_size_is_rounded_down(count: int, text: str) -> None:
-    assert size(count) == text
+    assert format_bytes(count) == text
 
 
 def test_written() -> None:
-    assert [written("torch", (2, 13, 0)), written("memory", 2**30), written("devices", 2), written("mig", False)] == [
+    assert [
+        format_capability("torch", (2, 13, 0)),
+        format_capability("memory", 2**30),
+        format_capability("devices", 2),
+        format_capability("mig", False),
+    ] == [
         "2.13.0",
         "1.0GiB",
         "2",

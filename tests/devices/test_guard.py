@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.guard import Thread, cuda_touched, extra_threads, threads
+from harness.devices.guard import ProcessThread, cuda_in_use, other_threads, threads_lost_in_fork
 
 pytestmark = pytest.mark.acceptance
 
@@ -32,21 +32,21 @@ def run_python(script: str) -> str:
 def test_an_open_uvm_device_is_told(tmp_path: Path, targets: list[str], touched: str | None) -> None:
     for number, target in enumerate(targets):
         (tmp_path / str(number)).symlink_to(target)
-    assert cuda_touched(tmp_path) == touched
+    assert cuda_in_use(tmp_path) == touched
 
 
 def test_descriptors_that_cannot_be_listed_are_no_clean_bill(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        cuda_touched(tmp_path / "none")
+        cuda_in_use(tmp_path / "none")
 
 
 def test_the_question_imports_no_torch() -> None:
-    script = "import sys; from harness.devices import guard; print(guard.cuda_touched(), 'torch' in sys.modules)"
+    script = "import sys; from harness.devices import guard; print(guard.cuda_in_use(), 'torch' in sys.modules)"
     assert run_python(script).split() == ["None", "False"]
 
 
 def test_a_process_that_imported_torch_alone_may_be_forked() -> None:
-    script = "import torch; from harness.devices import guard; print(guard.cuda_touched(), guard.extra_threads())"
+    script = "import torch; from harness.devices import guard; print(guard.cuda_in_use(), guard.threads_lost_in_fork())"
     assert run_python(script).split() == ["None", "[]"]
 
 
@@ -70,7 +70,7 @@ from harness.devices import guard
 fake = types.ModuleType("torch")
 fake.cuda = types.SimpleNamespace({answers})
 sys.modules["torch"] = fake
-print(guard.cuda_touched())
+print(guard.cuda_in_use())
 """
     assert run_python(script).strip() == touched
 
@@ -81,12 +81,12 @@ def test_threads_of_python_are_named() -> None:
     thread.start()
     try:
         assert thread.native_id is not None
-        assert Thread(thread.native_id, "watcher", python=True) in threads()
-        assert "python thread 'watcher'" in extra_threads()
+        assert ProcessThread(thread.native_id, "watcher", python=True) in other_threads()
+        assert "python thread 'watcher'" in threads_lost_in_fork()
     finally:
         stop.set()
         thread.join()
-    assert "python thread 'watcher'" not in extra_threads()
+    assert "python thread 'watcher'" not in threads_lost_in_fork()
 
 
 def test_threads_of_a_library_are_told_by_the_library(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ import ctypes
 from harness.devices import guard
 pool = ctypes.CDLL({library!r})
 assert pool.{start}() == 0
-print(guard.extra_threads())
+print(guard.threads_lost_in_fork())
 """
     idle = run_python(script.format(library=str(library), start="start"))
     assert idle.strip().endswith('of libpool.so"]')
@@ -119,14 +119,14 @@ print(guard.extra_threads())
 @pytest.mark.parametrize(
     ("thread", "survives"),
     [
-        (Thread(2, "python", python=False, library="libscipy_openblas64_-32a4b2a6.so"), True),
-        (Thread(2, "python", python=False, library="libopenblas.so.0"), True),
-        (Thread(2, "python", python=False, library="libgomp.so.1"), False),
-        (Thread(2, "python", python=False), False),
-        (Thread(2, "openblas", python=True), False),
+        (ProcessThread(2, "python", python=False, library="libscipy_openblas64_-32a4b2a6.so"), True),
+        (ProcessThread(2, "python", python=False, library="libopenblas.so.0"), True),
+        (ProcessThread(2, "python", python=False, library="libgomp.so.1"), False),
+        (ProcessThread(2, "python", python=False), False),
+        (ProcessThread(2, "openblas", python=True), False),
     ],
 )
-def test_which_threads_survive_a_fork(thread: Thread, survives: bool) -> None:
+def test_which_threads_survive_a_fork(thread: ProcessThread, survives: bool) -> None:
     assert thread.survives_fork is survives
 
 
@@ -137,6 +137,6 @@ from harness.devices import guard
 torch.set_num_threads(2)
 matrix = torch.ones(1000, 1000)
 (matrix @ matrix).sum()
-print(guard.extra_threads())
+print(guard.threads_lost_in_fork())
 """
     assert run_python(script).strip() != "[]"

@@ -16,7 +16,7 @@ import pytest
 
 from harness.devices import health
 from harness.devices.device import CPU, Device
-from harness.devices.health import Health, check, judge
+from harness.devices.health import DeviceHealth, check_device, judge_examination
 
 pytestmark = pytest.mark.acceptance
 
@@ -53,11 +53,11 @@ def test_how_a_child_ended_is_judged(
     in_time: bool, status: int | None, lines: list[bytes], errors: bytes, healthy: bool, text: str
 ) -> None:
     facts = {"bytes": 8} if healthy and lines[-1] != b'{"healthy": true, "facts": 7}' else {}
-    assert judge(in_time, status, lines, errors, 60.0) == Health(healthy, text, 60.0, facts)
+    assert judge_examination(in_time, status, lines, errors, 60.0) == DeviceHealth(healthy, text, 60.0, facts)
 
 
 def test_the_cpu_is_healthy() -> None:
-    found = check(CPU, timeout=300, seed=5)
+    found = check_device(CPU, timeout=300, seed=5)
     assert (found.healthy, found.text) == (True, "computes and copies correctly")
     assert found.facts["bytes"] == 32 << 20
     assert 0 < found.facts["seconds"] < found.seconds
@@ -67,12 +67,12 @@ def test_a_seed_decides_the_pattern_and_nothing_of_torch_is_changed() -> None:
     script = """
         import json, torch
         from harness.backends import cpu
-        from harness.devices.health import examine
+        from harness.devices.health import examine_device
         def state():
             return [torch.get_rng_state().tolist(), torch.get_default_dtype(), torch.get_float32_matmul_precision(),
                     torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()]
         before, steps = state(), []
-        sums = [examine(cpu.BACKEND, seed, tell=steps.append)["checksum"] for seed in (1, 1, 2)]
+        sums = [examine_device(cpu.BACKEND, seed, tell=steps.append)["checksum"] for seed in (1, 1, 2)]
         assert sums[0] == sums[1] != sums[2], sums
         assert state() == before
         assert len(steps) == len(set(steps)) * 3 > 15, steps
@@ -82,7 +82,9 @@ def test_a_seed_decides_the_pattern_and_nothing_of_torch_is_changed() -> None:
 
 def test_a_device_at_fault_is_unhealthy_without_an_examination(tmp_path: Path) -> None:
     sick = Device(uuid="GPU-1", kind="cuda", name="GPU", fault="name: GPU is lost")
-    assert check(sick, environ={"PATH": str(tmp_path)}) == Health(False, "at fault: name: GPU is lost", 0.0)
+    assert check_device(sick, environ={"PATH": str(tmp_path)}) == DeviceHealth(
+        False, "at fault: name: GPU is lost", 0.0
+    )
 
 
 # Each text is a package named torch that the child finds before the real one.
@@ -197,13 +199,13 @@ def torch_of(folder: Path, source: str) -> dict[str, str]:
 )
 def test_each_fault_of_a_gpu_is_found(tmp_path: Path, fault: str, text: str) -> None:
     environ = torch_of(tmp_path, _REAL.replace("{fault}", _FAULTS[fault]))
-    found = check(GPU, timeout=300, environ=environ)
+    found = check_device(GPU, timeout=300, environ=environ)
     assert found.text.startswith(text)
     assert found.healthy == (fault == "nothing")
 
 
 def test_a_crash_names_its_signal_and_step(tmp_path: Path) -> None:
-    found = check(GPU, timeout=60, environ=torch_of(tmp_path, _CRASHES))
+    found = check_device(GPU, timeout=60, environ=torch_of(tmp_path, _CRASHES))
     assert (found.healthy, found.text) == (
         False,
         "ended with SIGSEGV during import of torch, without a result",
@@ -212,7 +214,7 @@ def test_a_crash_names_its_signal_and_step(tmp_path: Path) -> None:
 
 def test_a_torch_without_cuda_is_reported(tmp_path: Path) -> None:
     environ = torch_of(tmp_path, "raise ImportError('libcuda.so.1: no such file')")
-    assert check(GPU, timeout=60, environ=environ).text == "import of torch: libcuda.so.1: no such file"
+    assert check_device(GPU, timeout=60, environ=environ).text == "import of torch: libcuda.so.1: no such file"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_a_hang_is_killed_and_reported(tmp_path: Path, monkeypatch: pytest.Monke
     mark = tmp_path / "pid"
     prelude += f"\nimport os; open({str(mark)!r}, 'w').write(str(os.getpid()))"
     environ = torch_of(tmp_path, _HANGS.replace("{prelude}", prelude))
-    found = check(GPU, timeout=3, environ=environ)
+    found = check_device(GPU, timeout=3, environ=environ)
     assert not found.healthy
     assert found.text.startswith("hangs during import of torch: did not end within ")
     assert 3 <= found.seconds < 10
@@ -242,7 +244,7 @@ deaf.stdout.readline()
 open({str(mark)!r}, 'w').write(str(deaf.pid))
 """
     environ = torch_of(tmp_path, _HANGS.replace("{prelude}", prelude))
-    assert not check(GPU, timeout=3, environ=environ).healthy
+    assert not check_device(GPU, timeout=3, environ=environ).healthy
     try:
         ends = os.pidfd_open(int(mark.read_text()))
     except ProcessLookupError:
@@ -258,7 +260,7 @@ def test_a_child_that_cannot_be_killed_is_reported(tmp_path: Path, monkeypatch: 
     mark = tmp_path / "pid"
     prelude = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     prelude += f"\nimport os; open({str(mark)!r}, 'w').write(str(os.getpid()))"
-    found = check(GPU, timeout=3, environ=torch_of(tmp_path, _HANGS.replace("{prelude}", prelude)))
+    found = check_device(GPU, timeout=3, environ=torch_of(tmp_path, _HANGS.replace("{prelude}", prelude)))
     pid = int(mark.read_text())
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -275,7 +277,9 @@ def test_a_child_that_nobody_ends_ends_itself(tmp_path: Path) -> None:
 
 def test_an_interpreter_that_does_not_start_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    assert check(CPU) == Health(False, "the examination process does not start: No such file or directory", 0.0)
+    assert check_device(CPU) == DeviceHealth(
+        False, "the examination process does not start: No such file or directory", 0.0
+    )
 
 
 def test_the_program_prints_lines_of_json(tmp_path: Path) -> None:

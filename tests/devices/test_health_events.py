@@ -13,7 +13,14 @@ import pynvml
 import pytest
 
 from harness.devices.device import CPU, Device
-from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, meaning, standing
+from harness.devices.health_events import (
+    HealthEvent,
+    HealthReading,
+    HealthWatch,
+    compare_readings,
+    standing_problems,
+    xid_meaning,
+)
 from tests import fake_nvml
 from tests.devices.test_inventory import gpu, mig
 
@@ -74,9 +81,9 @@ CALM = HealthReading(
 )
 def test_what_is_new_is_one_sign(change: dict[str, Any], kind: str, severity: Any, text: str) -> None:
     after = replace(CALM, **change)
-    assert compare(CALM, after) == (HealthEvent(kind, text, severity),)
-    assert compare(after, after) == ()
-    assert compare(after, CALM) == ()  # what went down or away is no sign
+    assert compare_readings(CALM, after) == (HealthEvent(kind, text, severity),)
+    assert compare_readings(after, after) == ()
+    assert compare_readings(after, CALM) == ()  # what went down or away is no sign
 
 
 _TOLD = [each.name for each in fields(HealthReading) if each.name not in ("lost", "faults", "hang")]
@@ -99,14 +106,14 @@ def test_what_either_was_not_told_is_not_compared(name: str) -> None:
         xids=((79, 9),),
     )
     told = {name: getattr(worst, name)}
-    assert compare(HealthReading(), replace(HealthReading(), **told)) == ()
+    assert compare_readings(HealthReading(), replace(HealthReading(), **told)) == ()
     told[name] = None
-    assert compare(CALM, replace(CALM, **told)) == ()
+    assert compare_readings(CALM, replace(CALM, **told)) == ()
 
 
 def test_all_that_is_new_is_told_the_fatal_first() -> None:
     after = replace(CALM, lost="x", ecc_uncorrected=1, ecc_corrected=4, xids=((13, 1), (31, 1), (48, 1)), faults=("y",))
-    assert [(sign.kind, sign.severity) for sign in compare(CALM, after)] == [
+    assert [(sign.kind, sign.severity) for sign in compare_readings(CALM, after)] == [
         ("lost", "fatal"),
         ("ecc", "fatal"),
         ("ecc", "note"),
@@ -129,7 +136,7 @@ def test_all_that_is_new_is_told_the_fatal_first() -> None:
     ],
 )
 def test_what_stands_before_a_run(signs: HealthReading, severities: list[str]) -> None:
-    assert [sign.severity for sign in standing(signs)] == severities
+    assert [sign.severity for sign in standing_problems(signs)] == severities
 
 
 @pytest.mark.parametrize(
@@ -142,24 +149,24 @@ def test_what_stands_before_a_run(signs: HealthReading, severities: list[str]) -
     ],
 )
 def test_the_severity_of_xids(xids: tuple[int, ...], severity: str) -> None:
-    assert {xid: meaning(xid)[1] for xid in xids} == dict.fromkeys(xids, severity)
+    assert {xid: xid_meaning(xid)[1] for xid in xids} == dict.fromkeys(xids, severity)
 
 
 def test_an_unknown_xid_says_where_to_look() -> None:
-    assert "catalogue" in meaning(999)[0]
+    assert "catalogue" in xid_meaning(999)[0]
 
 
 # Watching. A process holds the fake, does what it is told line by line, and answers each line with one of JSON.
 
 _WATCH = """
 import dataclasses, json, os, sys
-from harness.devices.inventory import discover
+from harness.devices.inventory import discover_devices
 from harness.devices.health_events import HealthWatch
 watch = None
 for line in sys.stdin:
     order, *words = line.split()
     if order == "open":
-        devices = [device for device in discover().devices if not words or device.uuid in words]
+        devices = [device for device in discover_devices().devices if not words or device.uuid in words]
         if hanging := os.environ.pop("HANGS_LATER", None):  # not already when the devices are found
             os.environ["FAKE_NVML_HANG"] = hanging
         watch = HealthWatch(devices, limit=float(os.environ.get("LIMIT", "60")))
@@ -317,7 +324,10 @@ def test_a_gpu_that_is_lost_between_two_readings(watcher: Watcher, state: fake_n
     state.xid(0, 79)
     state.set(0, lost=1)
     after = watcher.read(gpu(0))
-    assert [(sign.kind, sign.severity) for sign in compare(before, after)] == [("lost", "fatal"), ("xid", "fatal")]
+    assert [(sign.kind, sign.severity) for sign in compare_readings(before, after)] == [
+        ("lost", "fatal"),
+        ("xid", "fatal"),
+    ]
     assert after == HealthReading(lost="corrected errors: GPU is lost", xids=((79, 1),))
     assert watcher.read(gpu(1)).lost == ""
 
@@ -453,8 +463,8 @@ def test_a_call_that_does_not_return_is_told_once_and_nothing_is_asked_any_more(
         state.set(0, nvmlDeviceGetTemperature=NEVER, nvmlDeviceGetTemperatureV=NEVER)
         after = watcher.read(gpu(0))
         assert after == HealthReading(hang=text)
-        assert compare(before, after) == (HealthEvent("hang", text, "suspect"),)
-        assert standing(after) == (HealthEvent("hang", text, "suspect"),)
+        assert compare_readings(before, after) == (HealthEvent("hang", text, "suspect"),)
+        assert standing_problems(after) == (HealthEvent("hang", text, "suspect"),)
         log.unlink()
         assert [watcher.read(gpu(number)) for number in (0, 1)] == [HealthReading()] * 2
         assert watcher.ask("close") == [None, None, text]

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.inventory import discover
+from harness.devices.inventory import discover_devices
 from tests import fake_nvml
 
 _ASK = """
 import json, sys
 from dataclasses import asdict
-from harness.devices.inventory import discover
-inventory = discover()
+from harness.devices.inventory import discover_devices
+inventory = discover_devices()
 print(json.dumps({**asdict(inventory), "torch": "torch" in sys.modules}))
 """
 
@@ -37,7 +37,7 @@ def run_python(script: str, environ: dict[str, str]) -> str:
 
 
 def discover_with(environ: dict[str, str]) -> Inventory:
-    """The result of `discover` in a new process with `environ`."""
+    """The result of `discover_devices` in a new process with `environ`."""
     answer: dict[str, Any] = json.loads(run_python(_ASK, environ))
     assert answer.pop("torch") is False
     return Inventory(
@@ -165,7 +165,7 @@ def test_the_outer_mask_is_respected(nvml_folder: Path, mask: str, devices: list
 
 
 def test_a_given_environment_replaces_that_of_the_process(nvml_folder: Path) -> None:
-    script = _ASK.replace("discover()", "discover({'CUDA_VISIBLE_DEVICES': '1'})")
+    script = _ASK.replace("discover_devices()", "discover_devices({'CUDA_VISIBLE_DEVICES': '1'})")
     environ = {**fake_nvml.environment(nvml_folder, gpus=2), "CUDA_VISIBLE_DEVICES": "0"}
     assert [device["uuid"] for device in json.loads(run_python(script, environ))["devices"]] == [gpu(1)]
 
@@ -237,7 +237,7 @@ def test_a_machine_without_nvml_has_the_cpu(tmp_path: Path) -> None:
 
 
 def test_this_machine_as_it_is() -> None:
-    found = discover()
+    found = discover_devices()
     assert len({device.uuid for device in (*found.devices, *found.hidden)}) == len(found.devices) + len(found.hidden)
     assert found.usable
     assert (CPU in found.devices) == (not found.gpus)

@@ -35,7 +35,7 @@ no record at all
 def test_lines_about_gpus_since_a_moment(tmp_path: Path, moment: float, expected: list[float]) -> None:
     path = tmp_path / "kmsg"
     path.write_text(_LOG)
-    found = kernel_log.lines_since(moment, path)
+    found = kernel_log.gpu_log_lines_since(moment, path)
     assert [float(line[1:].partition("]")[0]) for line in found] == expected
     if moment == 7.5:
         assert found[0] == f"[{7.5:12.6f}] {_XID}"
@@ -44,16 +44,16 @@ def test_lines_about_gpus_since_a_moment(tmp_path: Path, moment: float, expected
 def test_a_log_longer_than_a_reading_and_without_a_last_line_end(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_text("\n".join(f"3,{number},{number}000000,-;NVRM: line {number} {'x' * 90}" for number in range(500)))
-    found = kernel_log.lines_since(100.0, path)
+    found = kernel_log.gpu_log_lines_since(100.0, path)
     assert [line.split("] ")[1].split()[2] for line in found] == [str(number) for number in range(100, 500)]
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_bytes(b"3,1,1,-;NVRM: \xff\n")
-    assert kernel_log.lines_since(0.0, path) == ["[    0.000001] NVRM: \ufffd"]
+    assert kernel_log.gpu_log_lines_since(0.0, path) == ["[    0.000001] NVRM: \ufffd"]
 
 
 def test_without_a_log(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        kernel_log.lines_since(0.0, tmp_path / "kmsg")
+        kernel_log.gpu_log_lines_since(0.0, tmp_path / "kmsg")

@@ -20,16 +20,16 @@ LINKS = Path(__file__).with_name("fake_links") / "fake_links.c"
 # The variables on the command line change between the discovery and the queries.
 _ASK = """
 import json, os, sys
-from harness.devices.inventory import discover
-from harness.devices.capabilities import detect
+from harness.devices.inventory import discover_devices
+from harness.devices.capabilities import detect_capabilities
 if "LIMIT" in os.environ:
     from harness.devices import call_thread
     call_thread.NVML_LIMIT = float(os.environ["LIMIT"])
-inventory = discover()
+inventory = discover_devices()
 os.environ.update(json.loads(sys.argv[1]))
 answers = {}
 for device in inventory.usable:
-    capabilities = detect(inventory, device)
+    capabilities = detect_capabilities(inventory, device)
     found = {name: capabilities.finding(name) for name in ("free_memory", "nvlink", "peer_access")}
     answers[device.uuid] = {name: [finding.value, finding.detail] for name, finding in found.items()}
 print(json.dumps(answers))

@@ -12,9 +12,9 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.devices.capabilities import VOCABULARY, detect
+from harness.devices.capabilities import VOCABULARY, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.present import as_capability_tables, as_json, as_markdown, as_tables
+from harness.devices.present import capabilities_page, capability_tables, inventory_json, inventory_tables
 
 pytestmark = pytest.mark.acceptance
 
@@ -37,7 +37,7 @@ BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared L
 
 
 def _shown(inventory: Inventory, device: Device) -> str:
-    return _printed(as_tables(inventory, detect(inventory, device)))
+    return _printed(inventory_tables(inventory, detect_capabilities(inventory, device)))
 
 
 def _printed(tables: list[Table], width: int = 300) -> str:
@@ -49,7 +49,7 @@ def _printed(tables: list[Table], width: int = 300) -> str:
 
 
 def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
-    values = as_json(MACHINE, {"GPU-a": detect(MACHINE, GPU)})
+    values = inventory_json(MACHINE, {"GPU-a": detect_capabilities(MACHINE, GPU)})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert values["devices"][0] == {
         "uuid": "GPU-a",
@@ -76,7 +76,7 @@ def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
 
 
 def test_json_says_why_something_is_absent() -> None:
-    values = as_json(BARE, {"cpu": detect(BARE, CPU)})
+    values = inventory_json(BARE, {"cpu": detect_capabilities(BARE, CPU)})
     assert values["nvml_error"] == "nvml does not answer: NVML Shared Library Not Found"
     assert values["capabilities"]["compute_capability"] == {
         "value": None,
@@ -98,12 +98,15 @@ def test_tables_show_every_device_and_do_not_parse_markup() -> None:
 def test_tables_of_a_machine_without_nvml() -> None:
     shown = _shown(BARE, CPU)
     assert "nvml does not answer: NVML Shared Library Not Found" in shown
-    assert len(as_tables(BARE, detect(BARE, CPU))) == 3
+    assert len(inventory_tables(BARE, detect_capabilities(BARE, CPU))) == 3
 
 
 def test_no_table_of_notes_without_notes() -> None:
     machine = Inventory(devices=(GPU,), driver="570.86.15")
-    assert [table.title for table in as_tables(machine, detect(machine, GPU))] == ["devices", "capabilities"]
+    assert [table.title for table in inventory_tables(machine, detect_capabilities(machine, GPU))] == [
+        "devices",
+        "capabilities",
+    ]
 
 
 SECOND = Device(uuid="GPU-c", kind="cuda", name="Fake [red]GPU", index=3, compute_capability=(7, 5))
@@ -111,7 +114,7 @@ PAIR = Inventory(devices=(GPU, LOST, SECOND), driver="570.86.15", cuda_driver="1
 
 
 def test_json_has_the_capabilities_of_every_usable_device() -> None:
-    values = as_json(PAIR, {device.uuid: detect(PAIR, device) for device in PAIR.usable})
+    values = inventory_json(PAIR, {device.uuid: detect_capabilities(PAIR, device) for device in PAIR.usable})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert list(values["device_capabilities"]) == ["GPU-a", "GPU-c"]
     assert values["capabilities"] == values["device_capabilities"]["GPU-a"]
@@ -135,7 +138,7 @@ def test_in_a_pipe_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("width", [80, 300])
 def test_every_capability_of_every_usable_device_is_shown(width: int) -> None:
-    tables = as_capability_tables(PAIR, {device.uuid: detect(PAIR, device) for device in PAIR.usable})
+    tables = capability_tables(PAIR, {device.uuid: detect_capabilities(PAIR, device) for device in PAIR.usable})
     assert [str(table.title) for table in tables] == ["GPU-a: Fake [red]GPU", "GPU-c: Fake [red]GPU"]
     for table in tables:
         shown = _printed([table], width)
@@ -150,11 +153,11 @@ def test_every_capability_of_every_usable_device_is_shown(width: int) -> None:
 
 def test_the_page_of_capabilities_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "capabilities.md"
-    assert page.read_text() == as_markdown(), "run python -m harness.devices.present > docs/capabilities.md"
+    assert page.read_text() == capabilities_page(), "run python -m harness.devices.present > docs/capabilities.md"
 
 
 def test_the_page_has_a_row_of_five_cells_for_each_capability() -> None:
-    rows = [line for line in as_markdown().splitlines() if line.startswith("| `")]
+    rows = [line for line in capabilities_page().splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == list(VOCABULARY)
     for row in rows:
         assert row.count(" | ") == 4, row

@@ -18,7 +18,7 @@ import pytest
 from harness.devices.detected import Detected, Version
 from harness.devices.device import CPU, Device
 from harness.devices.probe import Question, cudnn_release
-from harness.devices.prober import Prober, ProbeRun, judge, parse
+from harness.devices.prober import Prober, ProbeRun, parse_answer, parse_probe_run
 from tests.devices.compiled import compile_library
 
 pytestmark = pytest.mark.acceptance
@@ -105,7 +105,7 @@ def driver(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ids=["answer", "failure", "crash", "traceback", "nothing", "no text", "torn", "deep", "digits", "empty"],
 )
 def test_how_a_probe_ended_decides(run: ProbeRun, found: dict[str, Detected] | str) -> None:
-    judged = judge(Question.DRIVER, run)
+    judged = parse_probe_run(Question.DRIVER, run)
     if isinstance(found, dict):
         assert judged == found
         return
@@ -142,7 +142,7 @@ def test_how_a_probe_ended_decides(run: ProbeRun, found: dict[str, Detected] | s
     ],
 )
 def test_only_a_whole_answer_to_the_question_is_read(answer: object, found: dict[str, Detected] | None) -> None:
-    assert parse(answer, Question.DRIVER) == found
+    assert parse_answer(answer, Question.DRIVER) == found
 
 
 def test_the_probe_answers_for_the_device_it_is_bound_to(driver: Callable[..., None]) -> None:
@@ -194,7 +194,7 @@ def test_the_processor_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_processor_on_which_the_probe_crashes() -> None:
-    judged = judge(Question.PROCESSOR, ProbeRun(status=-signal.SIGILL))
+    judged = parse_probe_run(Question.PROCESSOR, ProbeRun(status=-signal.SIGILL))
     assert judged == {"cpu_bf16": Detected(None, "the probe ended with SIGILL")}
 
 
@@ -505,4 +505,4 @@ def test_versions_of_a_probe_have_the_type_of_versions() -> None:
     """They have the same type as versions from metadata."""
     answer = {name: {"value": [9, 1], "detail": ""} for name in Question.LIBRARIES.capabilities}
     expected: dict[str, Version] = dict.fromkeys(answer, (9, 1))
-    assert {name: found.value for name, found in (parse(answer, Question.LIBRARIES) or {}).items()} == expected
+    assert {name: found.value for name, found in (parse_answer(answer, Question.LIBRARIES) or {}).items()} == expected

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.devices.device import CPU, Device
-from harness.devices.visibility import combinable, mask_for, masks_for, select
+from harness.devices.visibility import apply_visible_mask, combinable_devices, mask_for, masks_for
 
 
 def _gpu(index: int, uuid: str, name: str = "A", parent: str | None = None, fault: str | None = None) -> Device:
@@ -60,7 +60,7 @@ BOX = (A0, A1, M2A, M2B)
     ],
 )
 def test_select(mask: str | None, visible: list[Device], remark: str | None) -> None:
-    selection = select(BOX, {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask})
+    selection = apply_visible_mask(BOX, {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask})
     assert list(selection.visible) == visible
     assert list(selection.hidden) == [device for device in BOX if device not in visible]
     if remark is None:
@@ -73,12 +73,12 @@ def test_select(mask: str | None, visible: list[Device], remark: str | None) -> 
 
 def test_an_exact_uuid_is_no_prefix_of_a_longer_one() -> None:
     longer = _gpu(1, "GPU-aa00-1")
-    assert select((A0, longer), {"CUDA_VISIBLE_DEVICES": "GPU-aa00"}).visible == (A0,)
+    assert apply_visible_mask((A0, longer), {"CUDA_VISIBLE_DEVICES": "GPU-aa00"}).visible == (A0,)
 
 
 def test_names_by_which_old_drivers_report_instances() -> None:
     old = _gpu(0, "MIG-GPU-aa00/1/0", parent="GPU-aa00")
-    assert select((old,), {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aa00/1/0"}).visible == (old,)
+    assert apply_visible_mask((old,), {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aa00/1/0"}).visible == (old,)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_indices_that_may_mean_another_gpu_are_noted(
     devices: tuple[Device, ...], mask: str, order: str | None, doubt: str | None
 ) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": mask, **({} if order is None else {"CUDA_DEVICE_ORDER": order})}
-    notes = select(devices, environ).notes
+    notes = apply_visible_mask(devices, environ).notes
     assert notes == () if doubt is None else doubt in notes[0]
 
 
 def test_an_empty_mask_on_a_machine_without_gpus_is_not_worth_a_note() -> None:
-    assert select((), {"CUDA_VISIBLE_DEVICES": ""}).notes == ()
+    assert apply_visible_mask((), {"CUDA_VISIBLE_DEVICES": ""}).notes == ()
 
 
 _ENTRIES = st.one_of(
@@ -115,7 +115,7 @@ _ENTRIES = st.one_of(
 @settings(derandomize=True, database=None)
 @given(mask=st.lists(_ENTRIES).map(",".join), devices=st.lists(st.sampled_from([*BOX, LOST]), unique=True))
 def test_select_never_raises_and_accounts_for_every_device(mask: str, devices: list[Device]) -> None:
-    selection = select(devices, {"CUDA_VISIBLE_DEVICES": mask})
+    selection = apply_visible_mask(devices, {"CUDA_VISIBLE_DEVICES": mask})
     assert sorted(d.uuid for d in (*selection.visible, *selection.hidden)) == sorted(d.uuid for d in devices)
     assert set(selection.visible).isdisjoint(selection.hidden)
 
@@ -124,7 +124,7 @@ def test_select_never_raises_and_accounts_for_every_device(mask: str, devices: l
 @given(devices=st.permutations([A0, A1, B3]), count=st.integers(min_value=1, max_value=3))
 def test_what_is_bound_is_what_is_seen(devices: list[Device], count: int) -> None:
     bound = tuple(devices[:count])
-    assert select((A0, A1, B3), {"CUDA_VISIBLE_DEVICES": mask_for(bound)}).visible == bound
+    assert apply_visible_mask((A0, A1, B3), {"CUDA_VISIBLE_DEVICES": mask_for(bound)}).visible == bound
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_mask_for_what_cannot_be_bound(devices: tuple[Device, ...], error: str) 
     ],
 )
 def test_combinable(devices: tuple[Device, ...], together: tuple[Device, ...]) -> None:
-    assert combinable(devices) == together
+    assert combinable_devices(devices) == together
     mask_for(together)
 
 
@@ -191,4 +191,4 @@ def test_a_software_device_stands_beside_its_like_only(devices: tuple[Device, ..
 
 
 def test_all_software_devices_can_be_held_together() -> None:
-    assert combinable((SOFT_0, SOFT_1)) == (SOFT_0, SOFT_1)
+    assert combinable_devices((SOFT_0, SOFT_1)) == (SOFT_0, SOFT_1)

@@ -34,7 +34,7 @@ OURS = ["harness.executor.executor", "pluggy._hooks", "pluggy._callers"]
     ],
 )
 def test_the_hook_that_was_called_last_is_to_blame(modules: list[str], others: bool) -> None:
-    assert failure.raised_by_others(modules) is others
+    assert failure.is_other_plugin_traceback(modules) is others
 
 
 class UnprintableError(Exception):
@@ -53,23 +53,23 @@ class UnprintableError(Exception):
     ],
 )
 def test_an_exception_in_one_line(error: BaseException, line: str) -> None:
-    assert failure.describe(error)["error"] == line
+    assert failure.describe_exception(error)["error"] == line
 
 
 def test_an_exception_that_cannot_be_printed_is_told_all_the_same() -> None:
-    told = failure.describe(UnprintableError())
+    told = failure.describe_exception(UnprintableError())
     assert "UnprintableError: <exception str() failed>" in told["error"]
 
 
 def test_a_long_traceback_is_cut() -> None:
-    assert len(failure.describe(ValueError("x" * (1 << 20)))["traceback"]) < 64 << 10
+    assert len(failure.describe_exception(ValueError("x" * (1 << 20)))["traceback"]) < 64 << 10
 
 
 _ENDS = """
 import socket, sys
 from harness.executor import failure
 from harness.protocol.wire import Channel
-failure.end_process(ValueError("ours"), Channel(socket.socket(fileno=int(sys.argv[1])), "the supervisor"))
+failure.report_error_and_exit(ValueError("ours"), Channel(socket.socket(fileno=int(sys.argv[1])), "the supervisor"))
 """
 
 

@@ -8,29 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from harness.executor.streams import Unbuffered, expect_room
+from harness.executor.streams import UnbufferedFile, raise_if_disk_full
 
 
 def test_all_is_written_at_once(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with io.TextIOWrapper(Unbuffered(path, "w"), encoding="utf-8", write_through=True) as stream:
+    with io.TextIOWrapper(UnbufferedFile(path, "w"), encoding="utf-8", write_through=True) as stream:
         assert stream.write("x" * 100_000 + "\n") == 100_001
         assert path.stat().st_size == 100_001
-        expect_room([stream, None, io.StringIO()])
+        raise_if_disk_full([stream, None, io.StringIO()])
 
 
 def test_a_full_disk_is_told_to_who_asks_and_not_to_who_prints() -> None:
-    stream = io.TextIOWrapper(Unbuffered("/dev/full", "w"), encoding="utf-8", write_through=True)
+    stream = io.TextIOWrapper(UnbufferedFile("/dev/full", "w"), encoding="utf-8", write_through=True)
     print("some text", file=stream)
     stream.flush()
     with pytest.raises(OSError, match="No space left on device"):
-        expect_room([stream])
+        raise_if_disk_full([stream])
     stream.close()
 
 
 def test_what_a_case_did_to_the_stream_is_told_to_who_prints(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-    stream = Unbuffered(descriptor, "w", closefd=False)
+    stream = UnbufferedFile(descriptor, "w", closefd=False)
     os.close(descriptor)
     with pytest.raises(OSError, match="Bad file descriptor"):
         stream.write(b"x")

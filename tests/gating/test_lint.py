@@ -10,7 +10,7 @@ import pytest
 
 from harness.backends import soft as soft_backend
 from harness.core.outcome import Outcome
-from harness.devices.capabilities import detect
+from harness.devices.capabilities import detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating.lint import OF_GPUS, Marks, Remark, declared_conditions, lint_waivers
 from harness.gating.requirements import Condition
@@ -179,14 +179,14 @@ def test_conditions_against_declared_hardware(
 
 
 def test_a_cpu_has_no_gpu_capabilities() -> None:
-    found = detect(Inventory((CPU,)), CPU)
+    found = detect_capabilities(Inventory((CPU,)), CPU)
     assert {name for name in found if found.finding(name).detail == "the device is the cpu"} <= set(OF_GPUS)
     assert not any(found.finding(name).present for name in OF_GPUS)
 
 
 def test_a_software_device_is_an_accelerator_and_no_gpu() -> None:
     soft = Device(uuid="SOFT-0", kind="soft", name="soft")
-    found = detect(Inventory((soft,)), soft)
+    found = detect_capabilities(Inventory((soft,)), soft)
     graphs = set() if found.finding("accelerator_graphs").present else {"accelerator_graphs"}  # torch before 2.13
     assert {name for name in OF_GPUS if found.finding(name).present} == set(soft_backend.BACKEND.implied) - graphs
     declared = {"soft": declared_conditions({"device": "soft"})}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import HarnessError
-from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect
+from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect_capabilities
 from harness.devices.detected import Detected, Value
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating.requirements import (
@@ -94,7 +94,7 @@ def test_what_meets_a_condition(
         ({"memory": ">=12GiB"}, offering(memory=8 * 2**30), "memory: wanted >=12GiB, found 8.0GiB"),
         ({"triton": True}, offering(triton=None), "triton: wanted True, found absent (not there)"),
         ({"torch": ">=2.11,<2.13"}, offering(torch=(2, 13, 0)), "torch: wanted >=2.11,<2.13, found 2.13.0"),
-        ({"devices": 2}, detect(Inventory((CPU,)), CPU), "devices: wanted 2, found 1 (cpu)"),
+        ({"devices": 2}, detect_capabilities(Inventory((CPU,)), CPU), "devices: wanted 2, found 1 (cpu)"),
         ({"memory": ">=1TiB", "device": "cuda"}, offering(device="cpu", memory=1), "device: wanted cuda, found cpu"),
     ],
 )
@@ -293,8 +293,8 @@ def test_two_gpus_are_two_devices_and_two_instances_are_not() -> None:
 
     wanted = parse_requirements({"device": "cuda", "devices": 2})
     whole, cut = Inventory((gpu("GPU-a"), gpu("GPU-b"))), Inventory((gpu("MIG-a", "GPU-c"), gpu("MIG-b", "GPU-c")))
-    assert first_unmet(wanted, detect(whole, whole.devices[0])) is None
-    unmet = first_unmet(wanted, detect(cut, cut.devices[0]))
+    assert first_unmet(wanted, detect_capabilities(whole, whole.devices[0])) is None
+    unmet = first_unmet(wanted, detect_capabilities(cut, cut.devices[0]))
     assert unmet is not None
     assert unmet.text == "devices: wanted 2, found 1 (cuda; a process sees only one mig instance)"
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from harness.backends import soft
 from harness.catalog import suites_page
 from harness.catalog.catalog import CatalogEntry
-from harness.devices.capabilities import VOCABULARY, detect
+from harness.devices.capabilities import VOCABULARY, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
@@ -59,7 +59,7 @@ MACHINES = {
     "a100-40gb": [gpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0)), gpu("NVIDIA A100-PCIE-40GB", 40960, (8, 0))],
     "l4": [gpu("NVIDIA L4", 23034, (8, 9))],
     "cpu": [CPU],
-    "simcuda": list(simulated.devices({})),
+    "simcuda": list(simulated.simulated_devices({})),
     "soft": [Device(uuid="SOFT-1", kind="soft", name=soft.BACKEND.label, index=1, memory=1 << 30)],
     "none of them": [
         gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
@@ -88,7 +88,7 @@ def test_every_hardware_file_has_a_machine_here() -> None:
 
 @pytest.mark.parametrize(("kind", "device"), [(kind, device) for kind, all_ in MACHINES.items() for device in all_])
 def test_a_device_is_of_one_kind_only(kind: str, device: Device) -> None:
-    capabilities = detect(Inventory(devices=(device,)), device)
+    capabilities = detect_capabilities(Inventory(devices=(device,)), device)
     fitting = [name for name in HARDWARE if not hardware_mismatches(hardware(name), capabilities)]
     assert fitting == [name for name in HARDWARE if name == kind]
 

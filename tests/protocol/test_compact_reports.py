@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.protocol.compact_reports import compact, expanded
+from harness.protocol.compact_reports import compact_report, expand_report
 
 PLAIN: dict[str, Any] = {
     "nodeid": "suites/test_a.py::test_b[\udc80é]",
@@ -24,11 +24,11 @@ PLAIN: dict[str, Any] = {
 
 def test_a_plain_pass_arrives_as_it_was() -> None:
     report = pytest.TestReport(**PLAIN)
-    sent = compact(report)
+    sent = compact_report(report)
     assert sent is not None
     assert len(sent) == 1
     assert all(isinstance(value, str) for value in sent.values())
-    arrived = expanded({**sent, "worker_id": "gw0", "testrun_uid": "1"})
+    arrived = expand_report({**sent, "worker_id": "gw0", "testrun_uid": "1"})
     assert arrived is not None
     assert vars(arrived) == {**vars(report), "worker_id": "gw0", "testrun_uid": "1"}
 
@@ -42,10 +42,10 @@ def test_a_case_arrives_as_one() -> None:
             ("teardown", 3.0, []),
         )
     ]
-    sent = compact(whole[-1], whole)
+    sent = compact_report(whole[-1], whole)
     assert sent is not None
     assert len(sent) == 1
-    arrived = expanded({**sent, "worker_id": "gw0", "item_index": 3})
+    arrived = expand_report({**sent, "worker_id": "gw0", "item_index": 3})
     assert arrived is not None
     before = vars(arrived).pop("harness_before")
     added = {"worker_id": "gw0", "item_index": 3}
@@ -62,12 +62,12 @@ def test_a_case_arrives_as_one() -> None:
     ],
 )
 def test_every_other_report_is_left_to_pytest(changes: dict[str, Any]) -> None:
-    assert compact(pytest.TestReport(**{**PLAIN, **changes})) is None
+    assert compact_report(pytest.TestReport(**{**PLAIN, **changes})) is None
 
 
 def test_a_report_of_a_collection_is_left_to_pytest() -> None:
-    assert compact(pytest.CollectReport("suites", "passed", None, [])) is None
+    assert compact_report(pytest.CollectReport("suites", "passed", None, [])) is None
 
 
 def test_what_pytest_has_packed_is_left_to_pytest() -> None:
-    assert expanded({"$report_type": "TestReport"}) is None
+    assert expand_report({"$report_type": "TestReport"}) is None

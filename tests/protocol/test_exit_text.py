@@ -8,25 +8,27 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.protocol import exit_status
-from harness.protocol.exit_text import OWN, executor_exit_text
+from harness.protocol.exit_text import HARNESS_EXITS, format_executor_exit
 
 STATUSES = [value for name, value in vars(exit_status).items() if name.startswith("EXIT_")]
 
 
 def test_each_status_of_the_harness_has_a_reason_and_is_on_the_page_about_verdicts() -> None:
     page = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text()
-    assert {*OWN} == {*STATUSES, -exit_status.WATCHDOG_SIGNAL}
-    assert [status for status, why in OWN.items() if f"| `{exit_text(status)}` | {why} |" not in page] == []
+    assert {*HARNESS_EXITS} == {*STATUSES, -exit_status.WATCHDOG_SIGNAL}
+    assert [
+        status for status, why in HARNESS_EXITS.items() if f"| `{format_exit_code(status)}` | {why} |" not in page
+    ] == []
 
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_case_that_ends_its_process_with_such_a_status_is_not_excused(status: int) -> None:
-    assert executor_exit_text(status, Outcome.LOST) == f"exit status {status} ({OWN[status]})"
-    assert executor_exit_text(status, Outcome.CRASHED) == f"exit status {status}"
+    assert format_executor_exit(status, Outcome.LOST) == f"exit status {status} ({HARNESS_EXITS[status]})"
+    assert format_executor_exit(status, Outcome.CRASHED) == f"exit status {status}"
 
 
 def test_other_ends() -> None:
-    assert executor_exit_text(3, Outcome.LOST) == "exit status 3"
-    assert executor_exit_text(-signal.SIGSEGV, Outcome.LOST) == "SIGSEGV"
+    assert format_executor_exit(3, Outcome.LOST) == "exit status 3"
+    assert format_executor_exit(-signal.SIGSEGV, Outcome.LOST) == "SIGSEGV"

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from harness.protocol import phase_page
-from harness.protocol.phase_page import MOST, PassedPhase, PhasePage
-from harness.protocol.wire import Message, ProtocolError, decode, encode
+from harness.protocol.phase_page import MOST_PHASES, PassedPhase, PhasePage
+from harness.protocol.wire import Message, ProtocolError, decode_message, encode_message
 
 SETUP = PassedPhase(0, 0.25, 10.0, 10.25, 3, 4)
 CALL = PassedPhase(1, 1e-7, 10.25, 10.5, 5, 6)
@@ -66,12 +66,12 @@ def test_a_page_that_was_cleared_has_no_phases() -> None:
 def test_an_executor_sees_that_it_must_begin_nothing() -> None:
     with pages() as (executor, supervisor, _):
         executor.begin(1)
-        for _ in range(MOST):
+        for _ in range(MOST_PHASES):
             executor.add(TEARDOWN)
         assert not executor.held
         supervisor.hold()
         assert executor.held
-        assert supervisor.read(1) == [TEARDOWN] * MOST
+        assert supervisor.read(1) == [TEARDOWN] * MOST_PHASES
         supervisor.clear()
         assert not executor.held
 
@@ -79,8 +79,8 @@ def test_an_executor_sees_that_it_must_begin_nothing() -> None:
 def test_a_full_page_takes_no_more() -> None:
     with pages() as (executor, supervisor, _):
         executor.begin(300)
-        assert [executor.add(CALL) for _ in range(MOST + 1)] == [True] * MOST + [False]
-        assert supervisor.read(300) == [CALL] * MOST
+        assert [executor.add(CALL) for _ in range(MOST_PHASES + 1)] == [True] * MOST_PHASES + [False]
+        assert supervisor.read(300) == [CALL] * MOST_PHASES
 
 
 def test_what_a_killed_process_wrote_is_still_there() -> None:
@@ -97,7 +97,7 @@ def test_what_a_killed_process_wrote_is_still_there() -> None:
 @pytest.mark.parametrize(
     ("count", "entry"),
     [
-        (MOST + 1, (0, 0.0, 0.0, 0.0, 0, 0)),
+        (MOST_PHASES + 1, (0, 0.0, 0.0, 0.0, 0, 0)),
         (1, (3, 0.0, 0.0, 0.0, 0, 0)),
         (1, (-1, 0.0, 0.0, 0.0, 0, 0)),
         (1, (0, float("nan"), 0.0, 0.0, 0, 0)),
@@ -119,12 +119,12 @@ def test_a_damaged_page_is_refused(count: int, entry: Sequence[float]) -> None:
 )
 def test_what_is_no_phase_is_refused(values: object) -> None:
     with pytest.raises(ProtocolError, match="expected a phase, three times and two sizes"):
-        phase_page.phase_of(values)
+        phase_page.parse_passed_phase(values)
 
 
 def test_a_phase_travels_in_a_message() -> None:
-    message = decode(encode({"op": "begun", "passed": [SETUP, TEARDOWN]})[:-1], "e1")
-    assert [phase_page.phase_of(entry) for entry in message["passed"]] == [SETUP, TEARDOWN]
+    message = decode_message(encode_message({"op": "begun", "passed": [SETUP, TEARDOWN]})[:-1], "e1")
+    assert [phase_page.parse_passed_phase(entry) for entry in message["passed"]] == [SETUP, TEARDOWN]
 
 
 def fact(name: str, after: object) -> Message:
@@ -144,10 +144,12 @@ def fact(name: str, after: object) -> Message:
     ],
 )
 def test_the_order_of_reports(phases: list[PassedPhase], facts: list[Message], order: list[str]) -> None:
-    assert [message.get("when") or message["data"] for message in phase_page.with_facts(phases, facts)] == order
+    assert [
+        message.get("when") or message["data"] for message in phase_page.merge_phases_and_facts(phases, facts)
+    ] == order
 
 
 @pytest.mark.parametrize("afters", [[2], [-1], ["1"], [None], [1, 0], [0.5]])
 def test_a_report_out_of_order_is_refused(afters: list[object]) -> None:
     with pytest.raises(ProtocolError, match="sent a report after"):
-        phase_page.with_facts([SETUP], [fact("a", after) for after in afters])
+        phase_page.merge_phases_and_facts([SETUP], [fact("a", after) for after in afters])

@@ -9,14 +9,14 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.protocol import reports
-from harness.protocol.wire import ProtocolError, decode, encode
+from harness.protocol.wire import ProtocolError, decode_message, encode_message
 from harness.supervisor import pytest_reports
 
 pytest_plugins = ["pytester"]
 
 
 def _travelled(message: dict[str, Any]) -> dict[str, Any]:
-    return decode(encode(message)[:-1], "executor e1")
+    return decode_message(encode_message(message)[:-1], "executor e1")
 
 
 def _report(request: pytest.FixtureRequest, **changes: Any) -> pytest.TestReport:
@@ -37,10 +37,10 @@ def _report(request: pytest.FixtureRequest, **changes: Any) -> pytest.TestReport
 
 
 def test_a_plain_pass_travels_short_and_arrives_whole(request: pytest.FixtureRequest) -> None:
-    message = reports.pack(request.config, _report(request))
+    message = reports.pack_report(request.config, _report(request))
     assert message["op"] == "pass"
-    assert request.node.nodeid not in encode(message).decode()
-    (arrived,) = reports.unpack(request.node, [_travelled(message)])
+    assert request.node.nodeid not in encode_message(message).decode()
+    (arrived,) = reports.unpack_reports(request.node, [_travelled(message)])
     assert (arrived.nodeid, arrived.outcome, arrived.when) == (request.node.nodeid, "passed", "call")
     assert arrived.location == request.node.location
     assert (arrived.duration, arrived.start, arrived.stop) == (0.25, 1.0, 1.25)
@@ -52,8 +52,8 @@ def test_a_plain_pass_travels_short_and_arrives_whole(request: pytest.FixtureReq
 def test_only_a_pass_without_anything_else_is_bare(request: pytest.FixtureRequest) -> None:
     bare: dict[str, Any] = {"sections": [], "user_properties": []}
     location = request.node.location
-    assert reports.is_bare_pass(_report(request, **bare), location)
-    assert not reports.is_bare_pass(_report(request, **bare), ("a", 1, "b"))
+    assert reports.is_default_pass(_report(request, **bare), location)
+    assert not reports.is_default_pass(_report(request, **bare), ("a", 1, "b"))
     more: list[dict[str, Any]] = [
         {"sections": [("Captured log call", "text")]},
         {"user_properties": [("size", 3)]},
@@ -62,7 +62,7 @@ def test_only_a_pass_without_anything_else_is_bare(request: pytest.FixtureReques
         {"marked_by_a_plugin": "yes"},
         {"when": "lunch"},
     ]
-    assert not any(reports.is_bare_pass(_report(request, **{**bare, **each}), location) for each in more)
+    assert not any(reports.is_default_pass(_report(request, **{**bare, **each}), location) for each in more)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_only_a_pass_without_anything_else_is_bare(request: pytest.FixtureReques
     ],
 )
 def test_any_other_report_travels_whole(request: pytest.FixtureRequest, changes: dict[str, Any]) -> None:
-    message = reports.pack(request.config, _report(request, **changes))
+    message = reports.pack_report(request.config, _report(request, **changes))
     assert message["op"] == "report"
-    (arrived,) = reports.unpack(request.node, [_travelled(message)])
+    (arrived,) = reports.unpack_reports(request.node, [_travelled(message)])
     assert {name: getattr(arrived, name) for name in changes} == changes
 
 
@@ -100,7 +100,7 @@ def test_any_other_report_travels_whole(request: pytest.FixtureRequest, changes:
 )
 def test_what_is_no_report_is_refused(request: pytest.FixtureRequest, message: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match="sent an invalid"):
-        reports.unpack(request.node, [message])
+        reports.unpack_reports(request.node, [message])
 
 
 def test_an_outcome_stays_on_its_report(request: pytest.FixtureRequest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.protocol.stacks import fold
+from harness.protocol.stacks import fold_stacks
 
 _USER = '  File "/home/me/suites/a/test_a.py", line 6 in test_segv'
 _HELPER = '  File "/home/me/suites/a/helper.py", line 2 in deep'
@@ -15,17 +15,17 @@ _THREAD = "Thread 0x1 (most recent call first):"
 
 def test_the_machinery_below_the_test_is_folded() -> None:
     text = "\n".join([_THREAD, _HELPER, _USER, _PYTEST, _PLUGGY, _OURS, _RUNPY])
-    assert fold(text) == "\n".join([_THREAD, _HELPER, _USER, "  [… 4 frames of pytest and the harness …]", ""])
+    assert fold_stacks(text) == "\n".join([_THREAD, _HELPER, _USER, "  [… 4 frames of pytest and the harness …]", ""])
 
 
 def test_machinery_between_frames_of_the_test_stays() -> None:
     text = "\n".join([_THREAD, _HELPER, _PYTEST, _USER, _PYTEST, _OURS])
-    assert fold(text).splitlines()[1:4] == [_HELPER, _PYTEST, _USER]
+    assert fold_stacks(text).splitlines()[1:4] == [_HELPER, _PYTEST, _USER]
 
 
 def test_a_stack_of_machinery_alone_is_left_whole() -> None:
     text = "\n".join([_THREAD, _PYTEST, _PLUGGY, _OURS])
-    assert fold(text).splitlines() == [_THREAD, _PYTEST, _PLUGGY, _OURS]
+    assert fold_stacks(text).splitlines() == [_THREAD, _PYTEST, _PLUGGY, _OURS]
 
 
 def test_each_thread_is_folded_and_the_list_of_modules_dropped() -> None:
@@ -33,11 +33,11 @@ def test_each_thread_is_folded_and_the_list_of_modules_dropped() -> None:
     text = "\n".join(
         ["Fatal Python error: Aborted", "", *block, "", *block, "", "Extension modules: numpy.a (total: 1)"]
     )
-    folded = fold(text)
+    folded = fold_stacks(text)
     assert folded.count("2 frames of pytest") == 2
     assert "Extension modules" not in folded
     assert folded.startswith("Fatal Python error: Aborted")
 
 
 def test_no_stack_is_no_text() -> None:
-    assert fold("") == ""
+    assert fold_stacks("") == ""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.protocol.wire import Channel, ProtocolError, decode, encode
+from harness.protocol.wire import Channel, ProtocolError, decode_message, encode_message
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),
@@ -22,24 +22,27 @@ _values = st.recursive(
 @given(st.dictionaries(st.text(), _values, max_size=5))
 def test_a_message_survives(fields: dict[str, object]) -> None:
     message = {**fields, "op": "x"}
-    line = encode(message)
+    line = encode_message(message)
     assert line.count(b"\n") == 1
-    assert decode(line[:-1], "peer") == message
+    assert decode_message(line[:-1], "peer") == message
 
 
 def test_a_lone_surrogate_becomes_visible_wherever_it_stands() -> None:
-    line = encode({"op": "x", "a\udc80": ["\ud800 b", {"c": "\udfff", "smile": "\U0001f600"}]})
-    assert decode(line, "peer") == {"op": "x", "a\\udc80": ["\\ud800 b", {"c": "\\udfff", "smile": "\U0001f600"}]}
+    line = encode_message({"op": "x", "a\udc80": ["\ud800 b", {"c": "\udfff", "smile": "\U0001f600"}]})
+    assert decode_message(line, "peer") == {
+        "op": "x",
+        "a\\udc80": ["\\ud800 b", {"c": "\\udfff", "smile": "\U0001f600"}],
+    }
 
 
 def test_a_value_json_does_not_know_becomes_its_repr() -> None:
-    assert decode(encode({"op": "x", "value": {1, 2}}), "peer")["value"] == "{1, 2}"
+    assert decode_message(encode_message({"op": "x", "value": {1, 2}}), "peer")["value"] == "{1, 2}"
 
 
 @pytest.mark.parametrize("line", [b"", b"garbage", b"[1]", b'{"no": "op"}', b'{"op": 3}', b"\xff\xfe", b"[" * 100_000])
 def test_what_is_not_a_message_is_refused_by_name(line: bytes) -> None:
     with pytest.raises(ProtocolError, match="executor e1 sent"):
-        decode(line, "executor e1")
+        decode_message(line, "executor e1")
 
 
 def _pair() -> tuple[Channel, Channel]:
@@ -49,7 +52,7 @@ def _pair() -> tuple[Channel, Channel]:
 
 def test_messages_are_cut_apart_and_joined() -> None:
     ours, theirs = _pair()
-    data = encode({"op": "a"}) + encode({"op": "b", "text": "long" * 1000})
+    data = encode_message({"op": "a"}) + encode_message({"op": "b", "text": "long" * 1000})
     for start in range(0, len(data), 777):
         theirs.socket.sendall(data[start : start + 777])
     seen: list[str] = []

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checks.meters.table import quantity
+from harness.checks.meters.table import format_quantity
 from harness.reporting.plot import can_encode_blocks, plot
 
 
 def in_bytes(value: int) -> str:
-    return quantity(value, "bytes")
+    return format_quantity(value, "bytes")
 
 
 def test_bars_rise_from_the_smallest_value_to_the_largest() -> None:

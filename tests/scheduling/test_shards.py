@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.core.shard import Shard, index_of
+from harness.core.shard import Shard, shard_index
 
 IDS = [f"suites/streams/test_x.py::test_{number}" for number in range(3000)]
 
@@ -40,11 +40,11 @@ def test_anything_else_is_refused(text: str, words: str) -> None:
 def test_each_case_belongs_to_exactly_one_shard(ids: list[str], count: int) -> None:
     shards = [Shard(index, count) for index in range(1, count + 1)]
     for case in ids:
-        assert [shard for shard in shards if shard.has(case)] == [Shard(index_of(case, count), count)]
+        assert [shard for shard in shards if shard.has(case)] == [Shard(shard_index(case, count), count)]
 
 
 def test_the_hash_is_the_same_in_every_version_and_process() -> None:
-    assert [index_of(case, 7) for case in IDS[:12]] == [5, 5, 3, 6, 4, 4, 4, 6, 6, 4, 4, 2]
+    assert [shard_index(case, 7) for case in IDS[:12]] == [5, 5, 3, 6, 4, 4, 4, 6, 6, 4, 4, 2]
 
 
 def test_shards_are_about_as_large_as_each_other() -> None:
@@ -54,4 +54,4 @@ def test_shards_are_about_as_large_as_each_other() -> None:
 
 
 def test_an_id_that_no_encoding_has_belongs_to_a_shard_too() -> None:
-    assert 1 <= index_of("test[\udc80]", 3) <= 3
+    assert 1 <= shard_index("test[\udc80]", 3) <= 3

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
-from harness.protocol.wire import Channel, Message, encode
+from harness.protocol.wire import Channel, Message, encode_message
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.case import Case
@@ -73,7 +73,7 @@ class FakeExecutor:
         """Write down that these phases have passed."""
         for when in phases:
             line = {"op": "pass", "when": when, "duration": 0.1, "start": 1.0, "stop": 1.1, "location": ["a", 1, "b"]}
-            os.write(self._facts, encode({**line, "out": [os.fstat(self._out).st_size, 0]}))
+            os.write(self._facts, encode_message({**line, "out": [os.fstat(self._out).st_size, 0]}))
 
     def pass_phases(self, *phases: str) -> None:
         """Write to the page that these phases have passed."""

@@ -9,7 +9,7 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.protocol.reports import Failure
+from harness.protocol.reports import RemoteFailure
 from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt
 from tests.supervisor.fakes import FakeExecutor, FakeZygote, Script, handle_on, request
 
@@ -250,7 +250,7 @@ def test_an_error_of_the_harness_loses_the_case(tmp_path: Path) -> None:
 
     made, zygote = attempt(tmp_path, script)
     assert (made.outcome, made.judgement.message) == (Outcome.LOST, "the harness failed (in call): OSError: no space")
-    assert made.evidence.harness_error == Failure("OSError: no space", "Traceback\nOSError: no space")
+    assert made.evidence.harness_error == RemoteFailure("OSError: no space", "Traceback\nOSError: no space")
     assert made.evidence.lost_by_harness
     assert zygote.signals == []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.protocol.wire import encode
+from harness.protocol.wire import encode_message
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.burst import Burst
 from tests.supervisor.fakes import FakeExecutor, handle_on, request
@@ -25,7 +25,7 @@ def three(limit: float = 60.0) -> Sequence[CaseRequest]:
 
 
 def begin(executor: FakeExecutor, case: str, at: float, out: int = 0) -> None:
-    executor.write_fact(encode({"op": "begun", "case": case, "t": at, "out": [out, 0]}))
+    executor.write_fact(encode_message({"op": "begun", "case": case, "t": at, "out": [out, 0]}))
 
 
 def test_the_attempts_of_cases_that_passed(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_phases_on_the_page_are_of_the_case_that_wrote_them(tmp_path: Path) -> N
         executor.print("of a")
         executor.pass_phases(*PHASES)
         passed = executor.page.written
-        executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [4, 0], "passed": passed}))
+        executor.write_fact(encode_message({"op": "begun", "case": "b", "t": 4e9, "out": [4, 0], "passed": passed}))
         executor.page.begin(2)
         executor.pass_phases("setup")
         executor.exit(-11)
@@ -90,7 +90,7 @@ def test_an_attempt_in_silence_may_be_made_after_the_files_were_emptied(tmp_path
         if len(executor.requests) == 1:
             executor.pass_phases(*PHASES)
             passed = executor.page.written
-            executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
+            executor.write_fact(encode_message({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
             executor.page.begin(2)
             executor.print("x" * (2 << 20))
         else:
@@ -120,7 +120,7 @@ def test_a_case_that_died_before_it_wrote_to_the_page_has_no_phases(tmp_path: Pa
         executor.page.begin(1)
         executor.pass_phases(*PHASES)
         passed = executor.page.written
-        executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
+        executor.write_fact(encode_message({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
         executor.exit(-11)
 
     with handle_on(tmp_path, script, DIES) as (handle, _):
@@ -153,7 +153,7 @@ def test_a_request_to_stop_lets_no_further_case_begin(tmp_path: Path) -> None:
 def test_phases_that_are_none_contaminate_the_case_before(tmp_path: Path, passed: object) -> None:
     def script(executor: FakeExecutor) -> None:
         executor.report(*PHASES)
-        executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
+        executor.write_fact(encode_message({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
 
     with handle_on(tmp_path, script, DIES) as (handle, _):
         burst = Burst(handle, three(), (1, 1, 1))

@@ -36,7 +36,7 @@ class World:
         self.core_pattern = folder / "core_pattern"
         self.core_pattern.write_text("|/bin/apport %p")
         monkeypatch.setenv("PATH", f"{self.programs}:{os.environ['PATH']}")
-        monkeypatch.setattr(kernel_log.lines_since, "__defaults__", (self.kmsg,))
+        monkeypatch.setattr(kernel_log.gpu_log_lines_since, "__defaults__", (self.kmsg,))
         monkeypatch.setattr(core_files, "PATTERN", self.core_pattern)
         self.stopping = False
 

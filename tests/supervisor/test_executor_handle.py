@@ -15,7 +15,7 @@ import pytest
 
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PassedPhase, PhasePage
-from harness.protocol.reports import Failure
+from harness.protocol.reports import RemoteFailure
 from harness.protocol.wire import Channel, Message
 from harness.supervisor import executor_handle
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage, OutputFile, Outputs
@@ -289,7 +289,7 @@ def test_an_error_of_the_harness_is_no_message_but_kept(tmp_path: Path) -> None:
         deadline = time.monotonic() + PATIENCE
         assert handle.receive(deadline) == {"op": "step", "step": "x"}
         assert handle.receive(deadline) is NoMessage.EXITED
-    assert handle.harness_error == Failure("E: x", "Traceback")
+    assert handle.harness_error == RemoteFailure("E: x", "Traceback")
 
 
 @pytest.mark.parametrize(

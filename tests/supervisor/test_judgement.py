@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from harness.checks.process import Problem
+from harness.checks.process import StateProblem
 from harness.core.outcome import Outcome
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
-from harness.protocol.reports import Failure
+from harness.protocol.reports import RemoteFailure
 from harness.supervisor.judgement import Evidence, Phase, judge
 
 SETUP, CALL, TEARDOWN = (Phase(when, "passed") for when in ("setup", "call", "teardown"))
 ALL = (SETUP, CALL, TEARDOWN)
 PASSED = Evidence(phases=ALL, done=True)
 SEGV = -11
-OURS = THEIRS = Failure("E: x", "Traceback")
+OURS = THEIRS = RemoteFailure("E: x", "Traceback")
 
 
 def _failed(when: str) -> Phase:
@@ -90,8 +90,8 @@ def _failed(when: str) -> Phase:
         (replace(PASSED, exit_status=0), Outcome.CRASHED, "exit status 0 after the case finished"),
         (replace(PASSED, late=True, leaving=True, exit_status=-9, limit=4), Outcome.TIMEOUT, "did not end within 4 s"),
         (replace(PASSED, poison="CUDA error: x\nmore"), Outcome.POISONED, "unusable: CUDA error: x"),
-        (replace(PASSED, problems=(Problem(Outcome.LEAKED, "left 1"),)), Outcome.LEAKED, "left 1"),
-        (replace(PASSED, problems=(Problem(Outcome.CONTAMINATED, "cwd"),)), Outcome.CONTAMINATED, "cwd"),
+        (replace(PASSED, problems=(StateProblem(Outcome.LEAKED, "left 1"),)), Outcome.LEAKED, "left 1"),
+        (replace(PASSED, problems=(StateProblem(Outcome.CONTAMINATED, "cwd"),)), Outcome.CONTAMINATED, "cwd"),
         # The harness is to blame.
         (replace(PASSED, zygote_lost="gone"), Outcome.LOST, "gone"),
         (Evidence(exit_status=SEGV, zygote_lost="gone"), Outcome.LOST, "gone"),
@@ -115,14 +115,20 @@ def test_judge(seen: Evidence, outcome: Outcome, message: str) -> None:
 
 def test_the_worse_finding_is_the_verdict_and_the_other_a_note() -> None:
     judgement = judge(
-        replace(PASSED, problems=(Problem(Outcome.CONTAMINATED, "cwd"), Problem(Outcome.LEAKED, "child")), poison="bad")
+        replace(
+            PASSED,
+            problems=(StateProblem(Outcome.CONTAMINATED, "cwd"), StateProblem(Outcome.LEAKED, "child")),
+            poison="bad",
+        )
     )
     assert judgement.outcome is Outcome.POISONED
     assert judgement.notes == ("also contaminated: cwd", "also leaked: child")
 
 
 def test_a_failure_is_not_hidden_by_what_it_left_behind() -> None:
-    seen = replace(PASSED, phases=(SETUP, _failed("call"), TEARDOWN), problems=(Problem(Outcome.CONTAMINATED, "cwd"),))
+    seen = replace(
+        PASSED, phases=(SETUP, _failed("call"), TEARDOWN), problems=(StateProblem(Outcome.CONTAMINATED, "cwd"),)
+    )
     judgement = judge(seen)
     assert judgement.outcome is Outcome.FAILED
     assert judgement.notes == ("also contaminated: cwd",)
@@ -137,4 +143,4 @@ def test_an_executor_that_cannot_be_killed_is_noted() -> None:
     [(0, "exit status 0"), (3, "exit status 3"), (-11, "SIGSEGV"), (-9, "SIGKILL"), (-99, "signal 99")],
 )
 def test_exit_text(status: int, text: str) -> None:
-    assert exit_text(status) == text
+    assert format_exit_code(status) == text

@@ -83,7 +83,7 @@ def test_what_is_too_deep_is_left_out_and_the_rest_is_kept(tmp_path: Path) -> No
     assert long.endswith("d: File name too long")
     assert deep.endswith("e/e: more than 100 folders deep")
     assert len(long) < 400
-    temp_folder.remove(source)  # pytest could not
+    temp_folder.remove_temp_folder(source)  # pytest could not
 
 
 def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from harness.checks.batch import COUNTED, Counted
+from harness.checks.batch import COUNTED_ROUNDS, CountedRounds
 from harness.supervisor.leak_bisect import Culprits, Open, SpentError, alone, search
 
 KIB = 1 << 10
@@ -26,12 +26,12 @@ class Process:
         self._grows = grows
         self._most = most
 
-    def trial(self, cases: Sequence[str], is_open: Open) -> Counted:
+    def trial(self, cases: Sequence[str], is_open: Open) -> CountedRounds:
         if len(self.asked) == self._most:
             raise SpentError("spent")
         self.asked.append(tuple(cases))
         rounds: list[list[Mapping[str, int]]] = []
-        for number in range(COUNTED):
+        for number in range(COUNTED_ROUNDS):
             rounds.append([self._grows(case, cases, number) for case in cases])
             self.rounds += 1
             if not is_open(rounds):
@@ -62,7 +62,7 @@ def test_nothing_leaks() -> None:
 
 
 def test_growth_that_stops_after_some_rounds_is_no_leak() -> None:
-    process = Process(lambda *about: LEAK if about[-1] < COUNTED // 2 else NOISE)
+    process = Process(lambda *about: LEAK if about[-1] < COUNTED_ROUNDS // 2 else NOISE)
     assert found(process, 10) == []
     assert len(process.asked) == 1
 
@@ -141,7 +141,7 @@ def test_growth_that_appears_in_a_later_case_is_found_by_halving() -> None:
 
 def test_a_case_that_no_longer_grows_when_tried_is_cleared() -> None:
     class Once(Process):
-        def trial(self, cases: Sequence[str], is_open: Open) -> Counted:
+        def trial(self, cases: Sequence[str], is_open: Open) -> CountedRounds:
             rounds = super().trial(cases, is_open)
             self._grows = leaker()
             return rounds
@@ -190,7 +190,7 @@ def test_what_only_one_process_shows_is_no_leak() -> None:
     """A growth by chance: the process that is to confirm it does not grow."""
 
     class Chance(Process):
-        def trial(self, cases: Sequence[str], is_open: Open) -> Counted:
+        def trial(self, cases: Sequence[str], is_open: Open) -> CountedRounds:
             if len(self.asked) == 2:
                 self._grows = leaker()
             return super().trial(cases, is_open)

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from harness.checks.batch import COUNTED, WARMUP
+from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS
 from harness.checks.growth import Leak
-from harness.checks.shm_turn import METERS
+from harness.checks.shm_turn import SHARED_MEMORY_METERS
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
@@ -120,18 +120,18 @@ def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     assert bench.started == [1, 2, 3]
     assert bench.disposed == bench.handles
     whole, alone, again = bench.handles
-    assert [len(each.sent) for each in (whole, alone, again)] == [WARMUP + COUNTED] * 3
+    assert [len(each.sent) for each in (whole, alone, again)] == [WARMUP_ROUNDS + COUNTED_ROUNDS] * 3
     assert whole.sent[0]["cases"] == [
         {"case": f"c{number}", "seed": 7, "limit": LIMIT, "next": f"c{number + 1}" if number < 3 else None}
         for number in range(4)
     ]
-    assert [message["counts"] for message in alone.sent] == [False] * WARMUP + [True] * COUNTED
+    assert [message["counts"] for message in alone.sent] == [False] * WARMUP_ROUNDS + [True] * COUNTED_ROUNDS
     assert not any(message["history"] for message in alone.sent)
 
 
 def test_growth_that_others_may_have_caused_is_not_looked_at() -> None:
     others = lambda cases: [{"shm_files": 1, **(LEAK if case == "c1" else {})} for case in cases]  # noqa: E731
-    (culprits,) = search(names(3), Bench(others).trials_of(3, without=METERS).trial)
+    (culprits,) = search(names(3), Bench(others).trials_of(3, without=SHARED_MEMORY_METERS).trial)
     assert culprits.cases == ("c1",)
     assert [leak.meter for leak in culprits.leaks] == ["heap_bytes"]
     found = search(names(3), Bench(others).trials_of(3).trial)
@@ -141,7 +141,7 @@ def test_growth_that_others_may_have_caused_is_not_looked_at() -> None:
 def test_a_batch_that_does_not_grow_takes_three_rounds_that_count() -> None:
     bench = Bench(leaker())
     assert search(names(5), bench.trials_of(5).trial) == []
-    assert [len(handle.sent) for handle in bench.handles] == [WARMUP + 3]
+    assert [len(handle.sent) for handle in bench.handles] == [WARMUP_ROUNDS + 3]
 
 
 CULPRITS = Culprits(("c0", "c1"), "c1", (Leak("heap_bytes", 1, ""),), certain=True)
@@ -151,8 +151,8 @@ def test_where_growth_is_from_is_asked_in_a_process_of_its_own() -> None:
     bench = Bench(leaker("c1"))
     assert bench.trials_of(2).origins(CULPRITS) == {"heap_bytes": ["somewhere"]}
     (handle,) = bench.handles
-    assert [message["history"] for message in handle.sent] == [["heap_bytes"]] * (WARMUP + COUNTED)
-    assert [message["last"] for message in handle.sent] == [False] * (WARMUP + COUNTED - 1) + [True]
+    assert [message["history"] for message in handle.sent] == [["heap_bytes"]] * (WARMUP_ROUNDS + COUNTED_ROUNDS)
+    assert [message["last"] for message in handle.sent] == [False] * (WARMUP_ROUNDS + COUNTED_ROUNDS - 1) + [True]
     assert bench.disposed == [handle]
 
 

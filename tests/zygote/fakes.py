@@ -15,7 +15,7 @@ def no_room(code: int = errno.EAGAIN) -> OSError:
 
 
 class FakeProcesses:
-    """Implements `harness.zygote.processes.Processes`. A descriptor of a process is the end of a pipe."""
+    """Implements `harness.zygote.processes.ProcessOperations`. A descriptor of a process is the end of a pipe."""
 
     def __init__(self) -> None:
         self.fork_errors: list[OSError] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.protocol.wire import Channel, Message, encode
+from harness.protocol.wire import Channel, Message, encode_message
 from harness.scheduling.stop_request import StopListener
 from harness.zygote import client as clients
 from harness.zygote.client import (
@@ -22,7 +22,7 @@ from harness.zygote.client import (
     ZygoteClient,
     ZygoteError,
     ZygoteUnfitError,
-    ended_early,
+    early_end_text,
 )
 from harness.zygote.server import ORDER_DESCRIPTORS
 
@@ -69,7 +69,7 @@ class FakeZygote:
                 break
             self.heard.append(heard)
             for answer in self._answers.pop(0):
-                connection.sendall(answer if isinstance(answer, bytes) else encode(answer))
+                connection.sendall(answer if isinstance(answer, bytes) else encode_message(answer))
         if not self._greeting:  # it never gets ready: until the other end has had enough
             channel.receive()
         channel.close()
@@ -168,7 +168,7 @@ def test_one_that_goes_before_it_is_ready_has_last_words(tmp_path: Path, stop: S
         ZygoteError, match="it ended before it was ready, and its log ends with:\nits last words"
     ) as found:
         ZygoteClient(zygote.address, zygote.log, stop)
-    assert str(found.value) == ended_early(zygote.log)
+    assert str(found.value) == early_end_text(zygote.log)
     zygote.close()
 
 

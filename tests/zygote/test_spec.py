@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.zygote.spec import ZygoteSpec, executor_environment, overriding_arguments, waiting
+from harness.zygote.spec import ZygoteSpec, collection_overrides, executor_environment, openmp_wait_policy
 
 
 def test_a_spec_survives_its_one_line() -> None:
@@ -27,8 +27,8 @@ def test_a_spec_survives_its_one_line() -> None:
 
 
 def test_overrides_name_only_options_of_plugins_that_are_there() -> None:
-    assert "--numprocesses=0" in overriding_arguments({"xdist", "logging"}.__contains__)
-    bare = overriding_arguments(set().__contains__)
+    assert "--numprocesses=0" in collection_overrides({"xdist", "logging"}.__contains__)
+    bare = collection_overrides(set().__contains__)
     assert not any("numprocesses" in word or "log" in word for word in bare)
 
 
@@ -46,6 +46,6 @@ def test_an_executor_gets_its_devices_and_what_collection_had_changed_is_put_bac
 
 @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
 def test_how_threads_wait_is_the_users_to_say(name: str) -> None:
-    assert waiting({name: "infinite"}) == {}
+    assert openmp_wait_policy({name: "infinite"}) == {}
     assert "OMP_WAIT_POLICY" not in executor_environment({name: "infinite"}, {}, [])
-    assert waiting({"OMP_NUM_THREADS": "1"}) == {"OMP_WAIT_POLICY": "PASSIVE"}
+    assert openmp_wait_policy({"OMP_NUM_THREADS": "1"}) == {"OMP_WAIT_POLICY": "PASSIVE"}

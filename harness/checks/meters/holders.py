@@ -23,8 +23,8 @@ _CONTAINERS = (list, tuple, set, frozenset, deque)
 _ENDS = (types.FrameType, types.ModuleType, type)
 
 
-def held_by(thing: object, ignore: Sequence[object] = ()) -> str:
-    """What holds `thing`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
+def describe_holders(thing: object, ignore: Sequence[object] = ()) -> str:
+    """Return what holds `thing`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
 
     `ignore`: containers of the caller that hold it too. The garbage collector does not see the variables of a running
     function. If no other holder is found, the text names C, C++ or a running function.
@@ -37,18 +37,18 @@ def held_by(thing: object, ignore: Sequence[object] = ()) -> str:
 
 
 def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object]:
-    """The objects from `thing` to the nearest one with a name, or to the farthest one if none has a name."""
-    found: list[object] = [thing]
-    seen = {id(thing): 0}  # by object id, the position in `found` of the object that it holds
-    skip |= {id(found), id(seen), id(modules), id(skip)}
+    """Return the objects from `thing` to the nearest one with a name, or to the farthest one if none has a name."""
+    chain_objects: list[object] = [thing]
+    seen = {id(thing): 0}  # by object id, the position in `chain_objects` of the object that it holds
+    skip |= {id(chain_objects), id(seen), id(modules), id(skip)}
     level = [0]
     reached = 0
     for _ in range(_MAX_STEPS):
-        batch = [found[position] for position in level]
+        batch = [chain_objects[position] for position in level]
         skip.add(id(batch))
         referrers = gc.get_referrers(*batch)
         skip.add(id(referrers))
-        positions = {id(found[position]): position for position in level}
+        positions = {id(chain_objects[position]): position for position in level}
         level = []
         for holder in referrers:
             if id(holder) in skip or id(holder) in seen or len(level) >= _MAX_HOLDERS:
@@ -57,15 +57,15 @@ def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object
             if child is None:
                 continue  # it does not hold the object any more
             seen[id(holder)] = child
-            found.append(holder)
-            level.append(len(found) - 1)
+            chain_objects.append(holder)
+            level.append(len(chain_objects) - 1)
             if id(holder) in modules or _is(holder, _ENDS) or holder is gc.garbage:
-                return _trace(found, seen, len(found) - 1)
+                return _trace(chain_objects, seen, len(chain_objects) - 1)
         del referrers, batch
         if not level:
             break
         reached = level[0]
-    return _trace(found, seen, reached)
+    return _trace(chain_objects, seen, reached)
 
 
 def _trace(found: list[object], seen: dict[int, int], position: int) -> list[object]:
@@ -78,12 +78,12 @@ def _trace(found: list[object], seen: dict[int, int], position: int) -> list[obj
 
 
 def _is(thing: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
-    """isinstance without access to ``__class__``, which may be code of the case."""
+    """Return isinstance, without access to ``__class__``, which may be code of the case."""
     return issubclass(type(thing), kinds)
 
 
 def _words(path: Sequence[object], modules: dict[int, str]) -> list[str]:
-    """A phrase for each step along `path`: an object, then the holder of each object before it."""
+    """Return a phrase for each step along `path`: an object, then the holder of each object before it."""
     words = []
     position = 1
     while position < len(path):
@@ -133,7 +133,7 @@ def _described(holder: object, child: object) -> str:
 
 
 def _attributes(holder: object) -> list[str]:
-    """The names of an object's attributes, including slots. Runs no code of its class."""
+    """Return the names of an object's attributes, including slots. Run no code of its class."""
     slots = [
         name
         for kind in type(holder).__mro__
@@ -144,7 +144,7 @@ def _attributes(holder: object) -> list[str]:
 
 
 def _own_values(holder: object) -> dict[str, object]:
-    """The object's ``__dict__``, or an empty one. Runs no code of its class."""
+    """Return the object's ``__dict__``, or an empty one. Run no code of its class."""
     try:
         return cast("dict[str, object]", object.__getattribute__(holder, "__dict__"))
     except (AttributeError, TypeError):

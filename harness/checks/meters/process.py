@@ -15,7 +15,7 @@ from harness.core import linux
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _THREADS = "/proc/self/task"
 _DESCRIPTORS = "/proc/self/fd"
-#: Whether the kernel tells the number without a listing, which is slower: of descriptors since Linux 6.2.
+#: Whether the kernel reports the number without a listing, which is slower; for descriptors since Linux 6.2.
 # Without /proc there is no run (`harness.controller.preparation`); only importing this must not fail.
 _THREADS_BY_LINKS = os.path.isdir(_THREADS) and os.stat(_THREADS).st_nlink - 2 == len(os.listdir(_THREADS))
 _DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
@@ -24,10 +24,10 @@ _DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
 _STATM = "/proc/self/statm"
 #: The start of the names of folders in which pytest keeps `tmp_path` for the user.
 _PYTEST_FOLDER = "pytest-of-"
-#: The start of the name of inductor's default folder. A link of that name is the harness's (`compiler_caches`).
+#: The start of the name of inductor's default folder. The harness creates a link of that name (`compiler_caches`).
 INDUCTOR_FOLDER = "torchinductor_"
-#: The start of the names of folders in shared memory of which joblib makes one for each of its parallel calls. It
-#: removes them at the end of the process. What it puts into them counts.
+#: The start of the names of the folders in shared memory that joblib creates, one per parallel call. It
+#: removes them at the end of the process. Files in them count.
 _JOBLIB_FOLDER = "joblib_memmapping_folder_"
 #: The most entries of the folder for temporary files that are counted.
 _MOST_FILES = 10_000
@@ -67,8 +67,8 @@ if _mallinfo is not None:
     _mallinfo.restype = _MallocInfo
 
 
-def read(blind: MutableMapping[str, str]) -> dict[str, int]:
-    """Returns readings of memory, threads and descriptors. Adds each failed reading to `blind`, with the reason."""
+def read_process_meters(blind: MutableMapping[str, str]) -> dict[str, int]:
+    """Return readings of memory, threads and descriptors. Add each failed reading to `blind`, with the reason."""
     values = {
         "threads": _count_threads(),
         "descriptors": _count_descriptors(),
@@ -96,8 +96,8 @@ def _count_descriptors() -> int:
     return len(os.listdir(_DESCRIPTORS)) - 1  # without the one that lists
 
 
-def resident() -> int:
-    """Returns the resident memory of this process in bytes. The kernel updates it in steps of some 100 KiB per core."""
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes. The kernel updates it in steps of some 100 KiB per core."""
     return _pages()[1] * _PAGE
 
 
@@ -113,14 +113,14 @@ def _pages() -> list[int]:
         os.close(descriptor)
 
 
-class Files:
+class FileMeters:
     """Counts the files that this process has created: temporary files and shared memory.
 
     Shared memory of all processes is in one folder, also that of other workers and other runs. A file there counts if
     it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
     only other processes have it open, or if another living process created it, according to its name (torch's names
-    contain the pid). A file that no process has open, and whose name has no pid, counts too: if it is not ours, that
-    costs the repetitions of one case and no more (`harness.checks.shm_turn`).
+    contain the pid). A file that no process has open, and whose name has no pid, counts too: if another process created
+    it, that only costs the repetitions of one case (`harness.checks.shm_turn`).
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:
@@ -133,7 +133,7 @@ class Files:
         self._nothing_at: dict[str, int] = {}
 
     def read(self) -> dict[str, int]:
-        """Returns the readings of both folders."""
+        """Return the readings of both folders."""
         values: dict[str, int] = {}
         # Other processes may have left hundreds of files there. Listing them takes longer than all other readings.
         values["shm_files"], values["shm_bytes"] = self._if_changed(
@@ -145,27 +145,30 @@ class Files:
         return values
 
     def shared_memory(self) -> list[str]:
-        """Returns the names of the shared memory files that count."""
+        """Return the names of the shared memory files that count."""
         return sorted(entry.name for entry in self._list_shared_memory())
 
     def temporary_files(self) -> Iterator[os.DirEntry[str]]:
-        """Yields the entries of the temporary folder at any depth, except pytest's folder and inductor's link."""
+        """Yield the entries of the temporary folder at any depth, except pytest's folder and inductor's link."""
         folders = [self._temp]
-        found = 0
-        while folders and found < _MOST_FILES:
+        count = 0
+        while folders and count < _MOST_FILES:
             folder = folders.pop()
             for entry in _entries(folder):
                 if folder == self._temp and entry.name.startswith(_PYTEST_FOLDER):
                     continue
                 if folder == self._temp and entry.name.startswith(INDUCTOR_FOLDER) and entry.is_symlink():
                     continue
-                found += 1
+                count += 1
                 yield entry
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
 
     def _if_changed(self, folder: str, weigh: Callable[[], tuple[int, int]]) -> tuple[int, int]:
-        """Number and bytes of the files that count in `folder`. Listed again only if some counted or it has changed."""
+        """Return number and bytes of the files that count in `folder`.
+
+        Listed again only if some counted or it has changed.
+        """
         changed = _changed(folder)
         if changed is not None and changed == self._nothing_at.get(folder):
             return 0, 0
@@ -192,7 +195,7 @@ class Files:
         return kept
 
     def _decide(self, undecided: Mapping[str, os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Returns those of the new files, by path, that count. Once per file: a scan of all processes takes 30 ms."""
+        """Return those of the new files, by path, that count. Once per file: a scan of all processes takes 30 ms."""
         me = os.getpid()
         claims: dict[int, set[str]] = {me: _held(me, undecided)}
         for path, entry in undecided.items():
@@ -204,10 +207,10 @@ class Files:
                     claims.setdefault(process, set()).update(held)
         mine, claimed = set[str](), set[str]()
         for process, paths in claims.items():
-            line = linux.ancestry(process)
+            line = linux.ancestor_pids(process)
             if me in line:
                 mine |= paths
-            elif line:  # a process that has ended may have been a child of ours, so its files stay ours
+            elif line:  # a process that has ended may have been a child of this one, so its files count
                 claimed |= paths
         kept = []
         for path, entry in undecided.items():
@@ -223,7 +226,7 @@ class Files:
 
 
 def _held(process: int, paths: Iterable[str]) -> set[str]:
-    """Returns those of `paths` that a process has open or mapped; none for another user's process."""
+    """Return those of `paths` that a process has open or mapped; none for another user's process."""
     folder = f"/proc/{process}"
     try:
         with open(f"{folder}/maps", "rb") as file:
@@ -242,7 +245,7 @@ def _target(link: str) -> str:
 
 
 def _changed(folder: str) -> int | None:
-    """Returns when an entry was last created, renamed or removed in a folder, in ns; None if the folder is gone."""
+    """Return when an entry was last created, renamed or removed in a folder, in ns; None if the folder is gone."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:
@@ -250,7 +253,7 @@ def _changed(folder: str) -> int | None:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Returns the current entries of a folder; none if it does not exist or is unreadable."""
+    """Return the current entries of a folder; none if it does not exist or is unreadable."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -259,7 +262,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _weigh(entries: Iterable[os.DirEntry[str]]) -> tuple[int, int]:
-    """Returns the number of entries, and the total bytes of the files among them."""
+    """Return the number of entries, and the total bytes of the files among them."""
     count = size = 0
     for entry in entries:
         count += 1

@@ -1,9 +1,9 @@
 """Counts torch objects that Python can reach, and the memory of tensors.
 
-Tensors are found among the objects that Python's garbage collector tracks. It tracks each tensor that ever had a Python
-object, even if only C++ holds it now. It does not track a tensor that only C++ made and holds, such as one that an
-operator saved for the backward pass. The memory of such a tensor appears in the counters of malloc and of the CUDA
-allocator.
+The module finds tensors among the objects that Python's garbage collector tracks: each tensor that ever had a Python
+object, even if only C++ holds it now. The collector does not track a tensor that only C++ made and holds, such as one
+that an operator saved for the backward pass. The memory of such a tensor appears in the counters of malloc and of the
+CUDA allocator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness import _compat
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectCounts:
+class TorchObjectCounts:
     """The numbers of live torch objects. `tensor_bytes`: the sizes of their storages on the CPU."""
 
     tensors: int = 0
@@ -28,14 +28,16 @@ class ObjectCounts:
     graphs: int = 0
     mempools: int = 0
 
-    def __add__(self, other: ObjectCounts) -> ObjectCounts:
-        return ObjectCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(ObjectCounts)))
+    def __add__(self, other: TorchObjectCounts) -> TorchObjectCounts:
+        return TorchObjectCounts(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(TorchObjectCounts))
+        )
 
 
-def count_objects(objects: Sequence[object], torch: ModuleType | None) -> ObjectCounts:
+def count_torch_objects(objects: Sequence[object], torch: ModuleType | None) -> TorchObjectCounts:
     """Count the torch objects among `objects`. There are none if torch is not imported, or not completely."""
     if torch is None or not hasattr(torch, "UntypedStorage"):
-        return ObjectCounts()
+        return TorchObjectCounts()
     # Types first, at the speed of C: usually no object needs a look of its own. No isinstance: it calls methods of
     # objects and metaclasses, and so may run code of the case.
     names = _counted_classes(torch)
@@ -45,7 +47,7 @@ def count_objects(objects: Sequence[object], torch: ModuleType | None) -> Object
         if not names.keys().isdisjoint(kind.__mro__)
     }
     if not kinds:
-        return ObjectCounts()
+        return TorchObjectCounts()
     counts = dict.fromkeys(("tensors", "storages", "streams", "events", "graphs", "mempools"), 0)
     sizes: dict[int, int] = {}
     kept = set(map(id, _compat.kept_by_dynamo()))  # it depends on the last graph, and does not grow
@@ -58,25 +60,25 @@ def count_objects(objects: Sequence[object], torch: ModuleType | None) -> Object
             if name in ("tensors", "storages"):
                 _add_storage(thing if name == "storages" else _storage(thing), sizes)
     del counts["storages"]
-    return ObjectCounts(tensor_bytes=sum(sizes.values()), **counts)
+    return TorchObjectCounts(tensor_bytes=sum(sizes.values()), **counts)
 
 
 def tensors_and_storages(objects: Iterable[object], torch: ModuleType) -> list[Any]:
-    """The tensors among `objects`, and the storages that belong to none of them."""
-    found: list[Any] = []
+    """Return the tensors among `objects`, and the storages that belong to none of them."""
+    tensors: list[Any] = []
     storages: list[Any] = []
     for thing in objects:
         if torch.Tensor in type(thing).__mro__:
-            found.append(thing)
+            tensors.append(thing)
         elif torch.UntypedStorage in type(thing).__mro__:
             storages.append(thing)
     with torch._C.DisableTorchFunctionSubclass():
-        known = {storage._cdata for tensor in found if (storage := _storage(tensor)) is not None}
-    return found + [storage for storage in storages if storage._cdata not in known]
+        storages_of_tensors = {storage._cdata for tensor in tensors if (storage := _storage(tensor)) is not None}
+    return tensors + [storage for storage in storages if storage._cdata not in storages_of_tensors]
 
 
 def _counted_classes(torch: ModuleType) -> dict[type, str]:
-    """By class, what its instances and those of its subclasses are counted as."""
+    """Return, by class, the counter for its instances and those of its subclasses."""
     cuda = torch.cuda
     return {
         torch.Tensor: "tensors",

@@ -1,6 +1,6 @@
 """The configuration modules of torch: `torch._dynamo.config`, `torch._inductor.config` and all others of this type.
 
-They are found among the imported modules. A reading has the values that are set and differ from the default. So a
+`read` finds them among the imported modules. A reading has the values that are set and differ from the default, so a
 module that the case was the first to import is compared with its own defaults.
 """
 
@@ -13,14 +13,21 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from harness.checks.state.section import ABSENT, Change, FlatSection, Values, alike, same
+from harness.checks.state.section import (
+    ABSENT,
+    FlatSection,
+    SectionValues,
+    StateChange,
+    are_readings_equal,
+    are_values_equal,
+)
 
 _MACHINERY = "torch.utils._config_module"
 #: Types of immutable values.
 _IMMUTABLE = (bool, int, float, str, bytes, type(None), types.FunctionType, type)
 
 
-class Configurations(FlatSection):
+class TorchConfigModules(FlatSection):
     """By name, the values in torch's configuration modules that differ from the defaults."""
 
     def __init__(self) -> None:
@@ -33,12 +40,16 @@ class Configurations(FlatSection):
         self._unset: object = ABSENT
         self._last: dict[str, object] = {}
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         if len(sys.modules) != self._seen:
             self._seen = len(sys.modules)
             self._find_modules()
-        now = {name: value for name, entry, value in self._overrides() if not same(value, _default(entry, self._unset))}
-        if not alike(self._last, now):
+        now = {
+            name: value
+            for name, entry, value in self._overrides()
+            if not are_values_equal(value, _default(entry, self._unset))
+        }
+        if not are_readings_equal(self._last, now):
             # Copied, since lists and dictionaries are changed in place.
             self._last = {
                 name: value if isinstance(value, _IMMUTABLE) else _copied(value) for name, value in now.items()
@@ -75,24 +86,24 @@ class Configurations(FlatSection):
             if value is not self._unset:
                 yield name, entry, value
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
-        if alike(before, after):
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
+        if are_readings_equal(before, after):
             return []
-        found = []
+        changes = []
         for name in {**before, **after}:
             old, new = self.value(before, name), self.value(after, name)
-            if not same(old, new):
-                found.append(Change(name, old, new))
-        return found
+            if not are_values_equal(old, new):
+                changes.append(StateChange(name, old, new))
+        return changes
 
-    def value(self, values: Values, name: str) -> object:
-        """As in `FlatSection`, but an entry that is not set has its default."""
+    def value(self, values: SectionValues, name: str) -> object:
+        """Return the value as in `FlatSection`, but the default of an entry that is not set."""
         if name in values:
             return values[name]
         entries = dict(self._by_variable.values()) | dict(self._plain)
         return _default(entries[name], self._unset)
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         """Set the value through the module, which records what was changed."""
         for name, module in self._modules.items():
             if change.name.startswith(f"{name}."):
@@ -104,7 +115,7 @@ class Configurations(FlatSection):
 
 
 def _default(entry: Any, unset: object) -> object:
-    """The value of an entry that is not set: from the environment, or the default."""
+    """Return the value of an entry that is not set: from the environment, or the default."""
     for name in ("env_value_force", "env_value_default"):
         value: object = getattr(entry, name, unset)
         if value is not unset:

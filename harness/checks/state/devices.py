@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.backends import cudart
-from harness.checks.state.section import ABSENT, Row
-from harness.checks.state.torch_settings import plain_rows, reach
+from harness.checks.state.section import ABSENT, StateRow
+from harness.checks.state.torch_settings import find_torch_attribute, rows_from_table
 
-#: Settings that mean something only once CUDA is initialised: rows for `plain_rows`.
+#: Settings that mean something only once CUDA is initialised: rows for `rows_from_table`.
 _CUDA: tuple[tuple[str, str, str, object], ...] = (
     ("the current CUDA device", "_C._cuda_getDevice", "_C._cuda_setDevice", 0),
     ("the CUDA sync debug mode", "_C._cuda_get_sync_debug_mode", "_C._cuda_set_sync_debug_mode", 0),
@@ -33,35 +33,38 @@ _CUDA: tuple[tuple[str, str, str, object], ...] = (
 )
 
 
-def cuda_settings() -> Sequence[Row] | None:
-    """Settings of CUDA, once this process has initialised it."""
+def cuda_settings() -> Sequence[StateRow] | None:
+    """Return settings of CUDA, once this process has initialised it."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
-    rows = plain_rows(torch, _CUDA)
-    current, choose = reach(torch, "_C._cuda_getCurrentStream"), reach(torch, "_C._cuda_setStream")
-    exchange = reach(torch, "_C._cuda_exchangeDevice")
-    plan_cache = reach(torch, "_C._cufft_get_plan_cache_max_size")
-    plan_cache_setter = reach(torch, "_C._cufft_set_plan_cache_max_size")
+    rows = rows_from_table(torch, _CUDA)
+    current, choose = (
+        find_torch_attribute(torch, "_C._cuda_getCurrentStream"),
+        find_torch_attribute(torch, "_C._cuda_setStream"),
+    )
+    exchange = find_torch_attribute(torch, "_C._cuda_exchangeDevice")
+    plan_cache = find_torch_attribute(torch, "_C._cufft_get_plan_cache_max_size")
+    plan_cache_setter = find_torch_attribute(torch, "_C._cufft_set_plan_cache_max_size")
     for index in range(torch.cuda.device_count()):
         if ABSENT not in (current, choose, exchange):
             rows.append(_stream_row(index, current, choose, exchange))
         if plan_cache is not ABSENT and plan_cache_setter is not ABSENT:
             rows.append(
-                Row(
+                StateRow(
                     f"the maximum size of the cuFFT plan cache of cuda:{index}",
                     functools.partial(plan_cache, index),
                     functools.partial(plan_cache_setter, index),
                 )
             )
-    if (runtime := cudart.loaded(torch)) is not None:
-        read, take = cudart.last_error(runtime), runtime.cudaGetLastError
-        rows.append(Row("the last error of the CUDA runtime", read, lambda _: take(), cudart.NO_ERROR))
+    if (runtime := cudart.loaded_cudart(torch)) is not None:
+        read, take = cudart.last_error_reader(runtime), runtime.cudaGetLastError
+        rows.append(StateRow("the last error of the CUDA runtime", read, lambda _: take(), cudart.NO_ERROR))
     return rows
 
 
-def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[..., Any], exchange: Any) -> Row:
-    """The id of the current stream of one device; 0 is the default stream."""
+def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[..., Any], exchange: Any) -> StateRow:
+    """Return the id of the current stream of one device; 0 is the default stream."""
     kind = current(index)[2]
 
     def restore(old: object) -> None:
@@ -69,31 +72,31 @@ def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[...,
         choose(stream_id=old, device_index=index, device_type=kind)
         exchange(device)
 
-    return Row(f"the current stream of cuda:{index}", lambda: current(index)[0], restore, 0)
+    return StateRow(f"the current stream of cuda:{index}", lambda: current(index)[0], restore, 0)
 
 
-def soft_settings() -> Sequence[Row] | None:
-    """Settings of software devices, if this process has any. Reading them initialises none."""
+def soft_settings() -> Sequence[StateRow] | None:
+    """Return settings of software devices, if this process has any. Reading them initialises none."""
     torch: Any = sys.modules.get("torch")
     soft = getattr(torch, "soft", None)
     if soft is None:
         return None
     chosen = torch.accelerator.current_device_index, torch.accelerator.set_device_index
-    rows = [Row("the current software device", *chosen, 0)]
+    rows = [StateRow("the current software device", *chosen, 0)]
     for index in range(soft.device_count()):
         read, restore = functools.partial(_stream, torch, index), functools.partial(_choose, torch, index)
-        rows.append(Row(f"the current stream of soft:{index}", read, restore, 0))
+        rows.append(StateRow(f"the current stream of soft:{index}", read, restore, 0))
     return rows
 
 
 def _stream(torch: Any, index: int) -> int:
-    """The id of the current stream of a device; 0 is the default stream, and the id before initialisation."""
+    """Return the id of the current stream of a device; 0 is the default stream, and the id before initialisation."""
     initialized = bool(torch.accelerator.memory_stats(index))
     return torch.accelerator.current_stream(index).stream_id if initialized else 0
 
 
 def _choose(torch: Any, index: int, number: int) -> None:
-    """Make it the current stream of its device. Keeps the current device."""
+    """Make it the current stream of its device. Keep the current device."""
     device = torch.accelerator.current_device_index()
     kind = torch.accelerator.current_stream(index).device_type
     torch.accelerator.set_stream(torch.Stream(stream_id=number, device_index=index, device_type=kind))

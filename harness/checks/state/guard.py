@@ -1,10 +1,10 @@
 """Framework and process state that a case must not change.
 
 A `StateGuard` reads the state after each case and compares it with the reading before. The other modules of this folder
-read it, each a section. They decide which changes to ignore. This module decides who caused a change: the case or a
+read it, one section each, and decide which changes to ignore. This module decides who caused a change: the case or a
 fixture.
 
-A fixture of a wider scope than a case may change state for several cases. What changed during its set-up belongs to the
+A fixture of a wider scope than a case may change state for several cases. Changes during its set-up belong to the
 fixture. The cases are compared with that state. When the fixture is torn down, the old state must be back.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from harness.checks.process import Problem
-from harness.checks.state.config import Configurations
+from harness.checks.process import StateProblem
+from harness.checks.state.config import TorchConfigModules
 from harness.checks.state.devices import cuda_settings, soft_settings
 from harness.checks.state.interpreter import (
     Environment,
@@ -30,16 +30,24 @@ from harness.checks.state.interpreter import (
     process_settings,
 )
 from harness.checks.state.kernel import kernel_settings
-from harness.checks.state.names import Modules, Namespaces
-from harness.checks.state.section import Change, FixtureChanges, Section, Settings, Values, describe, same
+from harness.checks.state.names import ModulesSection, NamespacesSection
+from harness.checks.state.section import (
+    FixtureChanges,
+    SectionValues,
+    SettingsSection,
+    StateChange,
+    StateSection,
+    are_values_equal,
+    describe_change,
+)
 from harness.checks.state.torch_settings import (
-    Registrations,
+    OperatorRegistrations,
     compiler_settings,
     numpy_settings,
     torch_settings,
 )
 from harness.core.outcome import Outcome
-from harness.core.plain_values import plain_repr
+from harness.core.plain_values import safe_repr
 
 
 class StateGuard:
@@ -50,36 +58,36 @@ class StateGuard:
     """
 
     def __init__(self) -> None:
-        self._modules = Modules()
-        self._sections: Sequence[Section] = (
+        self._modules = ModulesSection()
+        self._sections: Sequence[StateSection] = (
             self._modules,
-            Settings(process_settings),
-            Settings(kernel_settings),
-            Settings(decimal_settings),
-            Settings(asyncio_settings),
+            SettingsSection(process_settings),
+            SettingsSection(kernel_settings),
+            SettingsSection(decimal_settings),
+            SettingsSection(asyncio_settings),
             SignalHandlers(),
             Environment(),
             WarningFilters(),
             LogHandlers(),
-            Namespaces(),
-            Settings(numpy_settings),
-            Settings(torch_settings),
-            Settings(compiler_settings),
-            Settings(cuda_settings),
-            Settings(soft_settings),
-            Registrations(),
-            Configurations(),
+            NamespacesSection(),
+            SettingsSection(numpy_settings),
+            SettingsSection(torch_settings),
+            SettingsSection(compiler_settings),
+            SettingsSection(cuda_settings),
+            SettingsSection(soft_settings),
+            OperatorRegistrations(),
+            TorchConfigModules(),
         )
         #: By position, why a section cannot be read on this machine.
         self.unreadable: dict[int, str] = {}
-        self._before: list[Values] = []
-        self._found: list[tuple[int, Change]] = []
+        self._before: list[SectionValues] = []
+        self._found: list[tuple[int, StateChange]] = []
         self._fixture_texts: list[str] = []
         self._held: dict[Hashable, FixtureChanges] = {}
         #: Fixtures whose set-up is running, outermost first.
         self._in_setup: list[FixtureChanges] = []
         #: The state when such a set-up last began or ended.
-        self._boundary: list[Values] = []
+        self._boundary: list[SectionValues] = []
         self._serial = 0
 
     def capture(self) -> None:
@@ -87,10 +95,10 @@ class StateGuard:
         self._before = self._read()
         self._found = []
 
-    def compare(self) -> list[Problem]:
-        """What has changed since the last `capture` or `compare`, with new and old value. Usually nothing.
+    def compare(self) -> list[StateProblem]:
+        """Return what has changed since the last `capture` or `compare`, with new and old value. Usually nothing.
 
-        The next case is compared with the present state. Raises RuntimeError before a `capture`.
+        The next case is compared with the present state. Raise RuntimeError before a `capture`.
         """
         if not self._before:
             raise RuntimeError("there is no state to compare with: call capture() first")
@@ -99,17 +107,17 @@ class StateGuard:
             self._found = self._changes(self._before, after)
         except Exception as error:  # noqa: BLE001 - the case may have replaced anything, the built-ins included
             return [
-                Problem(
-                    Outcome.CONTAMINATED, f"changed the process so that its state cannot be read: {plain_repr(error)}"
+                StateProblem(
+                    Outcome.CONTAMINATED, f"changed the process so that its state cannot be read: {safe_repr(error)}"
                 )
             ]
         self._before = after
-        texts = self._fixture_texts + [describe(change) for _, change in self._found]
+        texts = self._fixture_texts + [describe_change(change) for _, change in self._found]
         self._fixture_texts = []
-        return [Problem(Outcome.CONTAMINATED, text) for text in texts]
+        return [StateProblem(Outcome.CONTAMINATED, text) for text in texts]
 
     def restore(self) -> list[str]:
-        """Restore what the last `compare` found, where that is safe. Returns what could not be restored.
+        """Restore what the last `compare` found, where that is safe. Return what could not be restored.
 
         This is for a process that must still report before it ends. Run no more cases in it: more may have changed than
         is known.
@@ -120,14 +128,14 @@ class StateGuard:
         left = [
             f"could not restore {change.name}"
             for position, change in self._found
-            if not same(self._sections[position].value(self._before[position], change.name), change.old)
+            if not are_values_equal(self._sections[position].value(self._before[position], change.name), change.old)
         ]
         self._found = []
         return left
 
     @contextmanager
     def setting_up(self, owner: Hashable, label: str) -> Iterator[None]:
-        """Around the set-up of a fixture of a wider scope than a case: what changes inside belongs to the fixture.
+        """Wrap the set-up of a fixture of a wider scope than a case: changes inside belong to the fixture.
 
         `label` names it in messages. May be nested. Before the first `capture` nothing is recorded.
         """
@@ -144,7 +152,7 @@ class StateGuard:
             self._in_setup.pop()
 
     def finished(self, owner: Hashable) -> None:
-        """After the tear-down of a fixture: what its set-up changed must be restored. If not, it is reported.
+        """Check after the tear-down of a fixture that the changes of its set-up are restored. Otherwise report them.
 
         Costs nothing for a fixture that changed nothing. The next `compare` returns the problems.
         """
@@ -163,13 +171,13 @@ class StateGuard:
                 # Another fixture, which is still set up, changed it again: that one must restore the old value.
                 first = min(later_owners, key=lambda other: other.changes[key][0])
                 later_serial, later = first.changes[key]
-                first.changes[key] = later_serial, Change(name, change.old, later.new)
+                first.changes[key] = later_serial, StateChange(name, change.old, later.new)
                 continue
             value = section.value(now[position], name)
             expected, found = section.expecting({}, name, change.old), section.expecting({}, name, value)
             if section.changes(expected, found, imported):
-                left = Change(name, change.old, value)
-                self._fixture_texts.append(f"{held.label} {describe(left)}")
+                left = StateChange(name, change.old, value)
+                self._fixture_texts.append(f"{held.label} {describe_change(left)}")
                 self._undo(position, left)
             self._before[position] = section.expecting(self._before[position], name, change.old)
 
@@ -184,7 +192,7 @@ class StateGuard:
                 mine = self._in_setup[-1].changes
                 if key in mine:
                     serial, first = mine[key]
-                    mine[key] = serial, Change(change.name, first.old, change.new)
+                    mine[key] = serial, StateChange(change.name, first.old, change.new)
                 else:
                     self._serial += 1
                     mine[key] = self._serial, change
@@ -192,28 +200,30 @@ class StateGuard:
                 self._before[position] = section.expecting(self._before[position], change.name, change.new)
         self._boundary = now
 
-    def _read(self) -> list[Values]:
+    def _read(self) -> list[SectionValues]:
         if not self.unreadable:
             with contextlib.suppress(Exception):  # each section is read by itself below
                 return [section.read() for section in self._sections]
         return [self._reading(position, section) for position, section in enumerate(self._sections)]
 
-    def _reading(self, position: int, section: Section) -> Values:
+    def _reading(self, position: int, section: StateSection) -> SectionValues:
         if position in self.unreadable:
             return {}
         try:
             return section.read()
         except Exception as error:  # noqa: BLE001
-            # This release of torch may differ from those that this code was written for. That is not caused by a case:
+            # This release of torch may differ from those that this code was written for. The case is not the cause:
             # leave the section out and say so, instead of blaming every case.
             self.unreadable[position] = f"{type(section).__name__}: {error!r}"
             return {}
 
-    def _changes(self, before: Sequence[Values], after: Sequence[Values]) -> list[tuple[int, Change]]:
+    def _changes(
+        self, before: Sequence[SectionValues], after: Sequence[SectionValues]
+    ) -> list[tuple[int, StateChange]]:
         changed = [
             position
             for position, (was, now) in enumerate(zip(before, after, strict=True))
-            if was is not now and position not in self.unreadable and not same(was, now)
+            if was is not now and position not in self.unreadable and not are_values_equal(was, now)
         ]
         if not changed:
             return []
@@ -224,7 +234,7 @@ class StateGuard:
             for change in self._sections[position].changes(before[position], after[position], imported)
         ]
 
-    def _undo(self, position: int, change: Change) -> None:
+    def _undo(self, position: int, change: StateChange) -> None:
         try:
             self._sections[position].restore(change)
         except (RuntimeError, AttributeError, TypeError, ValueError, KeyError, OSError):
@@ -232,7 +242,7 @@ class StateGuard:
 
 
 class FixtureWatch:
-    """A pytest plugin that tells a `StateGuard` when fixtures of a wider scope than a case are set up and torn down.
+    """A pytest plugin that notifies a `StateGuard` when fixtures of a wider scope than a case are set up and torn down.
 
     It is registered before the fork, since registering costs 1 ms. pytest also runs the set-up functions and methods of
     modules, classes and `unittest` as such fixtures.

@@ -25,64 +25,75 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness import _compat
-from harness.checks.state.section import ABSENT, Change, FlatSection, Row, Values, alike, same
+from harness.checks.state.section import (
+    ABSENT,
+    FlatSection,
+    SectionValues,
+    StateChange,
+    StateRow,
+    are_readings_equal,
+    are_values_equal,
+)
 from harness.core.text import signal_name
 
 
-def process_settings() -> Sequence[Row]:
-    """The settings of the interpreter and the process that are read one by one."""
+def process_settings() -> Sequence[StateRow]:
+    """Return the settings of the interpreter and the process that are read one by one."""
     rows = [
-        Row("the umask", _umask, lambda old: os.umask(int(old, 8))),
-        Row("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda old: locale.setlocale(locale.LC_ALL, old)),
-        Row("the time zone", lambda: [time.tzname, time.timezone]),
-        Row("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, ignore=_raised_by_compiler),
-        Row("the thread switch interval", sys.getswitchinterval, sys.setswitchinterval),
-        Row("sys.get_int_max_str_digits()", sys.get_int_max_str_digits, sys.set_int_max_str_digits),
-        Row("the dlopen flags", sys.getdlopenflags, sys.setdlopenflags),
-        Row("gc.isenabled()", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
-        Row("the garbage collector's thresholds", lambda: list(gc.get_threshold()), _set_thresholds),
-        Row("the garbage collector's debug flags", gc.get_debug, gc.set_debug),
-        Row(
+        StateRow("the umask", _umask, lambda old: os.umask(int(old, 8))),
+        StateRow(
+            "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda old: locale.setlocale(locale.LC_ALL, old)
+        ),
+        StateRow("the time zone", lambda: [time.tzname, time.timezone]),
+        StateRow("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, ignore=_raised_by_compiler),
+        StateRow("the thread switch interval", sys.getswitchinterval, sys.setswitchinterval),
+        StateRow("sys.get_int_max_str_digits()", sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+        StateRow("the dlopen flags", sys.getdlopenflags, sys.setdlopenflags),
+        StateRow("gc.isenabled()", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
+        StateRow("the garbage collector's thresholds", lambda: list(gc.get_threshold()), _set_thresholds),
+        StateRow("the garbage collector's debug flags", gc.get_debug, gc.set_debug),
+        StateRow(
             "the garbage collector's callbacks",
             lambda: tuple(gc.callbacks),
             _list_setter(lambda: gc.callbacks),
             ignore=_callback_of_hypothesis,
         ),
-        Row("the trace function", sys.gettrace, sys.settrace),
-        Row("the profile function", sys.getprofile, sys.setprofile),
-        Row("the trace function of new threads", threading.gettrace, threading.settrace),
-        Row("the profile function of new threads", threading.getprofile, threading.setprofile),
-        Row("sys.path", lambda: tuple(sys.path), _list_setter(lambda: sys.path), ignore=_added_by_imports),
-        Row(
+        StateRow("the trace function", sys.gettrace, sys.settrace),
+        StateRow("the profile function", sys.getprofile, sys.setprofile),
+        StateRow("the trace function of new threads", threading.gettrace, threading.settrace),
+        StateRow("the profile function of new threads", threading.getprofile, threading.setprofile),
+        StateRow("sys.path", lambda: tuple(sys.path), _list_setter(lambda: sys.path), ignore=_added_by_imports),
+        StateRow(
             "sys.meta_path", lambda: tuple(sys.meta_path), _list_setter(lambda: sys.meta_path), ignore=_finder_of_import
         ),
-        Row(
+        StateRow(
             "sys.path_hooks",
             lambda: tuple(sys.path_hooks),
             _list_setter(lambda: sys.path_hooks),
             ignore=_finder_of_import,
         ),
-        Row("sys.argv", lambda: tuple(sys.argv), _list_setter(lambda: sys.argv)),
-        Row("the floating-point mode", _floating_point),
-        Row("the default socket timeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
-        Row("the stack size of new threads", threading.stack_size, threading.stack_size),
-        Row("tempfile.tempdir", lambda: tempfile.tempdir, _temp_setter, ignore=_first_use_of_tempfile),
-        Row(
+        StateRow("sys.argv", lambda: tuple(sys.argv), _list_setter(lambda: sys.argv)),
+        StateRow("the floating-point mode", _floating_point),
+        StateRow("the default socket timeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
+        StateRow("the stack size of new threads", threading.stack_size, threading.stack_size),
+        StateRow("tempfile.tempdir", lambda: tempfile.tempdir, _temp_setter, ignore=_first_use_of_tempfile),
+        StateRow(
             "the multiprocessing start method",
             lambda: multiprocessing.get_start_method(allow_none=True),
             lambda old: multiprocessing.set_start_method(old, force=True),
             ignore=_default_start_method,
         ),
-        Row("the level of the root logger", lambda: logging.root.level, logging.root.setLevel),
-        Row("the level of logging.disable()", lambda: logging.root.manager.disable, logging.disable),
-        Row("the filters of the root logger", lambda: tuple(logging.root.filters)),
-        Row("the logger class", logging.getLoggerClass, logging.setLoggerClass),
-        Row("the log record factory", logging.getLogRecordFactory, logging.setLogRecordFactory),
+        StateRow("the level of the root logger", lambda: logging.root.level, logging.root.setLevel),
+        StateRow("the level of logging.disable()", lambda: logging.root.manager.disable, logging.disable),
+        StateRow("the filters of the root logger", lambda: tuple(logging.root.filters)),
+        StateRow("the logger class", logging.getLoggerClass, logging.setLoggerClass),
+        StateRow("the log record factory", logging.getLogRecordFactory, logging.setLogRecordFactory),
         *(_attribute(sys, "sys", name) for name in _HOOKS),
     ]
     if monitoring := getattr(sys, "monitoring", None):
         rows += [
-            Row(f"the monitoring tool {number}", functools.partial(monitoring.get_tool, number)) for number in range(6)
+            StateRow(f"the monitoring tool {number}", functools.partial(monitoring.get_tool, number))
+            for number in range(6)
         ]
     return rows
 
@@ -90,15 +101,15 @@ def process_settings() -> Sequence[Row]:
 _HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "tracebacklimit", "dont_write_bytecode")
 
 
-def decimal_settings() -> Sequence[Row] | None:
-    """The decimal context, without its flags, which every calculation sets."""
+def decimal_settings() -> Sequence[StateRow] | None:
+    """Return the decimal context, without its flags, which every calculation sets."""
     decimal = sys.modules.get("decimal")
     if decimal is None:
         return None
     default = decimal.DefaultContext
 
-    def row(what: str, name: str) -> Row:
-        return Row(
+    def row(what: str, name: str) -> StateRow:
+        return StateRow(
             f"the {what} of the decimal context",
             lambda: getattr(decimal.getcontext(), name),
             lambda old: setattr(decimal.getcontext(), name, old),
@@ -115,12 +126,17 @@ def decimal_settings() -> Sequence[Row] | None:
         row("largest exponent", "Emax"),
         row("capitals", "capitals"),
         row("clamp", "clamp"),
-        Row("the traps of the decimal context", traps, initial=tuple(kind for kind, on in default.traps.items() if on)),
+        StateRow(
+            "the traps of the decimal context", traps, initial=tuple(kind for kind, on in default.traps.items() if on)
+        ),
     ]
 
 
-def asyncio_settings() -> Sequence[Row] | None:
-    """The event loop policy of asyncio. It is read from where asyncio keeps it: asyncio's getter would create one."""
+def asyncio_settings() -> Sequence[StateRow] | None:
+    """Return the event loop policy of asyncio.
+
+    It is read from where asyncio keeps it: asyncio's getter would create one.
+    """
     events = sys.modules.get("asyncio.events")
     if events is None:
         return None
@@ -132,11 +148,13 @@ def asyncio_settings() -> Sequence[Row] | None:
         default = getattr(sys.modules.get("asyncio"), "DefaultEventLoopPolicy", None)
         return old is None and type(new) is default
 
-    return [Row("the asyncio event loop policy", policy, events.set_event_loop_policy, None, ignore)]
+    return [StateRow("the asyncio event loop policy", policy, events.set_event_loop_policy, None, ignore)]
 
 
 def _umask() -> str:
-    """In octal. Linux returns it only when it is set. The temporary one is strict: another thread may make a file."""
+    """Return the umask in octal. Linux returns it only when it is set. The temporary one is strict: another thread may
+    create a file.
+    """
     mask = os.umask(0o077)
     os.umask(mask)
     return oct(mask)
@@ -146,8 +164,8 @@ def _set_thresholds(old: Any) -> None:
     gc.set_threshold(*old)
 
 
-def _attribute(owner: Any, path: str, name: str) -> Row:
-    return Row(
+def _attribute(owner: Any, path: str, name: str) -> StateRow:
+    return StateRow(
         f"{path}.{name}",
         lambda: getattr(owner, name, None),
         lambda old: setattr(owner, name, old),
@@ -171,7 +189,7 @@ _ONE = [1.0]
 
 
 def _floating_point() -> str:
-    """The floating-point mode of this thread, from the results of calculations: only C can read the flags."""
+    """Return the floating-point mode of this thread, from the results of calculations: only C can read the flags."""
     one = _ONE[0]
     flushed = _SMALLEST_NORMAL[0] / 2 == 0.0
     half_an_ulp = sys.float_info.epsilon / 2
@@ -181,12 +199,12 @@ def _floating_point() -> str:
 
 
 def _excepthook_of_torch(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """torch's process groups set an excepthook that names the rank. They do not remove it when they are destroyed."""
+    """Ignore the excepthook that torch's process groups set to name the rank, and that outlives them."""
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
 
 
 def _callback_of_hypothesis(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """Hypothesis measures the time of collections from its first test on, for good."""
+    """Ignore the callback with which Hypothesis measures collections from its first test on."""
     if not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     kept = tuple(entry for entry in new if not _module_of(entry).startswith("hypothesis."))
@@ -199,12 +217,12 @@ def _module_of(thing: object) -> str:
 
 
 def _raised_by_compiler(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """torch's compiler raises the limit to 2000 at its first run, and does not restore it."""
+    """Ignore the limit of 2000 that torch's compiler sets at its first run and does not restore."""
     return new == 2000 and isinstance(old, int) and old < 2000 and "torch._inductor.compile_fx" in sys.modules
 
 
 def _added_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
-    """pytest prepends the folder of a package again whenever the package is set up. Libraries add their own folders."""
+    """Ignore folders that pytest prepends again when it sets up a package, and folders that libraries add."""
     if isinstance(old, tuple) and isinstance(new, tuple) and len(new) > len(old):
         front, rest = new[: len(new) - len(old)], new[len(new) - len(old) :]
         if rest == old and all(entry in old for entry in front):
@@ -213,7 +231,7 @@ def _added_by_imports(old: object, new: object, imported: frozenset[str]) -> boo
 
 
 def _vendored_folder(old: object, new: object, imported: frozenset[str]) -> bool:
-    """A library may add its own folder when it is imported: a folder below an existing one."""
+    """Ignore the folder that a library adds when it is imported: a folder below an existing one."""
     if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     added = [entry for entry in new if entry not in old]
@@ -223,20 +241,20 @@ def _vendored_folder(old: object, new: object, imported: frozenset[str]) -> bool
 
 
 def _finder_of_import(old: object, new: object, imported: frozenset[str]) -> bool:
-    """A library may add a module finder when it is imported."""
+    """Ignore module finders that a library adds when it is imported."""
     if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     return tuple(entry for entry in new if entry in old) == old
 
 
 def _first_use_of_tempfile(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """`tempfile` chooses its folder at its first use."""
+    """Ignore the folder that `tempfile` chooses at its first use."""
     named = [os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
     return old is None and new in [*map(os.path.abspath, named), "/tmp", "/var/tmp", "/usr/tmp"]
 
 
 def _default_start_method(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """`multiprocessing` sets its default start method at its first use."""
+    """Ignore the default start method, which `multiprocessing` sets at its first use."""
     return old is None and new == multiprocessing.get_all_start_methods()[0]
 
 
@@ -270,7 +288,7 @@ class Environment(FlatSection):
         self._raw: dict[Any, Any] = {}
         self._last: dict[str, object] = {}
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         # The undecoded bytes inside os.environ: decoding them each time would cost more than everything else.
         raw: dict[Any, Any] | None = getattr(_ENVIRON, "_data", None)
         if raw is None or raw != self._raw or not self._last:
@@ -278,18 +296,18 @@ class Environment(FlatSection):
             self._last = {_variable(name): value for name, value in _ENVIRON.copy().items()}
         return self._last
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
         if before is after:
             return []
-        found = []
+        changes = []
         for name in sorted({**before, **after}):
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and _is_set_by_library(name, new)):
                 continue
-            found.append(Change(name, old, new))
-        return found
+            changes.append(StateChange(name, old, new))
+        return changes
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         name = change.name.removeprefix(_VARIABLE)
         if isinstance(change.old, str):
             _ENVIRON[name] = change.old
@@ -321,53 +339,53 @@ class SignalHandlers(FlatSection):
         self._handlers: list[object] = []
         self._last: dict[str, object] = {}
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         handlers = list(map(_compat.bare_signal_handler, self._numbers.values()))
         if not self._last or not all(map(operator.is_, handlers, self._handlers)):
             self._handlers = handlers
             self._last = {name: signal.getsignal(number) for name, number in self._numbers.items()}
         return self._last
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
-        if alike(before, after):
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
+        if are_readings_equal(before, after):
             return []
         return [
-            Change(name, before[name], new)
+            StateChange(name, before[name], new)
             for name, new in after.items()
-            if name in before and not same(before[name], new) and not _is_data_loaders(new)
+            if name in before and not are_values_equal(before[name], new) and not _is_data_loaders(new)
         ]
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         if change.old is not None:  # Python cannot set a handler of C code again
             signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
 
 
 def _is_data_loaders(handler: object) -> bool:
-    """torch's data loader sets its own handler for SIGCHLD with its first worker, and keeps it."""
+    """Return whether torch's data loader has set the handler: for SIGCHLD with its first worker, for good."""
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
 
 
 class WarningFilters(FlatSection):
-    """The warnings filters. pytest saves and restores them around each phase, unless it is told not to."""
+    """The warnings filters. By default pytest saves and restores them around each phase."""
 
     restored_by_pytest = True
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         return {
             "the warnings filters": tuple(warnings.filters),
             "warnings.showwarning": warnings.showwarning,
         }
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:
-        if alike(before, after):
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
+        if are_readings_equal(before, after):
             return []
         return [
-            Change(name, before[name], new)
+            StateChange(name, before[name], new)
             for name, new in after.items()
-            if not same(before[name], new) and not _set_by_imports(before[name], new, imported)
+            if not are_values_equal(before[name], new) and not _set_by_imports(before[name], new, imported)
         ]
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         if isinstance(change.old, tuple):
             warnings.filters[:] = change.old  # type: ignore[index]
             # Otherwise Python continues to use its cache of the other filters.
@@ -377,7 +395,7 @@ class WarningFilters(FlatSection):
 
 
 def _set_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
-    """Whether the only change is that imported libraries added filters for their own warnings.
+    """Return whether the only change is that imported libraries added filters for their own warnings.
 
     A filter for any warning of any module is not of this kind.
     """
@@ -394,22 +412,22 @@ class LogHandlers(FlatSection):
     def __init__(self) -> None:
         self._handlers: dict[str, logging.Handler] = {}
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         handlers = {_handler_name(handler): handler for handler in logging.root.handlers if not _is_pytests(handler)}
         self._handlers.update(handlers)
         return {name: handler.level for name, handler in handlers.items()}
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
-        if alike(before, after):
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
+        if are_readings_equal(before, after):
             return []
-        found = []
+        changes = []
         for name in {**before, **after}:
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
             if old != new and not (old is ABSENT and not before and _is_last_resort(self._handlers[name])):
-                found.append(Change(name, old, new))
-        return found
+                changes.append(StateChange(name, old, new))
+        return changes
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         handler = self._handlers[change.name]
         if change.old is ABSENT:
             logging.root.removeHandler(handler)
@@ -428,7 +446,7 @@ def _handler_name(handler: logging.Handler) -> str:
 
 
 def _is_last_resort(handler: logging.Handler) -> bool:
-    """Whether `logging.warning` or a similar function has added this handler because there was none."""
+    """Return whether `logging.warning` or a similar function has added this handler because there was none."""
     formatter = handler.formatter
     return (
         type(handler) is logging.StreamHandler

@@ -1,7 +1,7 @@
-"""What the kernel keeps for a process beside memory, descriptors and limits, and what of Python follows from it.
+"""Process state in the kernel other than memory, descriptors and limits, and the Python state that follows from it.
 
-docs/process-state.md lists all of it, also what is not looked at. Each reader is one system call or none, as all of
-them are called after every case.
+docs/process-state.md lists all of it, with the state that is not checked. Each reader makes at most one system call,
+because all of them run after every case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import _compat
-from harness.checks.state.section import Row
+from harness.checks.state.section import StateRow
 from harness.core import clock
 from harness.core.text import signal_name
 
@@ -26,12 +26,12 @@ _BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
 _LAG = 60.0
 
 
-def kernel_settings() -> Sequence[Row]:
-    """The settings that this kernel, or a sandbox round this process, lets it read."""
+def kernel_settings() -> Sequence[StateRow]:
+    """Return the settings that this kernel, or a sandbox around this process, lets it read."""
     return [row for row in _rows() if _works(row.read)]
 
 
-def _rows() -> list[Row]:
+def _rows() -> list[StateRow]:
     # The functions are bound here, before the first case: a case may replace them.
     mask, block, change = _compat.bare_signal_mask, int(signal.SIG_BLOCK), int(signal.SIG_SETMASK)
     timer, virtual, profiling = signal.getitimer, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
@@ -39,31 +39,37 @@ def _rows() -> list[Row]:
     users, groups = os.getresuid, os.getresgid
     priority, process = os.getpriority, os.PRIO_PROCESS
     rows = [
-        Row("the blocked signals", lambda: _named(mask(block, ())), lambda old: mask(change, _numbers(old))),
-        Row("the scheduling policy", lambda: scheduler(0)),
-        Row("the nice value", lambda: priority(process, 0)),
-        Row("the users (real, effective, saved)", lambda: [*users()]),
-        Row("the groups (real, effective, saved)", lambda: [*groups()]),
-        Row("the supplementary groups", os.getgroups),
-        Row("the timer of the process's time", lambda: timer(virtual)[0] > 0, _stopping(signal.ITIMER_VIRTUAL)),
-        Row("the timer of the process's and the kernel's time", lambda: timer(profiling)[0] > 0, _stopping(profiling)),
-        Row("the wakeup descriptor of signals", _wakeup_reader(), signal.set_wakeup_fd),
-        Row("Python's clock", _clock_reader()),
-        Row("faulthandler.is_enabled()", faulthandler.is_enabled, ignore=lambda old, *_: not old),  # more is harmless
-        Row("tracemalloc.is_tracing()", tracemalloc.is_tracing, _trace),
-        Row(
+        StateRow("the blocked signals", lambda: _named(mask(block, ())), lambda old: mask(change, _numbers(old))),
+        StateRow("the scheduling policy", lambda: scheduler(0)),
+        StateRow("the nice value", lambda: priority(process, 0)),
+        StateRow("the users (real, effective, saved)", lambda: [*users()]),
+        StateRow("the groups (real, effective, saved)", lambda: [*groups()]),
+        StateRow("the supplementary groups", os.getgroups),
+        StateRow("the timer of the process's time", lambda: timer(virtual)[0] > 0, _stopping(signal.ITIMER_VIRTUAL)),
+        StateRow(
+            "the timer of the process's and the kernel's time", lambda: timer(profiling)[0] > 0, _stopping(profiling)
+        ),
+        StateRow("the wakeup descriptor of signals", _wakeup_reader(), signal.set_wakeup_fd),
+        StateRow("Python's clock", _clock_reader()),
+        StateRow(
+            "faulthandler.is_enabled()", faulthandler.is_enabled, ignore=lambda old, *_: not old
+        ),  # more is harmless
+        StateRow("tracemalloc.is_tracing()", tracemalloc.is_tracing, _trace),
+        StateRow(
             "the hooks of asynchronous generators",
             lambda: tuple(sys.get_asyncgen_hooks()),
             lambda old: sys.set_asyncgen_hooks(*old),
         ),
-        Row(
+        StateRow(
             "sys.get_coroutine_origin_tracking_depth()",
             sys.get_coroutine_origin_tracking_depth,
             sys.set_coroutine_origin_tracking_depth,
         ),
     ]
     if not any(name in os.environ for name in _BINDING):
-        rows.append(Row("the CPUs that it may run on", lambda: affinity(0), lambda old: os.sched_setaffinity(0, old)))
+        rows.append(
+            StateRow("the CPUs that it may run on", lambda: affinity(0), lambda old: os.sched_setaffinity(0, old))
+        )
     return rows
 
 
@@ -84,7 +90,7 @@ def _works(read: Callable[[], object]) -> bool:
 
 
 def _stopping(which: int) -> Callable[[Any], object]:
-    """Returns what stops a timer that a case has started. One that a case has stopped stays stopped."""
+    """Return what stops a timer that a case has started. One that a case has stopped stays stopped."""
     return lambda old: None if old else signal.setitimer(which, 0)
 
 
@@ -97,10 +103,10 @@ def _wakeup_reader() -> Callable[[], object]:
     wakeup = signal.set_wakeup_fd
 
     def read() -> int:
-        found = wakeup(-1)
-        if found != -1:
-            wakeup(found, warn_on_full_buffer=False)
-        return found
+        descriptor = wakeup(-1)
+        if descriptor != -1:
+            wakeup(descriptor, warn_on_full_buffer=False)
+        return descriptor
 
     return read
 

@@ -16,7 +16,7 @@ from itertools import repeat
 from typing import Any
 
 from harness import _compat
-from harness.checks.state.section import ABSENT, Change, FlatSection, Values, with_value
+from harness.checks.state.section import ABSENT, FlatSection, SectionValues, StateChange, with_value
 
 #: Tests often replace functions and classes of these modules.
 _MODULES = (
@@ -89,7 +89,7 @@ class _Copy:
         self._copy: dict[str, object] = {}
         self._seen: int | None = None
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         seen = None if self.version is None else self.version.value
         if seen is None or seen != self._seen:
             fresh = self.source.copy()
@@ -103,7 +103,7 @@ def _identical(one: dict[str, object], other: dict[str, object]) -> bool:
     return len(one) == len(other) and all(map(operator.is_, map(other.get, one, repeat(ABSENT)), one.values()))
 
 
-class Modules(FlatSection):
+class ModulesSection(FlatSection):
     """`sys.modules`: an old entry must stay the same; new entries are imports.
 
     A weak proxy is no entry of a case: it goes when its module does, as with jinja2's loader of compiled templates.
@@ -113,39 +113,39 @@ class Modules(FlatSection):
         self._modules = sys.modules
         self._copy = _Copy(sys.modules)
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         return self._copy.read()
 
-    def imported(self, before: Values, after: Values) -> frozenset[str]:
-        """The modules that were imported between two readings."""
+    def imported(self, before: SectionValues, after: SectionValues) -> frozenset[str]:
+        """Return the modules that were imported between two readings."""
         return frozenset() if before is after else frozenset(after.keys() - before.keys())
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
         if before is after:
             return []
         return [
-            Change(f"sys.modules[{name!r}]", value, after.get(name, ABSENT))
+            StateChange(f"sys.modules[{name!r}]", value, after.get(name, ABSENT))
             for name, value in before.items()
             if after.get(name, ABSENT) is not value and type(value) not in weakref.ProxyTypes
         ]
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         if isinstance(change.old, types.ModuleType):
             self._modules[_module_name(change.name)] = change.old
 
-    def value(self, values: Values, name: str) -> object:
+    def value(self, values: SectionValues, name: str) -> object:
         return values.get(_module_name(name), ABSENT)
 
-    def expecting(self, values: Values, name: str, value: object) -> Values:
+    def expecting(self, values: SectionValues, name: str, value: object) -> SectionValues:
         return with_value(values, _module_name(name), value)
 
 
 def _module_name(name: str) -> str:
-    """The name of the module in the name of a change."""
+    """Return the name of the module in the name of a change."""
     return name[len("sys.modules['") : -len("']")]
 
 
-class Namespaces(FlatSection):
+class NamespacesSection(FlatSection):
     """The functions, classes and modules in some modules and classes. A replaced or removed one is a change.
 
     A new name is a change among the built-ins, and in a class that had inherited the name. Elsewhere it is not: modules
@@ -156,10 +156,10 @@ class Namespaces(FlatSection):
         self._copies: dict[str, _Copy] = {}
         self._owners: dict[str, types.ModuleType | type] = {}
         self._seen: list[int] | None = None
-        self._last: tuple[list[Values], dict[str, object]] = ([], {})
+        self._last: tuple[list[SectionValues], dict[str, object]] = ([], {})
         self._watched_modules = 0
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         if len(self._owners) < len(_MODULES) + len(_CLASSES) and len(sys.modules) != self._watched_modules:
             self._watched_modules = len(sys.modules)
             self._find_owners()
@@ -184,17 +184,17 @@ class Namespaces(FlatSection):
             return
         for path in _CLASSES:
             name = f"torch.{path}"
-            found: object = torch
+            owner: object = torch
             for step in path.split("."):
-                found = getattr(found, step, None)
-            if name not in self._owners and isinstance(found, type):
+                owner = getattr(owner, step, None)
+            if name not in self._owners and isinstance(owner, type):
                 # The dictionary behind the read-only view: it has a version.
-                behind = [thing for thing in gc.get_referents(found.__dict__) if isinstance(thing, dict)]
-                self._owners[name] = found
+                behind = [thing for thing in gc.get_referents(owner.__dict__) if isinstance(thing, dict)]
+                self._owners[name] = owner
                 self._copies[name] = _Copy(behind[0])
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
-        found = []
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
+        changes = []
         for owner, names in after.items():
             was = before.get(owner)
             if not isinstance(was, dict) or not isinstance(names, dict) or was is names:
@@ -207,16 +207,16 @@ class Namespaces(FlatSection):
                     and f"{owner}.{name}" not in _DERIVED
                     and not _wrapped_by_library(owner, old, new)
                 ):
-                    found.append(Change(f"{owner}.{name}", old, new))
-            found += [
-                Change(f"{owner}.{name}", ABSENT, new)
+                    changes.append(StateChange(f"{owner}.{name}", old, new))
+            changes += [
+                StateChange(f"{owner}.{name}", ABSENT, new)
                 for name, new in names.items()
                 if name not in was and self._hides(owner, name)
             ]
-        return found
+        return changes
 
     def _hides(self, owner: str, name: str) -> bool:
-        """Whether a new name hides another one: a built-in of all modules, or an inherited name of a class."""
+        """Return whether a new name hides another one: a built-in of all modules, or an inherited name of a class."""
         if owner == "builtins":
             return name not in _OF_THE_INTERPRETER and not name.startswith("__pybind11")
         kind = self._owners[owner]
@@ -224,7 +224,7 @@ class Namespaces(FlatSection):
             return False
         return any(_is_compared(vars(base).get(name)) for base in kind.__mro__[1:] if base is not object)
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         path, _, name = change.name.rpartition(".")
         owner = self._owners[path]
         if change.old is ABSENT:
@@ -232,12 +232,12 @@ class Namespaces(FlatSection):
         else:
             setattr(owner, name, change.old)
 
-    def value(self, values: Values, name: str) -> object:
+    def value(self, values: SectionValues, name: str) -> object:
         owner, _, last = name.rpartition(".")
         names = values.get(owner)
         return names.get(last, ABSENT) if isinstance(names, dict) else ABSENT
 
-    def expecting(self, values: Values, name: str, value: object) -> Values:
+    def expecting(self, values: SectionValues, name: str, value: object) -> SectionValues:
         owner, _, last = name.rpartition(".")
         names = values.get(owner)
         return with_value(values, owner, with_value(names if isinstance(names, dict) else {}, last, value))
@@ -248,7 +248,7 @@ def _is_compared(value: object) -> bool:
 
 
 def _wrapped_by_library(owner: str, old: object, new: object) -> bool:
-    """Whether a library wrapped its own function, as torch's compiler does at its first use.
+    """Return whether a library wrapped its own function, as torch's compiler does at its first use.
 
     Then the code of the wrapper is in a file of the library, and the wrapper refers to the old function.
     """

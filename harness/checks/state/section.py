@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 #: The values of one reading, by name. A reading never changes, so that it may be returned again.
-Values = Mapping[str, object]
+SectionValues = Mapping[str, object]
 
 _TEXT_LIMIT = 200
 
@@ -26,7 +26,7 @@ ABSENT: Final = _Absent.ABSENT
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """A name whose value has changed. `ABSENT`: the name did not or does not exist."""
 
     name: str
@@ -34,7 +34,7 @@ class Change:
     new: object
 
 
-class Section(Protocol):
+class StateSection(Protocol):
     """A part of the state that is read in one step.
 
     `restored_by_pytest`: pytest itself saves this state at the start of a phase (set-up, call, tear-down) and restores
@@ -43,20 +43,20 @@ class Section(Protocol):
 
     restored_by_pytest: bool
 
-    def read(self) -> Values:
-        """The values now. Returns the same object as before if it knows that nothing has changed."""
+    def read(self) -> SectionValues:
+        """Return the values now. Return the same object as before if it knows that nothing has changed."""
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:
-        """What has changed, without changes to ignore. `imported`: the modules that were imported in between."""
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
+        """Return what has changed, without changes to ignore. `imported`: the modules that were imported in between."""
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         """Undo a change where that is safe; otherwise do nothing."""
 
-    def value(self, values: Values, name: str) -> object:
-        """The value that a reading has for the name of a change; `ABSENT` if it has none."""
+    def value(self, values: SectionValues, name: str) -> object:
+        """Return the value that a reading has for the name of a change; `ABSENT` if it has none."""
 
-    def expecting(self, values: Values, name: str, value: object) -> Values:
-        """The reading with another value for the name of a change."""
+    def expecting(self, values: SectionValues, name: str, value: object) -> SectionValues:
+        """Return the reading with another value for the name of a change."""
 
 
 class FlatSection:
@@ -64,25 +64,25 @@ class FlatSection:
 
     restored_by_pytest = False
 
-    def value(self, values: Values, name: str) -> object:
+    def value(self, values: SectionValues, name: str) -> object:
         return values.get(name, ABSENT)
 
-    def expecting(self, values: Values, name: str, value: object) -> Values:
+    def expecting(self, values: SectionValues, name: str, value: object) -> SectionValues:
         return with_value(values, name, value)
 
 
-def with_value(values: Values, name: str, value: object) -> dict[str, object]:
-    """A copy with another value for one name; `ABSENT` removes the name."""
+def with_value(values: SectionValues, name: str, value: object) -> dict[str, object]:
+    """Return a copy with another value for one name; `ABSENT` removes the name."""
     others = {other: kept for other, kept in values.items() if other != name}
     return others if value is ABSENT else {**others, name: value}
 
 
 #: Whether a change is to be ignored: from the old value, the new value, and the modules imported in between.
-Ignore = Callable[[object, object, frozenset[str]], bool]
+IgnoreChange = Callable[[object, object, frozenset[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StateRow:
     """One setting. `restore`, if given, takes the old value.
 
     `initial`: the value in a process that has not changed the setting, if known. The setting is compared with it when
@@ -94,23 +94,23 @@ class Row:
     read: Callable[[], object]
     restore: Callable[[Any], object] | None = None
     initial: object = ABSENT
-    ignore: Ignore | None = None
+    ignore: IgnoreChange | None = None
     derived: bool = False
 
 
-class Settings(FlatSection):
+class SettingsSection(FlatSection):
     """A fixed list of settings, read one by one."""
 
-    def __init__(self, find: Callable[[], Sequence[Row] | None]) -> None:
+    def __init__(self, find: Callable[[], Sequence[StateRow] | None]) -> None:
         """`find` returns the rows, or None while their library is not there; then it is called again later."""
         self._find = find
-        self._rows: dict[str, Row] | None = None
+        self._rows: dict[str, StateRow] | None = None
         self._names: tuple[str, ...] = ()
         self._readers: tuple[Callable[[], object], ...] = ()
         self._values: list[object] = []
         self._last: dict[str, object] = {}
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         if self._rows is None:
             rows = self._find()
             if rows is None:
@@ -123,15 +123,15 @@ class Settings(FlatSection):
         except (RuntimeError, AttributeError, TypeError, ValueError):
             # One setting cannot be read, which is a fact about it. The others can still be read.
             values = [_attempt(read) for read in self._readers]
-        if not same(values, self._values):
+        if not are_values_equal(values, self._values):
             self._values = values
             self._last = dict(zip(self._names, values, strict=True))
         return self._last
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:
-        if alike(before, after):
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
+        if are_readings_equal(before, after):
             return []
-        found = []
+        changes = []
         rows = self._rows or {}
         for name, new in after.items():
             row = rows[name]
@@ -141,14 +141,14 @@ class Settings(FlatSection):
             if (
                 old is ABSENT
                 or (name not in before and isinstance(new, Unreadable))
-                or same(old, new)
+                or are_values_equal(old, new)
                 or (row.ignore is not None and row.ignore(old, new, imported))
             ):
                 continue
-            found.append(Change(name, old, new))
-        return [change for change in found if not rows[change.name].derived] or found
+            changes.append(StateChange(name, old, new))
+        return [change for change in changes if not rows[change.name].derived] or changes
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         row = (self._rows or {}).get(change.name)
         if row is not None and row.restore is not None:
             row.restore(change.old)
@@ -165,16 +165,16 @@ def _attempt(read: Callable[[], object]) -> object:
     try:
         return read()
     except (RuntimeError, AttributeError, TypeError, ValueError) as error:
-        return Unreadable(one_line(f"{type(error).__name__}: {error}", _TEXT_LIMIT))
+        return Unreadable(single_line(f"{type(error).__name__}: {error}", _TEXT_LIMIT))
 
 
-def alike(before: Values, after: Values) -> bool:
-    """Whether two readings are equal, as far as one comparison shows."""
-    return before is after or same(before, after)
+def are_readings_equal(before: SectionValues, after: SectionValues) -> bool:
+    """Return whether two readings are equal, as far as one comparison shows."""
+    return before is after or are_values_equal(before, after)
 
 
-def same(old: object, new: object) -> bool:
-    """Whether two values are identical or equal. Values that cannot be compared are not."""
+def are_values_equal(old: object, new: object) -> bool:
+    """Return whether two values are identical or equal. Values that cannot be compared are not."""
     if old is new:
         return True
     try:
@@ -183,15 +183,15 @@ def same(old: object, new: object) -> bool:
         return False
 
 
-def describe(change: Change) -> str:
-    """The change in words: the name, the new value, the old value."""
+def describe_change(change: StateChange) -> str:
+    """Return the change in words: the name, the new value, the old value."""
     return f"did not restore {change.name} ({_comparison(change.old, change.new)})"
 
 
 def _comparison(old: object, new: object) -> str:
     if isinstance(old, tuple) and isinstance(new, tuple) and not all(isinstance(item, bool) for item in new + old):
         return _difference(old, new)
-    shown, was = show(new), show(old)
+    shown, was = format_value(new), format_value(old)
     if shown == was:
         return f"now another object with the same description: {shown}"
     return f"now {shown}, was {was}"
@@ -208,11 +208,11 @@ def _difference(old: tuple[object, ...], new: tuple[object, ...]) -> str:
 
 
 def _without(items: tuple[object, ...], others: tuple[object, ...]) -> tuple[object, ...]:
-    """The items without those that equal an item of the others, one for one."""
+    """Return the items without those that equal an item of the others, one for one."""
     left = list(others)
     extra = []
     for item in items:
-        position = next((index for index, other in enumerate(left) if same(other, item)), None)
+        position = next((index for index, other in enumerate(left) if are_values_equal(other, item)), None)
         if position is None:
             extra.append(item)
         else:
@@ -221,12 +221,12 @@ def _without(items: tuple[object, ...], others: tuple[object, ...]) -> tuple[obj
 
 
 def _listed(items: Iterable[object]) -> str:
-    shown = [show(item) for item in items]
+    shown = [format_value(item) for item in items]
     return ", ".join([*shown[:5], f"and {len(shown) - 5} more"] if len(shown) > 5 else shown)
 
 
-def show(value: object) -> str:
-    """A value as a report shows it: one line. Calls no code of a case."""
+def format_value(value: object) -> str:
+    """Return a value as a report shows it: one line. Call no code of a case."""
     if value is ABSENT:
         return "absent"
     if isinstance(value, Unreadable):
@@ -234,25 +234,25 @@ def show(value: object) -> str:
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         return f"{getattr(value, '__module__', None) or 'builtins'}.{value.__qualname__}"
     if isinstance(value, types.MethodType):
-        return f"the method {show(value.__func__)}"
+        return f"the method {format_value(value.__func__)}"
     if isinstance(value, types.ModuleType):
         return f"the module {value.__name__!r} of {getattr(value, '__file__', None)!r}"
     if isinstance(value, functools.partial):
-        return f"a partial of {show(value.func)}"
+        return f"a partial of {format_value(value.func)}"
     if isinstance(value, (tuple, list, set, frozenset)):
         left, right = ("(", ")") if isinstance(value, tuple) else ("[", "]") if isinstance(value, list) else ("{", "}")
-        items = sorted(map(show, value)) if isinstance(value, (set, frozenset)) else map(show, value)
-        return one_line(f"{left}{', '.join(items)}{right}", _TEXT_LIMIT)
+        items = sorted(map(format_value, value)) if isinstance(value, (set, frozenset)) else map(format_value, value)
+        return single_line(f"{left}{', '.join(items)}{right}", _TEXT_LIMIT)
     if isinstance(value, dict):
-        pairs = ", ".join(f"{show(name)}: {show(item)}" for name, item in value.items())
-        return one_line(f"{{{pairs}}}", _TEXT_LIMIT)
+        pairs = ", ".join(f"{format_value(name)}: {format_value(item)}" for name, item in value.items())
+        return single_line(f"{{{pairs}}}", _TEXT_LIMIT)
     if value is None or isinstance(value, (bool, int, float, str, bytes, enum.Enum)) or _has_short_repr(type(value)):
-        return one_line(repr(value), _TEXT_LIMIT) or "''"
+        return single_line(repr(value), _TEXT_LIMIT) or "''"
     return f"a {type(value).__module__}.{type(value).__qualname__}"
 
 
 def _has_short_repr(kind: type) -> bool:
-    """Whether the ``repr`` of this type is short and complete, and is not code of a case."""
+    """Return whether the ``repr`` of this type is short and complete, and is not code of a case."""
     name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     return name in _SHORT or (kind.__module__.startswith("torch._C") and hasattr(kind, "__members__"))
 
@@ -266,4 +266,4 @@ class FixtureChanges:
 
     label: str
     #: By position of the section and name: a serial number, which grows, and the change.
-    changes: dict[tuple[int, str], tuple[int, Change]] = field(default_factory=dict)
+    changes: dict[tuple[int, str], tuple[int, StateChange]] = field(default_factory=dict)

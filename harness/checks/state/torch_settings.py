@@ -1,8 +1,8 @@
 """State of torch and NumPy. The tables of this module have all names of torch that the checks use, also private ones.
 
 Nothing here imports torch or initialises a device: what is not imported or initialised has no state. A name that this
-release of torch lacks is left out; `missing_names` returns these. In no release can these be read: the callbacks of
-RecordFunction, observers added to it from C++, and the nesting depth of autocast.
+release of torch lacks is left out; `missing_torch_names` returns these. In no release can these be read: the callbacks
+of RecordFunction, observers added to it from C++, and the nesting depth of autocast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.checks.state.section import ABSENT, Change, FlatSection, Row, Values
+from harness.checks.state.section import ABSENT, FlatSection, SectionValues, StateChange, StateRow
 
 _ATTENTION = "the priority order of attention backends"
 
@@ -170,7 +170,7 @@ _GLOBAL_HOOKS = (
     ("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
     ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
 )
-#: Names that special rows use, for `missing_names`.
+#: Names that special rows use, for `missing_torch_names`.
 _OTHERS = (
     "_C._get_fp32_precision_getter",
     "_C._set_fp32_precision_setter",
@@ -187,21 +187,21 @@ _OTHERS = (
 )
 
 
-def reach(torch: Any, path: str) -> Any:
-    """The object at the dotted `path` below torch, or `ABSENT`. Imports nothing."""
-    found = torch
+def find_torch_attribute(torch: Any, path: str) -> Any:
+    """Return the object at the dotted `path` below torch, or `ABSENT`. Import nothing."""
+    attribute = torch
     for step in path.split("."):
-        found = getattr(found, step, ABSENT)
-    return found
+        attribute = getattr(attribute, step, ABSENT)
+    return attribute
 
 
-def missing_names() -> frozenset[str]:
-    """The names that this module uses and that this release or build of torch lacks, without those of CUDA."""
+def missing_torch_names() -> frozenset[str]:
+    """Return the names that this module uses and that this release or build of torch lacks, without those of CUDA."""
     torch = sys.modules["torch"]
     plain = {name for _, reader, setter, _ in _PLAIN for name in (reader, setter) if name}
     old = (
         set()
-        if reach(torch, "_C._get_fp32_precision_getter") is not ABSENT
+        if find_torch_attribute(torch, "_C._get_fp32_precision_getter") is not ABSENT
         else {name for row in _OLD_PRECISIONS for name in row[1:]}
     )
     hooks = {
@@ -209,29 +209,31 @@ def missing_names() -> frozenset[str]:
         for module, name in _GLOBAL_HOOKS
         if module in sys.modules and not hasattr(sys.modules[module], name)
     }
-    return frozenset({name for name in plain | old | set(_OTHERS) if reach(torch, name) is ABSENT} | hooks)
+    return frozenset(
+        {name for name in plain | old | set(_OTHERS) if find_torch_attribute(torch, name) is ABSENT} | hooks
+    )
 
 
-def torch_settings() -> Sequence[Row] | None:
-    """Settings of torch that need no device."""
+def torch_settings() -> Sequence[StateRow] | None:
+    """Return settings of torch that need no device."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch, "_tensor_str", None) is None:  # the import is not complete, or has failed
         return None
-    rows = plain_rows(torch, _PLAIN)
+    rows = rows_from_table(torch, _PLAIN)
     rows += [*_precision_rows(torch), *_autocast_rows(torch), *_hook_rows()]
     rows += [
-        Row("the default device", functools.partial(_default_device, torch), torch.set_default_device, None),
-        Row("the modes of __torch_function__", functools.partial(_function_modes, torch._C), None, ()),
-        Row("the modes of __torch_dispatch__", functools.partial(_dispatch_modes, torch._C), None, ()),
-        Row(
+        StateRow("the default device", functools.partial(_default_device, torch), torch.set_default_device, None),
+        StateRow("the modes of __torch_function__", functools.partial(_function_modes, torch._C), None, ()),
+        StateRow("the modes of __torch_dispatch__", functools.partial(_dispatch_modes, torch._C), None, ()),
+        StateRow(
             "the print options of torch",
             vars(torch._tensor_str.PRINT_OPTS).copy,
             vars(torch._tensor_str.PRINT_OPTS).update,
         ),
-        Row("the tracing context of torch.compile", functools.partial(_tracing_context, torch), None, None),
-        Row("the log levels and artifacts of torch", functools.partial(_log_state, torch)),
-        Row("the default saved-tensor hooks", functools.partial(_saved_tensor_hooks, torch._C), None, ()),
-        Row(
+        StateRow("the tracing context of torch.compile", functools.partial(_tracing_context, torch), None, None),
+        StateRow("the log levels and artifacts of torch", functools.partial(_log_state, torch)),
+        StateRow("the default saved-tensor hooks", functools.partial(_saved_tensor_hooks, torch._C), None, ()),
+        StateRow(
             "the safe globals of torch.load",
             lambda: tuple(torch.serialization.get_safe_globals()),
             None,
@@ -242,24 +244,25 @@ def torch_settings() -> Sequence[Row] | None:
     return [_refined(torch, row) for row in rows]
 
 
-def plain_rows(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> list[Row]:
-    """Rows from a table of name, path of the reader, path of the setter or "", and initial value."""
+def rows_from_table(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> list[StateRow]:
+    """Return rows from a table of name, path of the reader, path of the setter or "", and initial value."""
     rows = []
     for name, reader, setter, initial in table:
-        read, restore = reach(torch, reader), reach(torch, setter) if setter else ABSENT
+        read, restore = find_torch_attribute(torch, reader), find_torch_attribute(torch, setter) if setter else ABSENT
         if read is not ABSENT:
-            rows.append(Row(name, read, None if restore is ABSENT else restore, initial))
+            rows.append(StateRow(name, read, None if restore is ABSENT else restore, initial))
     return rows
 
 
-def _refined(torch: Any, row: Row) -> Row:
-    """The row, with exceptions: derived rows, a row that torch itself changes, and two rows with one setter, which
-    keeps the value of the other."""
+def _refined(torch: Any, row: StateRow) -> StateRow:
+    """Return the row, with exceptions: derived rows, a row that torch itself changes, and two rows with one setter,
+    which keeps the value of the other.
+    """
     if row.name in _DERIVED:
         return replace(row, derived=True)
     if row.name == _ATTENTION:
         return replace(row, ignore=functools.partial(_cudnn_goes_first, torch))
-    setter = reach(torch, "_C._set_deterministic_algorithms")
+    setter = find_torch_attribute(torch, "_C._set_deterministic_algorithms")
     if setter is ABSENT:
         return row
     if row.name == "deterministic algorithms":
@@ -272,7 +275,7 @@ def _refined(torch: Any, row: Row) -> Row:
 
 
 def _cudnn_goes_first(torch: Any, old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """On some GPUs torch puts cuDNN first, once in a process, when it chooses a backend for the first time."""
+    """Ignore that torch puts cuDNN first on some GPUs, once per process, when it first chooses a backend."""
     cudnn = int(torch._C._SDPBackend.CUDNN_ATTENTION)
     return (
         torch.cuda.is_initialized()
@@ -281,12 +284,15 @@ def _cudnn_goes_first(torch: Any, old: object, new: object, imported: frozenset[
     )
 
 
-def _precision_rows(torch: Any) -> list[Row]:
-    read, write = reach(torch, "_C._get_fp32_precision_getter"), reach(torch, "_C._set_fp32_precision_setter")
+def _precision_rows(torch: Any) -> list[StateRow]:
+    read, write = (
+        find_torch_attribute(torch, "_C._get_fp32_precision_getter"),
+        find_torch_attribute(torch, "_C._set_fp32_precision_setter"),
+    )
     if read is ABSENT or write is ABSENT:
-        return plain_rows(torch, [(*row, ABSENT) for row in _OLD_PRECISIONS])
+        return rows_from_table(torch, [(*row, ABSENT) for row in _OLD_PRECISIONS])
     return [
-        Row(
+        StateRow(
             f"fp32_precision of {operation} in the {backend} backend",
             functools.partial(read, backend, operation),
             functools.partial(write, backend, operation),
@@ -295,17 +301,17 @@ def _precision_rows(torch: Any) -> list[Row]:
     ]
 
 
-def _autocast_rows(torch: Any) -> list[Row]:
+def _autocast_rows(torch: Any) -> list[StateRow]:
     rows = []
     for kind in _AUTOCAST:
         rows += [
-            Row(
+            StateRow(
                 f"autocast on {kind}",
                 functools.partial(torch.is_autocast_enabled, kind),
                 functools.partial(torch.set_autocast_enabled, kind),
                 False,
             ),
-            Row(
+            StateRow(
                 f"the dtype of autocast on {kind}",
                 functools.partial(torch.get_autocast_dtype, kind),
                 functools.partial(torch.set_autocast_dtype, kind),
@@ -314,7 +320,7 @@ def _autocast_rows(torch: Any) -> list[Row]:
     return rows
 
 
-def _hook_rows() -> list[Row]:
+def _hook_rows() -> list[StateRow]:
     rows = []
     for module, name in _GLOBAL_HOOKS:
         hooks = getattr(sys.modules.get(module), name, None)
@@ -323,22 +329,22 @@ def _hook_rows() -> list[Row]:
     return rows
 
 
-def _hook_row(name: str, hooks: dict[Any, Any]) -> Row:
+def _hook_row(name: str, hooks: dict[Any, Any]) -> StateRow:
     def restore(old: object) -> None:
         for key in [key for key, hook in hooks.items() if isinstance(old, tuple) and hook not in old]:
             del hooks[key]
 
-    return Row(name, lambda: tuple(hooks.values()), restore, ())
+    return StateRow(name, lambda: tuple(hooks.values()), restore, ())
 
 
 def _default_device(torch: Any) -> object:
-    """The default device as it was set. The public function of torch would make a tensor."""
-    context = getattr(reach(torch, "_GLOBAL_DEVICE_CONTEXT"), "device_context", None)
+    """Return the default device as it was set. The public function of torch would make a tensor."""
+    context = getattr(find_torch_attribute(torch, "_GLOBAL_DEVICE_CONTEXT"), "device_context", None)
     return None if context is None else context.device
 
 
 def _function_modes(binding: Any) -> tuple[object, ...]:
-    """The modes on the stack, without the mode of the default device, which has its own row."""
+    """Return the modes on the stack, without the mode of the default device, which has its own row."""
     count = binding._len_torch_function_stack()
     if not count:
         return ()
@@ -357,16 +363,16 @@ def _saved_tensor_hooks(binding: Any) -> tuple[object, ...]:
 
 
 def _tracing_context(torch: Any) -> object:
-    return getattr(reach(torch, "_guards._TLS"), "tracing_context", None)
+    return getattr(find_torch_attribute(torch, "_guards._TLS"), "tracing_context", None)
 
 
 def _log_state(torch: Any) -> object:
-    state = reach(torch, "_logging._internal.log_state")
+    state = find_torch_attribute(torch, "_logging._internal.log_state")
     return [getattr(state, "log_qname_to_level", {}).copy(), set(getattr(state, "artifact_names", ()))]
 
 
 def _types_of_imports(old: object, new: object, imported: frozenset[str]) -> bool:
-    """A library may allow its own types in torch.load when it is imported."""
+    """Ignore types that a library allows in torch.load when it is imported."""
     if not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     packages = {module.partition(".")[0] for module in imported}
@@ -376,8 +382,8 @@ def _types_of_imports(old: object, new: object, imported: frozenset[str]) -> boo
     )
 
 
-def compiler_settings() -> Sequence[Row] | None:
-    """Settings of torch.compile outside its configuration modules, once it is imported."""
+def compiler_settings() -> Sequence[StateRow] | None:
+    """Return settings of torch.compile outside its configuration modules, once it is imported."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
     backward = sys.modules.get("torch._dynamo.compiled_autograd")
     registry = sys.modules.get("torch._dynamo.backends.registry")
@@ -385,7 +391,7 @@ def compiler_settings() -> Sequence[Row] | None:
         return None
     stance = getattr(frames, "DynamoStance", None)
     rows = [
-        Row(f"{name} of compiled autograd", functools.partial(getattr, backward, name), None, False)
+        StateRow(f"{name} of compiled autograd", functools.partial(getattr, backward, name), None, False)
         for name in (
             "compiled_autograd_enabled",
             "compiled_autograd_enabled_force_eager",
@@ -394,10 +400,10 @@ def compiler_settings() -> Sequence[Row] | None:
         if hasattr(backward, name)
     ]
     if stance is not None and hasattr(frames, "_stance"):
-        rows.append(Row("the stance of torch.compile", lambda: frames._stance, frames._set_stance, stance()))
+        rows.append(StateRow("the stance of torch.compile", lambda: frames._stance, frames._set_stance, stance()))
     if isinstance(backends := getattr(registry, "_BACKENDS", None), dict):
         rows.append(
-            Row("the registered backends of torch.compile", lambda: tuple(backends), ignore=_imported_something)
+            StateRow("the registered backends of torch.compile", lambda: tuple(backends), ignore=_imported_something)
         )
     return rows
 
@@ -406,19 +412,19 @@ def _imported_something(old: object, new: object, imported: frozenset[str]) -> b
     return bool(imported)
 
 
-def numpy_settings() -> Sequence[Row] | None:
-    """NumPy's handling of floating-point errors, and its print options."""
+def numpy_settings() -> Sequence[StateRow] | None:
+    """Return NumPy's handling of floating-point errors, and its print options."""
     numpy = sys.modules.get("numpy")
     if numpy is None or getattr(numpy, "set_printoptions", None) is None:
         return None
     return [
-        Row("numpy.geterr()", numpy.geterr, lambda old: numpy.seterr(**old)),
-        Row("numpy.geterrcall()", numpy.geterrcall, numpy.seterrcall, None),
-        Row("the print options of NumPy", numpy.get_printoptions, lambda old: numpy.set_printoptions(**old)),
+        StateRow("numpy.geterr()", numpy.geterr, lambda old: numpy.seterr(**old)),
+        StateRow("numpy.geterrcall()", numpy.geterrcall, numpy.seterrcall, None),
+        StateRow("the print options of NumPy", numpy.get_printoptions, lambda old: numpy.set_printoptions(**old)),
     ]
 
 
-class Registrations(FlatSection):
+class OperatorRegistrations(FlatSection):
     """Operators defined and implemented through `torch.library`, by name.
 
     There are thousands, so they are compared only if their number has changed. If one registration is removed and
@@ -429,7 +435,7 @@ class Registrations(FlatSection):
         self._sizes: tuple[int, ...] = ()
         self._last: dict[str, object] = {}
 
-    def read(self) -> Values:
+    def read(self) -> SectionValues:
         library = sys.modules.get("torch.library")
         definitions, implementations = getattr(library, "_defs", ()), getattr(library, "_impls", ())
         sizes = (len(definitions), len(implementations))
@@ -439,10 +445,10 @@ class Registrations(FlatSection):
             self._last |= {_implementation(name): "registered" for name in implementations}
         return self._last
 
-    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
         if before is after or "torch.library" in imported:
             return []
-        found = [Change(name, before[name], ABSENT) for name in sorted(before.keys() - after.keys())]
+        changes = [StateChange(name, before[name], ABSENT) for name in sorted(before.keys() - after.keys())]
         added = after.keys() - before.keys()
         for name in sorted(added):
             if name.startswith(_OPERATOR):
@@ -452,10 +458,10 @@ class Registrations(FlatSection):
                 if f"{_OPERATOR}{operator}" in added:
                     continue  # one line per operator is enough
             if not _is_of_a_library(_origin(operator, key), imported):
-                found.append(Change(name, ABSENT, after[name]))
-        return found
+                changes.append(StateChange(name, ABSENT, after[name]))
+        return changes
 
-    def restore(self, change: Change) -> None:
+    def restore(self, change: StateChange) -> None:
         pass
 
 
@@ -463,16 +469,21 @@ _OPERATOR, _OF = "the operator ", " implementation of "
 
 
 def _implementation(key: str) -> str:
-    """The name of a change from torch's key: ``namespace/operator.overload/dispatch key``."""
+    """Return the name of a change from torch's key: ``namespace/operator.overload/dispatch key``."""
     namespace, _, rest = key.partition("/")
     operator, _, dispatch_key = rest.rpartition("/")
     return f"the {dispatch_key}{_OF}{namespace}::{operator.strip()}"
 
 
 def _origin(operator: str, key: str) -> str:
-    """The file that defined an operator, or its implementation for a dispatch key; "" if torch does not know it."""
+    """Return the file that defined an operator, or its implementation for a dispatch key; "" if torch does not know
+    it.
+    """
     torch = sys.modules["torch"]
-    definitions, dump = reach(torch, "_library.custom_ops.OPDEFS"), reach(torch, "_C._dispatch_dump")
+    definitions, dump = (
+        find_torch_attribute(torch, "_library.custom_ops.OPDEFS"),
+        find_torch_attribute(torch, "_C._dispatch_dump"),
+    )
     definition = None if definitions is ABSENT else definitions.get(operator)
     if definition is not None and not key:
         code = getattr(getattr(definition, "_init_fn", None), "__code__", None)
@@ -489,13 +500,13 @@ def _origin(operator: str, key: str) -> str:
     else:
         return ""
     if key == "Meta" and file.endswith("torch/library.py"):  # torch/library.py registers it for its caller
-        entry = reach(torch, "_library.simple_registry.singleton").find(operator)
+        entry = find_torch_attribute(torch, "_library.simple_registry.singleton").find(operator)
         file = str(getattr(entry.fake_impl.kernel, "source", "")).rpartition(":")[0]
     return file
 
 
 def _is_of_a_library(file: str, imported: frozenset[str]) -> bool:
-    """Whether this file belongs to torch or to a module that was just imported: then it registers what it needs.
+    """Return whether this file belongs to torch or to a module that was just imported: then it registers what it needs.
 
     `torch/library.py` and `torch/_library` register operators for other code. The caller is not known; it is assumed to
     be torch if a module of torch was imported.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.core.outcome import Outcome
-from harness.core.text import cap
+from harness.core.text import truncate_middle
 from harness.journal.events import Finish, Start
 from harness.journal.verdicts import Verdict
-from harness.protocol.exit_text import executor_exit_text
+from harness.protocol.exit_text import format_executor_exit
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
 
@@ -82,7 +82,7 @@ class PageCase:
 
 def name_of(case: str) -> str:
     """Return the id of a case as the page shows it: very long ids are cut."""
-    return cap(inert.inert_text(case), MOST_OF_NAME) if len(case) > MOST_OF_NAME else inert.inert_text(case)
+    return truncate_middle(inert.inert_text(case), MOST_OF_NAME) if len(case) > MOST_OF_NAME else inert.inert_text(case)
 
 
 def page_cases(
@@ -198,7 +198,7 @@ def _lost(start: Start, ends: Mapping[str, float], axis: Axis) -> Attempt:
 
 def _attempt_facts(finish: Finish) -> Iterable[str]:
     if finish.exit_status or (finish.exit_status == 0 and finish.outcome.breaks_executor):
-        yield f"the executor ended with {executor_exit_text(finish.exit_status, finish.outcome)}"
+        yield f"the executor ended with {format_executor_exit(finish.exit_status, finish.outcome)}"
     for name, value in finish.properties:
         yield inert.inert_line(f"property {name} = {value}")
     if finish.gate is not None:
@@ -228,4 +228,4 @@ def _texts(finish: Finish, limit: int) -> Iterable[Text]:
     ):
         if text.strip():
             plain = inert.inert_text(text).strip("\n")
-            yield Text(title, cap(plain, limit), max(0, len(plain) - limit))
+            yield Text(title, truncate_middle(plain, limit), max(0, len(plain) - limit))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from harness.checks.meters.table import inflect_noun
 from harness.core.outcome import Outcome
 from harness.reporting.page import inert
 from harness.reporting.page.cases import Attempt, PageCase
@@ -159,5 +160,5 @@ def _plot(each: Repeated) -> dict[str, Any]:
         "unit": each.series.unit,
         "x": [*range(1, len(values) + 1, step)],
         "y": [*values[::step]],
-        "label": f"{each.series.about.words}, executor {inert.inert_line(each.series.executor, 100)}",
+        "label": f"{inflect_noun(each.series.about.noun, 0)}, executor {inert.inert_line(each.series.executor, 100)}",
     }

@@ -12,7 +12,7 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from harness.core.outcome import Outcome
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.journal import journal
 from harness.reporting import junit
 from harness.reporting.page import data, inert, shell
@@ -57,7 +57,7 @@ def template() -> Template:
     filters: Mapping[str, Any] = {
         "duration": duration_text,
         "clock": _clock,
-        "counted": counted,
+        "counted": format_count,
         "line": inert.inert_line,
         "only": _only,
         "one_case": _one_case,

@@ -8,7 +8,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from harness.core.text import cap
+from harness.core.text import truncate_middle
 
 #: Maximum characters of a name or a message.
 MOST_OF_LINE = 1000
@@ -77,7 +77,7 @@ def inert_line(text: str, limit: int = MOST_OF_LINE) -> str:
     text = " ".join(inert_text(text).split("\n")).strip()
     if len(text) <= limit:
         return text
-    return cap(text, limit).replace("\n", " ")
+    return truncate_middle(text, limit).replace("\n", " ")
 
 
 def inert_markup(text: str) -> Markup:

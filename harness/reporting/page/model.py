@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.backends.table import labels
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.journal import environment
 from harness.journal.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
 from harness.journal.journal import JournalContents
@@ -170,11 +170,11 @@ def _without_doubles(events: Sequence[Event]) -> tuple[tuple[Event, ...], int]:
 
 def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
     status = ledger.run_exit_status()
-    total = counted(len(ledger.verdicts), "case")
+    total = format_count(len(ledger.verdicts), "case")
     stopped = next((event for event in reversed(list(events)) if isinstance(event, Stopped)), None)
     red = len(ledger.red)
     parts = [f"{red} of {total} {'is' if red == 1 else 'are'} red" if red else f"{total}, none of them red"]
-    parts += [counted(len(ledger.findings), "finding")] if ledger.findings else []
+    parts += [format_count(len(ledger.findings), "finding")] if ledger.findings else []
     parts += (
         [f"stopped by {inert.inert_line(stopped.by, 50)}"] if stopped is not None and ledger.end is not None else []
     )
@@ -220,8 +220,8 @@ def _headline_facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[
     cost = ledger.cost
     yield (
         "Isolation",
-        f"{counted(cost.executors, 'executor')}, {counted(cost.restarts, 'restart')}, "
-        f"{counted(cost.retries, 'retry', 'retries')}{leak_searches.leak_search_cost(ledger.searches)}",
+        f"{format_count(cost.executors, 'executor')}, {format_count(cost.restarts, 'restart')}, "
+        f"{format_count(cost.retries, 'retry', 'retries')}{leak_searches.leak_search_cost(ledger.searches)}",
     )
 
 
@@ -251,7 +251,7 @@ def _doubts(
         what = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
         yield inert.inert_line(f"{what} and was ignored: use a newer harness to read it")
     if doubled:
-        yield f"{counted(doubled, 'duplicate line')} in the journal, counted once."
+        yield f"{format_count(doubled, 'duplicate line')} in the journal, counted once."
     if problem or known is None:
         yield f"The environment is not known: {inert.inert_line(problem) or 'there is no environment.json'}."
     for change in ledger.forced:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from harness.core.outcome import Outcome
-from harness.devices.capabilities import size
+from harness.devices.capabilities import format_bytes
 from harness.gating.lint import WARNING
 from harness.gating.waivers import is_link
 from harness.journal.events import RunStarted, Waiver
@@ -206,7 +206,7 @@ def _flat(value: object, name: str = "", depth: int = 0) -> Iterable[tuple[str, 
         for number, each in enumerate(value):
             yield from _flat(each, f"{name}[{number}]" if name else str(number), depth + 1)
     elif isinstance(value, int) and name.rpartition(".")[2] in _BYTES:
-        yield inert.inert_line(name, 200), size(value)
+        yield inert.inert_line(name, 200), format_bytes(value)
     elif value not in (None, "", [], (), {}):
         text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         yield inert.inert_line(name, 200), inert.inert_line(text)

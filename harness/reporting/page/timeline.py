@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.core.text import exit_text
+from harness.core.text import format_exit_code
 from harness.journal.events import Activity, Device, Event, Executor
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
@@ -99,7 +99,7 @@ def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
 def _end_text(last: Executor | None) -> str:
     if last is None:
         return "its end is not in the journal"
-    how = "ended" if last.exit_status is None else f"ended with {exit_text(last.exit_status)}"
+    how = "ended" if last.exit_status is None else f"ended with {format_exit_code(last.exit_status)}"
     return inert.inert_line(f"{how}: {last.reason}" if last.reason else how, 300)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.sim.native import build as native
-from harness.sim.native.build import Recipe
+from harness.sim.native.build import BuildRecipe
 from harness.sim.native.cmake import Progress
 from harness.sim.simcuda import toolchain
-from harness.sim.simcuda.toolchain import Toolchains
+from harness.sim.simcuda.toolchain import SimcudaToolchains
 
 #: Sources are named from here: the software device decides about faults by the same code, and the headers are those of
 #: the simulated CUDA.
@@ -27,18 +27,21 @@ _SOURCES = ("interposer", "softdevice/csrc/core", "simcuda/csrc/include")
 _NOUN = "the interposer"
 
 
-def build(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """The library for the CUDA that torch is built for, built now if it is not in the cache.
+def build_interposer(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the library for the CUDA that torch is built for, built if it is not in the cache.
 
-    See `harness.sim.native.build.build`. Raises BuildError.
+    See `harness.sim.native.build.build_libraries`. Raise BuildError.
     """
-    return native.build(recipe(toolchain.find(environ)), progress, environ=environ) / FILE
+    return (
+        native.build_libraries(interposer_recipe(toolchain.find_simcuda_toolchains(environ)), progress, environ=environ)
+        / FILE
+    )
 
 
-def recipe(tools: Toolchains, root: Path = ROOT) -> Recipe:
-    """What is built with these toolchains."""
-    return Recipe(_NOUN, "interposer", root, _SOURCES, PARTS, (FILE,), tools.runtime)
+def interposer_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
+    """Return what is built with these toolchains."""
+    return BuildRecipe(_NOUN, "interposer", root, _SOURCES, PARTS, (FILE,), tools.runtime)
 
 
 if __name__ == "__main__":
-    sys.exit(native.run_by_hand(build))
+    sys.exit(native.build_from_command_line(build_interposer))

@@ -1,4 +1,4 @@
-"""What puts faults in front of the CUDA runtime of a process: its environment, from its start on."""
+"""The environment that puts faults in front of the CUDA runtime of a process, from its start on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.backends.backend import Backend
 from harness.core.errors import HarnessError
 from harness.sim.interposer import build
 from harness.sim.native import faults
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 from harness.sim.native.toolchain import BuildError
 
 #: The dynamic linker loads these libraries at the start of a process. In the global scope, the first one comes first.
@@ -22,27 +22,28 @@ class InterposerError(HarnessError):
     """The library that injects faults is not in this process."""
 
 
-def variables(
+def interposer_environment(
     injections: Sequence[str], before: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """`before` with what injects these faults into every process that has it; `before` itself without injections.
+    """Return `before` with what injects these faults into every process that has it; `before` itself without
+    injections.
 
-    `before`: what the environment of these processes must have in addition to `environ`. Raises BuildError.
+    `before`: what the environment of these processes must have in addition to `environ`. Raise BuildError.
     """
-    wanted = preload(injections, before, environ)
-    return {**wanted, cuda.INJECT: faults.joined(injections)} if injections else wanted
+    wanted = interposer_preload(injections, before, environ)
+    return {**wanted, cuda.INJECT: faults.join_injections(injections)} if injections else wanted
 
 
-def preload(
+def interposer_preload(
     injections: Sequence[str], before: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """`before` with the library in front of all others, if there are injections. It injects nothing as yet.
+    """Return `before` with the library in front of all others, if there are injections.
 
-    The library is built now if it is not in the cache. Raises BuildError.
+    The library injects nothing yet. The library is built now if it is not in the cache. Raise BuildError.
     """
     if not injections:
         return dict(before)
-    library = str(build.build(environ=environ))
+    library = str(build.build_interposer(environ=environ))
     if set(library) & set(" :"):
         raise BuildError(
             f"cannot load the interposer from {library!r}, since LD_PRELOAD allows neither spaces nor colons: set "
@@ -52,20 +53,22 @@ def preload(
     return {**before, PRELOAD: f"{library}:{others}" if others else library}
 
 
-def inject_here(injections: Sequence[str]) -> None:
+def inject_into_this_process(injections: Sequence[str]) -> None:
     """Inject the faults into this process, where the interposer was loaded before they were in the environment.
 
-    Raises InterposerError if it was not loaded.
+    Raise InterposerError if it was not loaded.
     """
-    library = simulation.interposer()
-    if library is None or library.interposerInject(faults.joined(injections).encode()):
+    library = simulation.loaded_interposer()
+    if library is None or library.interposerInject(faults.join_injections(injections).encode()):
         raise InterposerError("the library that injects faults is not in this process, or does not know them")
 
 
-def before(device: Provided | None, backend: Backend, inject: Sequence[str], *, inline: bool) -> Provided | None:
-    """What a run with these faults needs: `device`, with the interposer in front of it if they are CUDA's.
+def add_interposer(
+    device: ProvidedDevice | None, backend: Backend, inject: Sequence[str], *, inline: bool
+) -> ProvidedDevice | None:
+    """Return what a run with these faults needs: `device`, with the interposer in front of it if they are CUDA's.
 
-    `device`: None for GPUs. `inline`: cases run in pytest's own process. Raises BuildError, InterposerError.
+    `device`: None for GPUs. `inline`: cases run in pytest's own process. Raise BuildError, InterposerError.
     """
     if not inject or backend.faults_variable != cuda.INJECT:
         return device
@@ -74,15 +77,15 @@ def before(device: Provided | None, backend: Backend, inject: Sequence[str], *, 
             "--inject needs processes that are started for it: leave out --isolation=none, --pdb and -s, or use "
             "--device=simcuda"
         )
-    wanted = variables(inject, device.variables if device else {})
+    wanted = interposer_environment(inject, device.variables if device else {})
     if device is None:
-        return Provided(None, {}, wanted)
+        return ProvidedDevice(None, {}, wanted)
     return replace(device, facts={**device.facts, "interposer": wanted[PRELOAD].partition(":")[0]}, variables=wanted)
 
 
-def check(environ: Mapping[str, str] = os.environ) -> None:
-    """Raises InterposerError if faults are to be injected in front of CUDA, and this process has nothing that does."""
-    if environ.get(cuda.INJECT) and simulation.interposer() is None:
+def check_interposer(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise InterposerError if faults are to be injected in front of CUDA, and this process has nothing that does."""
+    if environ.get(cuda.INJECT) and simulation.loaded_interposer() is None:
         raise InterposerError(
             f"{cuda.INJECT} is {environ[cuda.INJECT]!r}, but the library that injects faults is not in this process: "
             f"{PRELOAD} is {environ.get(PRELOAD)!r}"

@@ -1,4 +1,4 @@
-"""Builds C++ libraries with CMake at their first use, and caches them. What is built is a value, the `Recipe`.
+"""Builds C++ libraries with CMake at their first use, and caches them. A `BuildRecipe` describes what is built.
 
 The name of a library's folder in the cache is a key of all that decides what the library is: the sources, the CMake
 files, and the toolchain. No path is part of it, so clones and virtual environments share the builds.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness.sim.native import cmake
 from harness.sim.native.cmake import Progress
-from harness.sim.native.toolchain import BuildError, Toolchain, digest
+from harness.sim.native.toolchain import BuildError, Toolchain, short_digest
 
 _APPLICATION = "gpu-conformance-harness"
 _LOCK_LIMIT = 3600.0  # seconds; a build takes minutes on a small machine, and several may wait for it
@@ -30,7 +30,7 @@ _TESTS = "tests"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class BuildRecipe:
     """What is built together.
 
     - `noun`: names it in messages. `folder`: its folder in the cache.
@@ -49,11 +49,13 @@ class Recipe:
     tools: Toolchain
 
 
-def build(recipe: Recipe, progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder with the recipe's libraries, built now if they are not in the cache.
+def build_libraries(
+    recipe: BuildRecipe, progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ
+) -> Path:
+    """Return the folder with the recipe's libraries. Build them if they are not in the cache.
 
     If several processes call this at once, one builds and the others wait. `progress` gets lines about the progress; by
-    default they go to stderr. Raises BuildError, with the first error lines of the compiler, if any.
+    default they go to stderr. Raise BuildError, with the first error lines of the compiler, if any.
     """
     report = _to_stderr if progress is None else progress
     cache = cache_folder(environ, recipe)
@@ -91,8 +93,10 @@ def build(recipe: Recipe, progress: Progress | None = None, *, environ: Mapping[
     return made
 
 
-def cache_folder(environ: Mapping[str, str], recipe: Recipe) -> Path:
-    """The folder of the cached libraries. Raises BuildError if no variable names one and there is no home folder."""
+def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
+    """Return the folder of the cached libraries. Raise BuildError if no variable names one and there is no home
+    folder.
+    """
     if own := environ.get("HARNESS_CACHE_DIR"):
         return Path(own).absolute() / recipe.folder
     shared = environ.get("XDG_CACHE_HOME", "")
@@ -104,29 +108,29 @@ def cache_folder(environ: Mapping[str, str], recipe: Recipe) -> Path:
     return Path(home) / ".cache" / _APPLICATION / recipe.folder
 
 
-def key(recipe: Recipe) -> str:
-    """The name of the recipe's libraries in the cache. Raises BuildError if a source is missing."""
+def cache_key(recipe: BuildRecipe) -> str:
+    """Return the name of the recipe's libraries in the cache. Raise BuildError if a source is missing."""
     return _key(recipe, read_sources(recipe))
 
 
-def _key(recipe: Recipe, sources: Mapping[str, bytes]) -> str:
+def _key(recipe: BuildRecipe, sources: Mapping[str, bytes]) -> str:
     texts = [(name, text.decode("latin-1")) for name, text in sources.items()]
-    return digest([recipe.tools.key(), recipe.parts, recipe.files, texts])
+    return short_digest([recipe.tools.key(), recipe.parts, recipe.files, texts])
 
 
-def read_sources(recipe: Recipe) -> dict[str, bytes]:
-    """The contents of all sources by their name below the root, in order. Raises BuildError if one is missing."""
-    found: dict[str, bytes] = {}
+def read_sources(recipe: BuildRecipe) -> dict[str, bytes]:
+    """Return the contents of all sources by their name below the root, in order. Raise BuildError if one is missing."""
+    contents: dict[str, bytes] = {}
     try:
         for name in (_LISTS, *recipe.sources):
             path = recipe.root / name
             files = [path] if path.suffix else _files(path)
             if not files:
                 raise BuildError(f"no C++ sources of {recipe.noun} in {str(path)!r}: reinstall the harness")
-            found |= {file.relative_to(recipe.root).as_posix(): file.read_bytes() for file in files}
+            contents |= {file.relative_to(recipe.root).as_posix(): file.read_bytes() for file in files}
     except OSError as error:
         raise BuildError(f"cannot read {error.filename!r}, a source of {recipe.noun} ({error.strerror})") from None
-    return dict(sorted(found.items()))
+    return dict(sorted(contents.items()))
 
 
 def _files(folder: Path) -> list[Path]:
@@ -137,22 +141,22 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-def _complete(recipe: Recipe, folder: Path) -> bool:
+def _complete(recipe: BuildRecipe, folder: Path) -> bool:
     return all((folder / name).is_file() for name in recipe.files)
 
 
 def _build(
-    recipe: Recipe, sources: Mapping[str, bytes], made: Path, environ: Mapping[str, str], report: Progress
+    recipe: BuildRecipe, sources: Mapping[str, bytes], made: Path, environ: Mapping[str, str], report: Progress
 ) -> None:
     """Build the libraries in the tree of their toolchain. Their folder `made` appears atomically."""
     begin = time.monotonic()
     cache = made.parent
-    tree = cache / f"tree-{digest([recipe.tools.key(), recipe.tools.compiler, recipe.parts])}"
+    tree = cache / f"tree-{short_digest([recipe.tools.key(), recipe.tools.compiler, recipe.parts])}"
     version = recipe.tools.compiler_text.rpartition(": ")[2]
     report(f"building {recipe.noun} with {version}, since {str(cache)!r} has no build of these sources with it")
     with _in_use(tree, lambda: report("waiting for the compilers of a process that was killed")) as lock:
         _copy(sources, tree / "source")
-        out = cmake.build(tree, recipe.tools, recipe.noun, recipe.parts, report, environ, lock)
+        out = cmake.run_cmake(tree, recipe.tools, recipe.noun, recipe.parts, report, environ, lock)
         if missing := [name for name in recipe.files if not (out / name).is_file()]:
             raise BuildError(f"CMake made no {missing[0]!r} for {recipe.noun}: its sources do not fit together")
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as folder:
@@ -171,7 +175,7 @@ def _build(
 def _in_use(tree: Path, waiting: Callable[[], object]) -> Iterator[int]:
     """Hold the lock of a build tree, whose file descriptor the block gets.
 
-    The compilers inherit it. So when a process that builds is killed, the next one does not write to the tree before
+    The compilers inherit it. When a process that builds is killed, the next one does not write to the tree before
     the compilers of the first have ended.
     """
     tree.mkdir(exist_ok=True)
@@ -191,7 +195,7 @@ def _in_use(tree: Path, waiting: Callable[[], object]) -> Iterator[int]:
 
 
 def _copy(sources: Mapping[str, bytes], folder: Path) -> None:
-    """Make the folder have these files only. Those that are the same stay, so ninja sees which have changed."""
+    """Make the folder have these files only. Unchanged files stay, so that ninja sees which have changed."""
     for file in [file for file in folder.rglob("*") if file.is_file()]:
         if file.relative_to(folder).as_posix() not in sources:
             file.unlink()
@@ -227,8 +231,8 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def run_by_hand(make: Callable[[], Path]) -> int:
-    """Build, and print how long it took and where the result is. Returns 1 if the build fails."""
+def build_from_command_line(make: Callable[[], Path]) -> int:
+    """Build, and print how long it took and where the result is. Return 1 if the build fails."""
     begin = time.monotonic()
     try:
         made = make()

@@ -36,7 +36,7 @@ _LINKED = re.compile(r"^(?:Linking CXX .* )?(\S+)")
 _ERROR = re.compile(r"\b(error|undefined reference|cannot find)\b", re.IGNORECASE)
 
 
-def build(
+def run_cmake(
     tree: Path,
     tools: Toolchain,
     noun: str,
@@ -45,12 +45,12 @@ def build(
     environ: Mapping[str, str],
     lock: int,
 ) -> Path:
-    """Build the sources in ``tree/source`` again as far as they have changed. Returns the folder of the results.
+    """Build the sources in ``tree/source`` again as far as they have changed. Return the folder of the results.
 
-    `lock` is a file descriptor that cmake, ninja and the compilers inherit. Raises BuildError, with the first errors of
+    `lock` is a file descriptor that cmake, ninja and the compilers inherit. Raise BuildError, with the first errors of
     the compiler.
     """
-    programs = {name: program(name, noun, environ) for name in _LEAST}
+    programs = {name: find_program(name, noun, environ) for name in _LEAST}
     environ = {name: value for name, value in environ.items() if name not in _IGNORED}
     environ |= {"LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}  # the output is searched for English words
     folder, log = tree / "build", tree / "build.log"
@@ -59,7 +59,7 @@ def build(
         *_configuration(tree, tools, parts, environ),
         f"-DCMAKE_MAKE_PROGRAM={programs['ninja']}",
     ]
-    jobs = jobs_at_once(environ)
+    jobs = compiler_jobs(environ)
     with log.open("w", buffering=1, encoding="utf-8") as notes:
         run = _Run(noun, tree, log, notes, report, environ, lock)
         if folder.is_dir() and run(configure):
@@ -119,7 +119,7 @@ class _Run:
         self._lines: list[str] = []
 
     def __call__(self, command: Sequence[str]) -> int:
-        """The exit status. Paths in messages are relative to the folder of the sources."""
+        """Return the exit status. Paths in messages are relative to the folder of the sources."""
         self._lines = []
         with subprocess.Popen(
             command,
@@ -148,10 +148,10 @@ class _Run:
         if step is None:
             self._lines.append(line)
         elif not step[3].startswith("Re-"):
-            self._report(f"building {self._noun}: {step[1]} of {step[2]} ({step_name(step[3])})")
+            self._report(f"building {self._noun}: {step[1]} of {step[2]} ({format_ninja_step(step[3])})")
 
     def error(self, what: str, status: int) -> BuildError:
-        """The error for a failed program, with its first lines about an error, or else its last lines."""
+        """Return the error for a failed program, with its first lines about an error, or else its last lines."""
         lines = [line for line in self._lines if line.strip()]
         failed = next((found for line in lines if (found := _FAILED.match(line))), None)
         if failed:
@@ -162,22 +162,22 @@ class _Run:
             errors = lines[begin:]  # cmake says what is wrong in the lines that follow
         shown = errors[:_MOST_ERRORS] or lines[-_MOST_ERRORS:]
         return BuildError(
-            f"{step_name(failed[1]) if failed else what} failed with status {status}, so {self._noun} cannot be built; "
-            f"the full output is in {str(self._log)!r}:" + "".join(f"\n  {line}" for line in shown)
+            f"{format_ninja_step(failed[1]) if failed else what} failed with status {status}, so {self._noun} cannot "
+            f"be built; the full output is in {str(self._log)!r}:" + "".join(f"\n  {line}" for line in shown)
         )
 
 
-def step_name(text: str) -> str:
-    """What a step of ninja does, by its description or by its output, such as "compiling core/queue.cpp"."""
-    if found := _OBJECT.search(text):
-        source = posixpath.normpath(posixpath.join(found[1] or "", found[2].replace("__/", "../")))
+def format_ninja_step(text: str) -> str:
+    """Return what a step of ninja does, by its description or by its output, such as "compiling core/queue.cpp"."""
+    if match := _OBJECT.search(text):
+        source = posixpath.normpath(posixpath.join(match[1] or "", match[2].replace("__/", "../")))
         return f"compiling {_TOGETHER.sub(_MANY, source)}"
-    found = _LINKED.match(text)
-    return f"linking {posixpath.basename(found[1])}" if found else text
+    match = _LINKED.match(text)
+    return f"linking {posixpath.basename(match[1])}" if match else text
 
 
-def program(name: str, noun: str, environ: Mapping[str, str]) -> str:
-    """The path of cmake or ninja: of the package for Python, or else in ``$PATH``. Raises BuildError."""
+def find_program(name: str, noun: str, environ: Mapping[str, str]) -> str:
+    """Return the path of cmake or ninja: of the package for Python, or else in ``$PATH``. Raise BuildError."""
     least = _LEAST[name]
     old = ""
     for place in _places(name, environ):
@@ -187,7 +187,7 @@ def program(name: str, noun: str, environ: Mapping[str, str]) -> str:
             )
         except (OSError, subprocess.TimeoutExpired):
             continue
-        version = software.compiler_version(done.stdout) if done.returncode == 0 else None
+        version = software.parse_compiler_version(done.stdout) if done.returncode == 0 else None
         if version is not None and version >= least:
             return str(place)
         old = f", and {str(place)!r} is {'.'.join(map(str, version))}" if version else old
@@ -206,8 +206,8 @@ def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(found)
 
 
-def jobs_at_once(environ: Mapping[str, str]) -> int:
-    """How many compilers run at once: limited by processors (or ``$MAX_JOBS``) and by memory."""
+def compiler_jobs(environ: Mapping[str, str]) -> int:
+    """Return how many compilers run at once: limited by processors (or ``$MAX_JOBS``) and by memory."""
     import psutil
 
     limit = environ.get("MAX_JOBS", "")

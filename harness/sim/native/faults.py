@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from harness.backends.backend import Kind
+from harness.backends.backend import DeviceKind
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 
@@ -33,29 +33,32 @@ class InjectionError(HarnessError):
 
 
 @functools.cache
-def catalogue(kind: Kind) -> Mapping[str, str]:
-    """Every fault of this kind of device, in the order of its list: its name, and in one line what it breaks."""
-    return MappingProxyType(definitions((_ROOT / BACKENDS[kind].faults).read_text(encoding="utf-8")))
+def fault_catalogue(kind: DeviceKind) -> Mapping[str, str]:
+    """Return every fault of this kind of device, in the order of its list: its name, and in one line what it breaks."""
+    return MappingProxyType(parse_fault_list((_ROOT / BACKENDS[kind].faults).read_text(encoding="utf-8")))
 
 
-def injectable_kinds() -> tuple[Kind, ...]:
-    """The kinds of devices that have faults."""
+def injectable_kinds() -> tuple[DeviceKind, ...]:
+    """Return the kinds of devices that have faults."""
     return tuple(kind for kind, backend in BACKENDS.items() if backend.injectable)
 
 
-def definitions(text: str) -> dict[str, str]:
-    """The faults that a list such as ``faults.def`` defines. Raises ValueError for an invalid line or a duplicate."""
-    found: dict[str, str] = {}
+def parse_fault_list(text: str) -> dict[str, str]:
+    """Return the faults that a list such as ``faults.def`` defines.
+
+    Raise ValueError for an invalid line or a duplicate.
+    """
+    faults: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("//"):
             continue
         entry = _ENTRY.fullmatch(line.strip())
-        if entry is None or entry[1] in found:
+        if entry is None or entry[1] in faults:
             raise ValueError(
                 f'line {number} of the list of faults is {line!r}: expected FAULT(name, "text") with a new name'
             )
-        found[entry[1]] = entry[2]
-    return found
+        faults[entry[1]] = entry[2]
+    return faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +70,38 @@ class Injection:
     seed: int = 0
 
     def __str__(self) -> str:
-        """The text of the injection without defaults. `parse` is the inverse."""
+        """Return the text of the injection without defaults. `parse_injection` is the inverse."""
         probability = "" if self.probability == 1.0 else f":{_decimal(self.probability)}"
         seed = f",seed={self.seed}" if self.seed else ""
         return f"{self.name}{probability}{seed}"
 
 
-def parse(text: str, kind: Kind | None = None) -> Injection:
-    """Parse one injection into this kind of device, or into any. Raises InjectionError."""
-    found = _INJECTION.fullmatch(text.strip())
-    if found is None:
+def parse_injection(text: str, kind: DeviceKind | None = None) -> Injection:
+    """Parse one injection into this kind of device, or into any. Raise InjectionError."""
+    match = _INJECTION.fullmatch(text.strip())
+    if match is None:
         raise InjectionError(f"a fault as {_FORM}, not {text!r}")
-    name = found["name"]
-    known = {each for each_kind in ([kind] if kind else injectable_kinds()) for each in catalogue(each_kind)}
-    if name not in known:
-        near = difflib.get_close_matches(name, sorted(known), n=1)
+    name = match["name"]
+    names = {fault for each_kind in ([kind] if kind else injectable_kinds()) for fault in fault_catalogue(each_kind)}
+    if name not in names:
+        near = difflib.get_close_matches(name, sorted(names), n=1)
         listing = f"'harness faults list{f' --device {kind}' if kind else ''}' lists all faults"
         advice = f"did you mean {near[0]!r}?" if near else listing
         raise InjectionError(f"the name of a fault{f' of {kind}' if kind else ''}, not {name!r}; {advice}")
-    return Injection(name, _probability(name, found["probability"]), _seed(name, found["seed"]))
+    return Injection(name, _probability(name, match["probability"]), _seed(name, match["seed"]))
 
 
-def parse_all(text: str) -> tuple[Injection, ...]:
-    """Parse injections separated by semicolons. Empty for an empty text. Raises InjectionError."""
-    injections = [parse(part) for part in text.split(SEPARATOR) if part.strip()]
+def parse_injections(text: str) -> tuple[Injection, ...]:
+    """Parse injections separated by semicolons. Empty for an empty text. Raise InjectionError."""
+    injections = [parse_injection(part) for part in text.split(SEPARATOR) if part.strip()]
     names = [injection.name for injection in injections]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InjectionError(f"each fault once, but {twice!r} appears {names.count(twice)} times")
     return tuple(injections)
 
 
-def joined(injections: Iterable[str]) -> str:
-    """The value of the variable for these injections."""
+def join_injections(injections: Iterable[str]) -> str:
+    """Return the value of the variable for these injections."""
     return SEPARATOR.join(injections)
 
 
@@ -123,5 +126,5 @@ def _seed(name: str, text: str | None) -> int:
 
 
 def _decimal(value: float) -> str:
-    """A number in [0, 1] without an exponent: the syntax has none."""
+    """Return a number in [0, 1] without an exponent: the syntax has none."""
     return f"{value:.18f}".rstrip("0") if "e" in repr(value) else repr(value)

@@ -1,6 +1,7 @@
 """What a software device offers to the rest of the harness: its build for a run, and its use in a process.
 
-Each kind has a module with the functions of `Provider`; `Backend.provider` names it. Rooms above need no other.
+Each kind has a module with the functions of `DeviceProvider`; `Backend.provider` names it. Packages above need no
+other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from harness.backends.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)
-class Provided:
+class ProvidedDevice:
     """What a run needs of a software device.
 
     `library`: what executors load; None for a device that they have anyway. `facts`: how it was built, for reports.
@@ -26,22 +27,22 @@ class Provided:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-class Provider(Protocol):
+class DeviceProvider(Protocol):
     """The functions of the module of one kind."""
 
-    def provide(self) -> Provided:
-        """Build it unless that was done before. Raises HarnessError."""
+    def provide(self) -> ProvidedDevice:
+        """Build the libraries unless the cache has them. Raise HarnessError."""
 
     def enter(self, library: str) -> None:
         """Make this executor, forked or fresh, ready for cases. Any exception means that it cannot be used."""
 
     def enter_inline(self, library: str) -> None:
-        """The same for a pytest process that runs cases itself. Called before each case. Raises HarnessError."""
+        """Do the same in a pytest process that runs cases itself. Called before each case. Raise HarnessError."""
 
     def prepare(self, variables: Mapping[str, str]) -> None:
-        """Make up in this process, which was started without them, for the variables. Raises HarnessError."""
+        """Make up for the variables in this process, which was started without them. Raise HarnessError."""
 
 
-def of(backend: Backend) -> Provider:
-    """The provider of a software device."""
-    return cast(Provider, importlib.import_module(backend.provider))
+def provider_of(backend: Backend) -> DeviceProvider:
+    """Return the provider of a software device."""
+    return cast(DeviceProvider, importlib.import_module(backend.provider))

@@ -48,19 +48,19 @@ class Toolchain:
     folders: Mapping[str, Path] = field(default_factory=dict)
 
     def key(self) -> str:
-        """The same text for toolchains that make the same library of the same sources, on any path."""
-        return digest([self.compiler[1:], self.identity, self.flags, sorted(self.variables.items())])
+        """Return the same text for toolchains that make the same library of the same sources, on any path."""
+        return short_digest([self.compiler[1:], self.identity, self.flags, sorted(self.variables.items())])
 
 
-def digest(value: object) -> str:
-    """A short hash of plain values, for the name of a file."""
+def short_digest(value: object) -> str:
+    """Return a short hash of plain values, for the name of a file."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
-def plain(environ: Mapping[str, str], noun: str) -> Toolchain:
-    """The toolchain for a library that needs neither torch nor Python. `noun`: what is built, for error messages.
+def find_cpp_toolchain(environ: Mapping[str, str], noun: str) -> Toolchain:
+    """Return the toolchain for a library that needs neither torch nor Python.
 
-    Raises BuildError if there is no usable compiler.
+    `noun`: what is built, for error messages. Raise BuildError if there is no usable compiler.
     """
     compiler = _compiler(environ, noun)
     version = _version(compiler, environ)
@@ -73,12 +73,12 @@ def plain(environ: Mapping[str, str], noun: str) -> Toolchain:
     )
 
 
-def find(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
-    """The toolchain of this interpreter, its torch, and the compiler that torch would use.
+def find_torch_toolchain(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
+    """Return the toolchain of this interpreter, its torch, and the compiler that torch would use.
 
-    `noun`: what is built, for error messages. Raises BuildError if something is missing.
+    `noun`: what is built, for error messages. Raise BuildError if something is missing.
     """
-    tools = plain(environ, noun)
+    tools = find_cpp_toolchain(environ, noun)
     folder = torch_folder()
     if not (folder / "include" / "c10" / "core" / "Device.h").is_file():
         raise BuildError(f"torch in {str(folder)!r} has no C++ headers: install torch from a wheel")
@@ -87,7 +87,7 @@ def find(environ: Mapping[str, str] = os.environ, noun: str = "the software devi
         raise BuildError(
             f"Python's C headers are not in {str(python_include)!r}: install them (python3-dev or python3-devel)"
         )
-    release = software.release(software.torch_build() or "")
+    release = software.parse_release(software.torch_build() or "")
     return replace(
         tools,
         identity=(*tools.identity, str(sysconfig.get_config_var("SOABI")), _torch_identity(folder)),
@@ -98,14 +98,14 @@ def find(environ: Mapping[str, str] = os.environ, noun: str = "the software devi
 
 def require_compiler(backend: Backend) -> None:
     """Raise DeviceError unless there is a C++ compiler to build these software devices."""
-    compiler = software.cpp_compiler()
+    compiler = software.cpp_compiler_version()
     if compiler.value is None:
         missing = f"no C++ compiler to build {backend.noun}: {compiler.detail}; install g++ or set CXX"
         raise DeviceError(f"--device={backend.kind}: {missing}")
 
 
 def torch_folder() -> Path:
-    """The folder of the installed torch. Raises BuildError if torch is not installed."""
+    """Return the folder of the installed torch. Raise BuildError if torch is not installed."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:
@@ -116,7 +116,7 @@ def torch_folder() -> Path:
 
 
 def _torch_identity(folder: Path) -> str:
-    """Version, commit and CUDA from torch's ``version.py``, and the sizes of its libraries."""
+    """Return version, commit and CUDA from torch's ``version.py``, and the sizes of its libraries."""
     try:
         version = (folder / "version.py").read_text(errors="replace")
         sizes = [(folder / "lib" / f"lib{name}.so").stat().st_size for name in _LIBRARIES]
@@ -126,14 +126,14 @@ def _torch_identity(folder: Path) -> str:
 
 
 def _compiler(environ: Mapping[str, str], noun: str) -> list[str]:
-    command = software.cpp_command(environ.get("CXX", ""), environ.get("PATH", ""))
+    command = software.cpp_compiler_command(environ.get("CXX", ""), environ.get("PATH", ""))
     if isinstance(command, str):
         raise BuildError(f"{noun} needs a C++ compiler: {command}")
     return command
 
 
 def _version(compiler: list[str], environ: Mapping[str, str]) -> str:
-    """The first line of the compiler's ``--version``."""
+    """Return the first line of the compiler's ``--version``."""
     called = shlex.join(compiler)
     try:
         done = subprocess.run(

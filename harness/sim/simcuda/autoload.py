@@ -1,15 +1,15 @@
 """Loads the operators of the simulated CUDA into a process that imports torch.
 
-torch calls `load` at the end of its import: it is an entry point of the group ``torch.backends``. So the operators are
-in every process of a run on simulated devices, those that cases start included. In every other process it does nothing,
-and imports nothing.
+torch calls `load` at the end of its import: it is an entry point of the group ``torch.backends``. The operators are
+therefore in every process of a run on simulated devices, those that cases start included. In every other process it
+does nothing, and imports nothing.
 """
 
 from __future__ import annotations
 
 import os
 
-#: The library of the operators. It is set in processes of a run on simulated devices only.
+#: The library of the operators. Set in processes of a run on simulated devices only.
 VARIABLE = "SIMCUDA_OPERATORS"
 
 _loaded: str | None = None
@@ -18,8 +18,8 @@ _loaded: str | None = None
 def load() -> None:
     """Register the operators for CUDA tensors, if the environment names their library.
 
-    Raises RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a
-    GPU, and if this torch does not take the operators. Raises OSError if the library cannot be loaded.
+    Raise RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a
+    GPU, and if this torch does not take the operators. Raise OSError if the library cannot be loaded.
     """
     global _loaded
     library = os.environ.get(VARIABLE)
@@ -30,17 +30,17 @@ def load() -> None:
     from harness.backends import simulation
     from harness.sim.simcuda.compiler import imports
 
-    if simulation.runtime() is None:
+    if simulation.simulated_runtime() is None:
         raise RuntimeError(
             f"{VARIABLE} is set, but the CUDA runtime of this process is not the simulated one: a program that sets "
             f"LD_PRELOAD of its own must keep what it was"
         )
     if ctypes.CDLL(library).simcuda_install_operators():
         raise RuntimeError(f"the operators in {library!r} cannot be registered with this torch: stderr says why")
-    imports.watch()
+    imports.install_import_hook()
     _loaded = library
 
 
-def loaded() -> str | None:
-    """The library that `load` has loaded into this process, or None."""
+def loaded_operators() -> str | None:
+    """Return the library that `load` has loaded into this process, or None."""
     return _loaded

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from harness.backends import simulation
 from harness.core.errors import HarnessError
 from harness.sim.simcuda import autoload
-from harness.sim.simcuda.build import Built
+from harness.sim.simcuda.build import SimcudaLibraries
 
 PRELOAD = "LD_PRELOAD"
 #: Torch loads no entry point if this is 0.
@@ -23,12 +23,14 @@ _TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _TORCH_WITHOUT_JIT = "TORCH_DISABLE_NATIVE_JIT"
 
 
-class LoadError(HarnessError):
+class SimcudaLoadError(HarnessError):
     """The simulated CUDA is not in this process, or cannot be loaded into it."""
 
 
-def variables(built: Built, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the environment of a process on simulated devices must have at its start, in addition to `environ`."""
+def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what the environment of a process on simulated devices must have at its start, in addition to
+    `environ`.
+    """
     own = ":".join(str(library) for library in built.runtime)
     outer = environ.get(PRELOAD, "")
     return {
@@ -39,25 +41,25 @@ def variables(built: Built, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def check(operators: str) -> None:
-    """Raises LoadError unless this process has the simulated CUDA, and its operators if torch is imported."""
-    if simulation.runtime() is None:
-        raise LoadError(f"the simulated CUDA is not in this process: {PRELOAD} is {os.environ.get(PRELOAD)!r}")
-    if "torch" in sys.modules and autoload.loaded() != operators:
-        raise LoadError(
+def check_simcuda_loaded(operators: str) -> None:
+    """Raise LoadError unless this process has the simulated CUDA, and its operators if torch is imported."""
+    if simulation.simulated_runtime() is None:
+        raise SimcudaLoadError(f"the simulated CUDA is not in this process: {PRELOAD} is {os.environ.get(PRELOAD)!r}")
+    if "torch" in sys.modules and autoload.loaded_operators() != operators:
+        raise SimcudaLoadError(
             "the operators of the simulated CUDA are not in this process: torch found no entry point 'simcuda' in the "
             "group 'torch.backends'; install the harness again (`pip install -e .`)"
         )
 
 
 def load_into_this_process(wanted: Mapping[str, str]) -> None:
-    """What `variables` would have done if they had been set at the start of this process. Sets them for its children.
+    """Load what `simcuda_environment` would have loaded at the start of this process.
 
-    Raises LoadError if torch was imported before, or if a library cannot be loaded.
+    Set them for its children. Raise LoadError if torch was imported before, or if a library cannot be loaded.
     """
-    if simulation.runtime() is None:
+    if simulation.simulated_runtime() is None:
         if "torch" in sys.modules:
-            raise LoadError(
+            raise SimcudaLoadError(
                 "the simulated CUDA cannot be loaded into a process that has imported torch: leave out the plugin or "
                 "conftest that imports it, or run with --isolation=batch"
             )
@@ -65,5 +67,5 @@ def load_into_this_process(wanted: Mapping[str, str]) -> None:
             try:
                 ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
             except OSError as error:
-                raise LoadError(f"{library!r} cannot be loaded ({error})") from None
+                raise SimcudaLoadError(f"{library!r} cannot be loaded ({error})") from None
     os.environ.update(wanted)

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 
 from harness.backends import cuda, simcuda
 from harness.devices import declared, software
-from harness.devices.capabilities import written
+from harness.devices.capabilities import format_capability
 from harness.devices.declared import MachineError
 from harness.devices.device import Device, DeviceError, Inventory
-from harness.devices.visibility import select
+from harness.devices.visibility import apply_visible_mask
 from harness.sim.native.toolchain import BuildError, require_compiler
 from harness.sim.simcuda import toolchain
 
@@ -29,10 +29,10 @@ _DEFAULT_DEVICES = 2
 _DEFAULT_MEMORY = 2 << 30
 
 
-def devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
-    """All devices of the machine, masked or not. Raises MachineError."""
-    count = declared.count(simcuda.COUNT, environ.get(simcuda.COUNT), _DEFAULT_DEVICES)
-    memory = declared.memory(simcuda.MEMORY, environ.get(simcuda.MEMORY), _DEFAULT_MEMORY)
+def simulated_devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
+    """Return all devices of the machine, masked or not. Raise MachineError."""
+    count = declared.parse_device_count(simcuda.COUNT, environ.get(simcuda.COUNT), _DEFAULT_DEVICES)
+    memory = declared.parse_device_memory(simcuda.MEMORY, environ.get(simcuda.MEMORY), _DEFAULT_MEMORY)
     (prefix,) = simcuda.BACKEND.uuid_prefixes
     return tuple(
         Device(
@@ -49,27 +49,29 @@ def devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
     )
 
 
-def inventory(environ: Mapping[str, str]) -> Inventory:
-    """The devices that a run may use. Raises MachineError for an invalid variable, and if no device is visible."""
-    selection = select(devices(environ), environ)
+def simulated_inventory(environ: Mapping[str, str]) -> Inventory:
+    """Return the devices that a run may use. Raise MachineError for an invalid variable, and if no device is
+    visible.
+    """
+    selection = apply_visible_mask(simulated_devices(environ), environ)
     if not selection.visible:
         why = "; ".join(selection.notes)
         raise MachineError(f"{why or f'{cuda.MASK}={environ.get(cuda.MASK)!r} hides every GPU'}; unset {cuda.MASK}")
-    built_for = software.cuda().value
+    built_for = software.torch_cuda_version().value
     return Inventory(
         devices=selection.visible,
         hidden=selection.hidden,
         driver=DRIVER,
-        cuda_driver=None if built_for is None else written("cuda", built_for),
+        cuda_driver=None if built_for is None else format_capability("cuda", built_for),
         notes=(f"{simcuda.BACKEND.label}: driver and NVML are simulated too", *selection.notes),
     )
 
 
 def buildable_inventory(environ: Mapping[str, str]) -> Inventory:
-    """Like `inventory`. Raises DeviceError if the libraries cannot be built with this torch and its compiler."""
+    """Return `simulated_inventory`. Raise DeviceError if torch and its compiler cannot build the libraries."""
     try:
         toolchain.cuda_major()
     except BuildError as error:
         raise DeviceError(f"--device={simcuda.BACKEND.kind}: {error}") from None
     require_compiler(simcuda.BACKEND)
-    return inventory(environ)
+    return simulated_inventory(environ)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 from harness.sim.simcuda import build, loading
 
 
-def provide() -> Provided:
-    """Build it unless that was done before. Raises BuildError."""
-    built = build.build()
-    facts = {**build.describe(), "library": str(built.folder)}
-    return Provided(str(built.operators), facts, loading.variables(built, os.environ))
+def provide() -> ProvidedDevice:
+    """Build the libraries unless the cache has them. Raise BuildError."""
+    built = build.build_simcuda()
+    facts = {**build.describe_build(), "library": str(built.folder)}
+    return ProvidedDevice(str(built.operators), facts, loading.simcuda_environment(built, os.environ))
 
 
 def enter(library: str) -> None:
-    """Check that this executor has it: it was loaded at the start of the process. Raises LoadError."""
-    loading.check(library)
+    """Check that this executor has the simulated CUDA, which is loaded at the start of the process. Raise LoadError."""
+    loading.check_simcuda_loaded(library)
 
 
 def enter_inline(library: str) -> None:
     """See `enter`."""
-    loading.check(library)
+    loading.check_simcuda_loaded(library)
 
 
 def prepare(variables: Mapping[str, str]) -> None:
-    """Load CUDA's libraries into this process, before it imports torch. Raises LoadError."""
+    """Load CUDA's libraries into this process, before it imports torch. Raise LoadError."""
     loading.load_into_this_process(variables)

@@ -32,7 +32,7 @@ _HEADERS: Mapping[str, Mapping[int, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Toolchains:
+class SimcudaToolchains:
     """`major`: the major version of the CUDA that torch is built for. `runtime`: for libraries that do not need torch.
 
     `operators`: for those that do.
@@ -44,47 +44,53 @@ class Toolchains:
 
 
 def cuda_major() -> int:
-    """The major version of the CUDA that the installed torch is built for.
+    """Return the major version of the CUDA that the installed torch is built for.
 
-    Raises BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
+    Raise BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
     """
-    found = software.cuda()
-    if not isinstance(found.value, tuple):
+    detected = software.torch_cuda_version()
+    if not isinstance(detected.value, tuple):
         raise BuildError(
-            f"{NOUN} needs a CUDA build of torch, and {found.detail}: install one into an environment of its own, for "
-            "example with `pip install 'torch===2.13.0'` (PyPI's builds for Linux are CUDA builds; `===` keeps pip "
+            f"{NOUN} needs a CUDA build of torch, and {detected.detail}: install one into an environment of its own, "
+            "for example with `pip install 'torch===2.13.0'` (PyPI's builds for Linux are CUDA builds; `===` keeps pip "
             "from a `2.13.0+cpu` of another index); neither a GPU nor a driver is needed"
         )
-    known = _HEADERS["cupti.h"]
-    if found.value[0] not in known:
-        versions = " and ".join(map(str, known))
-        raise BuildError(f"torch is built for CUDA {found.value[0]}; {NOUN} exists for CUDA {versions}")
-    return found.value[0]
+    headers = _HEADERS["cupti.h"]
+    if detected.value[0] not in headers:
+        versions = " and ".join(map(str, headers))
+        raise BuildError(f"torch is built for CUDA {detected.value[0]}; {NOUN} exists for CUDA {versions}")
+    return detected.value[0]
 
 
-def find(environ: Mapping[str, str] = os.environ, search: Sequence[str] | None = None) -> Toolchains:
-    """The toolchains of this interpreter and its torch. `search`: folders of packages, by default ``sys.path``.
+def find_simcuda_toolchains(
+    environ: Mapping[str, str] = os.environ, search: Sequence[str] | None = None
+) -> SimcudaToolchains:
+    """Return the toolchains of this interpreter and its torch. `search`: folders of packages, by default ``sys.path``.
 
-    Raises BuildError if something is missing.
+    Raise BuildError if something is missing.
     """
     major = cuda_major()
-    found = header_folders(major, sys.path if search is None else search)
-    folders = {f"CUDA_INCLUDE_{number}": folder for number, folder in enumerate(found)}
+    header_paths = header_folders(major, sys.path if search is None else search)
+    folders = {f"CUDA_INCLUDE_{number}": folder for number, folder in enumerate(header_paths)}
 
     def with_cuda(tools: Toolchain) -> Toolchain:
         return replace(
             tools,
-            identity=(*tools.identity, _identity(found)),
+            identity=(*tools.identity, _identity(header_paths)),
             variables={**tools.variables, "CUDA_MAJOR": str(major)},
             folders={**tools.folders, **folders},
         )
 
-    return Toolchains(major, with_cuda(toolchain.plain(environ, NOUN)), with_cuda(toolchain.find(environ, NOUN)))
+    return SimcudaToolchains(
+        major,
+        with_cuda(toolchain.find_cpp_toolchain(environ, NOUN)),
+        with_cuda(toolchain.find_torch_toolchain(environ, NOUN)),
+    )
 
 
 def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
-    """The folders with the headers of that CUDA. Raises BuildError with the name of the wheel that is missing."""
-    found: list[Path] = []
+    """Return the folders with the headers of that CUDA. Raise BuildError with the name of the wheel that is missing."""
+    folders: list[Path] = []
     for header, wheels in _HEADERS.items():
         folder, wheel = wheels[major]
         places = [Path(entry) / folder for entry in search if (Path(entry) / folder / header).is_file()]
@@ -92,11 +98,11 @@ def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
             raise BuildError(
                 f"{NOUN} needs the header {header!r} of CUDA {major}, and no package has it: install {wheel}"
             )
-        found.append(places[0])
-    return tuple(dict.fromkeys(found))
+        folders.append(places[0])
+    return tuple(dict.fromkeys(folders))
 
 
 def _identity(folders: Sequence[Path]) -> str:
-    """Names and sizes of the headers."""
+    """Return names and sizes of the headers."""
     files = sorted((file.name, file.stat().st_size) for folder in folders for file in folder.glob("*.h"))
     return repr(files)

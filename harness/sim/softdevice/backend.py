@@ -78,7 +78,7 @@ DeviceLike = torch.device | str | int | None
 
 
 def _index(device: DeviceLike) -> int:
-    """The index of a device. Raises ValueError if it has another type or does not exist."""
+    """Return the index of a device. Raise ValueError if it has another type or does not exist."""
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
@@ -96,22 +96,22 @@ def _index(device: DeviceLike) -> int:
 
 
 def is_available() -> bool:
-    """Whether this process sees any device."""
+    """Return whether this process sees any device."""
     return device_count() > 0
 
 
 def is_initialized() -> bool:
-    """Whether any device has been used. The call itself initialises none."""
+    """Return whether any device has been used. The call itself initialises none."""
     return any(_native.is_awake(index) for index in range(device_count()))
 
 
 def device_count() -> int:
-    """How many devices this process sees."""
+    """Return how many devices this process sees."""
     return _native.device_count()
 
 
 def current_device() -> int:
-    """The index of the calling thread's device."""
+    """Return the index of the calling thread's device."""
     return torch.accelerator.current_device_index()
 
 
@@ -152,17 +152,20 @@ class DeviceProperties:
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """Name, UUID and memory of the device. Does not initialise it."""
+    """Return name, UUID and memory of the device. Does not initialise it."""
     return DeviceProperties(_NAME, uuid(device), _native.memory())
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """The name of the device. It does not look like the name of a GPU."""
+    """Return the name of the device. The name cannot be mistaken for that of a GPU."""
     return get_device_properties(device).name
 
 
 def uuid(device: DeviceLike = None) -> str:
-    """The UUID of the device on the machine, such as ``SOFT-0``. It does not depend on the index in this process."""
+    """Return the UUID of the device on the machine, such as ``SOFT-0``.
+
+    It does not depend on the index in this process.
+    """
     return _native.uuid(_index(device))
 
 
@@ -172,13 +175,13 @@ def synchronize(device: DeviceLike = None) -> None:
 
 
 def failure(device: DeviceLike = None) -> str | None:
-    """The sticky error of the device, or None. Does not use the device."""
-    found = _native.failure(_index(device))
-    return None if found is None else found[1]
+    """Return the sticky error of the device, or None. Does not use the device."""
+    sticky = _native.failure(_index(device))
+    return None if sticky is None else sticky[1]
 
 
 def loading_code() -> str:
-    """Python code that loads the devices into a new process with the environment of this one."""
+    """Return Python code that loads the devices into a new process with the environment of this one."""
     return f"from harness.sim.softdevice.loading import load\nload({_native.__file__!r})\n"
 
 
@@ -187,7 +190,7 @@ def _lazy_init() -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    """Whether this process was forked from a process that had used a device. torch calls it before it seeds."""
+    """Return whether this process was forked from a process that had used a device. torch calls it before it seeds."""
     return _native.forked()
 
 
@@ -201,12 +204,12 @@ Event = torch.Event
 
 
 def current_stream(device: DeviceLike = None) -> torch.Stream:
-    """The calling thread's stream of the device."""
+    """Return the calling thread's stream of the device."""
     return torch.accelerator.current_stream(_index(device))
 
 
 def default_stream(device: DeviceLike = None) -> torch.Stream:
-    """The device's stream number 0."""
+    """Return the device's stream number 0."""
     return torch.Stream(stream_id=0, device_index=_index(device), device_type=_native.device_type())
 
 
@@ -241,7 +244,7 @@ def stream(stream: torch.Stream | None) -> StreamContext:
 
 
 def sleep(milliseconds: float, stream: torch.Stream | None = None) -> None:
-    """Let a stream, by default the current one, sleep for that long. Returns at once."""
+    """Let a stream, by default the current one, sleep for that long. Return at once."""
     chosen = current_stream() if stream is None else stream
     if chosen.device.type != _TYPE:
         raise ValueError(f"expected a stream of a {_TYPE} device, got one of {str(chosen.device)!r}")
@@ -249,12 +252,12 @@ def sleep(milliseconds: float, stream: torch.Stream | None = None) -> None:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether the calling thread's stream captures into a graph."""
+    """Return whether the calling thread's stream captures into a graph."""
     return _native.is_capturing(current_device())
 
 
 def supports_graphs() -> bool:
-    """Whether this torch has graphs for devices other than CUDA: ``torch.accelerator.Graph``."""
+    """Return whether this torch has graphs for devices other than CUDA: ``torch.accelerator.Graph``."""
     return hasattr(torch.accelerator, "Graph")
 
 
@@ -288,17 +291,17 @@ def seed_all() -> None:
 
 
 def initial_seed() -> int:
-    """The seed of the current device's generator."""
+    """Return the seed of the current device's generator."""
     return _native.initial_seed(current_device())
 
 
 def get_rng_state(device: DeviceLike = _TYPE) -> torch.Tensor:
-    """State of the device's generator: 16 bytes on the CPU."""
+    """Return state of the device's generator: 16 bytes on the CPU."""
     return torch.frombuffer(bytearray(_native.get_rng_state(_index(device))), dtype=torch.uint8)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of the generators of all devices, in order."""
+    """Return the states of the generators of all devices, in order."""
     return [get_rng_state(index) for index in range(device_count())]
 
 
@@ -319,12 +322,12 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """The dtypes that autocast supports."""
+    """Return the dtypes that autocast supports."""
     return [torch.float16, torch.bfloat16]
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 works. On a software device it is emulated, like everything else."""
+    """Return whether bfloat16 works. On a software device it is emulated, like everything else."""
     return including_emulation
 
 
@@ -337,27 +340,27 @@ def empty_cache() -> None:
 
 
 def memory_stats(device: DeviceLike = None) -> OrderedDict[str, Any]:
-    """The allocator's statistics under torch's names. Empty until a device is used."""
+    """Return the allocator's statistics under torch's names. Empty until a device is used."""
     return torch.accelerator.memory_stats(_index(device))
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    """Bytes in use by tensors."""
+    """Return bytes in use by tensors."""
     return torch.accelerator.memory_allocated(_index(device))
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    """The peak of bytes in use by tensors since the last reset."""
+    """Return the peak of bytes in use by tensors since the last reset."""
     return torch.accelerator.max_memory_allocated(_index(device))
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    """Bytes that the allocator has reserved."""
+    """Return bytes that the allocator has reserved."""
     return torch.accelerator.memory_reserved(_index(device))
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """The peak of bytes that the allocator has reserved since the last reset."""
+    """Return the peak of bytes that the allocator has reserved since the last reset."""
     return torch.accelerator.max_memory_reserved(_index(device))
 
 
@@ -372,17 +375,17 @@ def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """Free and total bytes of the device. Each process counts only its own allocations."""
+    """Return free and total bytes of the device. Each process counts only its own allocations."""
     return torch.accelerator.get_memory_info(_index(device))
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
-    """All segments of all devices with their blocks, with the keys of ``torch.cuda.memory_snapshot``."""
+    """Return all segments of all devices with their blocks, with the keys of ``torch.cuda.memory_snapshot``."""
     return _native.memory_snapshot()
 
 
 def host_memory_stats() -> OrderedDict[str, int]:
-    """Statistics of pinned memory, with the keys of ``torch.cuda.host_memory_stats``."""
+    """Return statistics of pinned memory, with the keys of ``torch.cuda.host_memory_stats``."""
     flat: dict[str, int] = {}
     for name, value in _native.host_memory_stats().items():
         if isinstance(value, dict):
@@ -411,15 +414,18 @@ def inject(text: str) -> None:
 
 
 def faults_struck() -> dict[str, int]:
-    """How often each fault has occurred so far. Faults that have not occurred are left out."""
+    """Return how often each fault has occurred so far. Faults that have not occurred are left out."""
     return _native.faults_struck()
 
 
 def times_struck(name: str) -> int:
-    """How often this fault has occurred so far."""
+    """Return how often this fault has occurred so far."""
     return _native.faults_struck().get(name, 0)
 
 
 def thread_count() -> int:
-    """Number of threads that the devices started in this process. They live until it ends, so they are no leak."""
+    """Return the number of threads that the devices started in this process.
+
+    The threads live as long as the process, so they are no leak.
+    """
     return _native.thread_count()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.sim.native import build as native
 from harness.sim.native import toolchain
-from harness.sim.native.build import Recipe
+from harness.sim.native.build import BuildRecipe
 from harness.sim.native.cmake import Progress
 from harness.sim.native.toolchain import Toolchain
 
@@ -26,25 +26,25 @@ PARTS = ("softdevice",)
 _NOUN = "the software device"
 
 
-def build(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """The library for this interpreter and its torch, built now if it is not in the cache.
+def build_softdevice(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the library for this interpreter and its torch. Build it if it is not in the cache.
 
-    See `harness.sim.native.build.build`. Raises BuildError.
+    See `harness.sim.native.build.build_libraries`. Raise BuildError.
     """
-    made = recipe(toolchain.find(environ, _NOUN))
-    return native.build(made, progress, environ=environ) / f"{MODULE}.so"
+    made = softdevice_recipe(toolchain.find_torch_toolchain(environ, _NOUN))
+    return native.build_libraries(made, progress, environ=environ) / f"{MODULE}.so"
 
 
-def describe(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Compiler and key of the library that `build` returns, for reports. Raises BuildError."""
-    tools = toolchain.find(environ, _NOUN)
-    return {"compiler": tools.compiler_text, "key": native.key(recipe(tools))}
+def describe_build(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return compiler and key of the library that `build_softdevice` returns, for reports. Raise BuildError."""
+    tools = toolchain.find_torch_toolchain(environ, _NOUN)
+    return {"compiler": tools.compiler_text, "key": native.cache_key(softdevice_recipe(tools))}
 
 
-def recipe(tools: Toolchain, root: Path = ROOT) -> Recipe:
-    """What is built with this toolchain."""
-    return Recipe(_NOUN, "softdevice", root, ("softdevice",), PARTS, (f"{MODULE}.so",), tools)
+def softdevice_recipe(tools: Toolchain, root: Path = ROOT) -> BuildRecipe:
+    """Return what is built with this toolchain."""
+    return BuildRecipe(_NOUN, "softdevice", root, ("softdevice",), PARTS, (f"{MODULE}.so",), tools)
 
 
 if __name__ == "__main__":
-    sys.exit(native.run_by_hand(build))
+    sys.exit(native.build_from_command_line(build_softdevice))

@@ -17,33 +17,37 @@ NAME = "soft"
 _loaded: Path | None = None
 
 
-class LoadError(HarnessError):
+class SoftdeviceLoadError(HarnessError):
     """The software device cannot be loaded into this process."""
 
 
 def load(path: str | Path) -> None:
     """Register ``torch.soft`` and the device type ``soft``. `path` is the library from `build`.
 
-    The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raises LoadError if
+    The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raise LoadError if
     the library cannot be loaded, or if another device is registered in torch's slot.
     """
     global _loaded
     place = Path(path).absolute()
     if _loaded is not None:
         if _loaded != place:
-            raise LoadError(f"cannot load the software device from {str(place)!r}: it is loaded from {str(_loaded)!r}")
+            raise SoftdeviceLoadError(
+                f"cannot load the software device from {str(place)!r}: it is loaded from {str(_loaded)!r}"
+            )
         return
     import torch
     from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
-        raise LoadError(f"cannot load the software device: the device {taken!r} uses torch's only slot (PrivateUse1)")
+        raise SoftdeviceLoadError(
+            f"cannot load the software device: the device {taken!r} uses torch's only slot (PrivateUse1)"
+        )
     native = _native(place)
     try:
         native.memory()  # reads the variables
     except ValueError as error:
-        raise LoadError(str(error)) from None
+        raise SoftdeviceLoadError(str(error)) from None
 
     from harness.sim.softdevice import backend
 
@@ -54,8 +58,8 @@ def load(path: str | Path) -> None:
     _loaded = place
 
 
-def library() -> Path | None:
-    """The library that `load` has loaded into this process, or None."""
+def loaded_library() -> Path | None:
+    """Return the library that `load` has loaded into this process, or None."""
     return _loaded
 
 
@@ -65,11 +69,11 @@ def _native(path: Path) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:
-        raise LoadError(f"{str(path)!r} is not a library of the software device")
+        raise SoftdeviceLoadError(f"{str(path)!r} is not a library of the software device")
     try:
         native = importlib.util.module_from_spec(spec)
         loader.exec_module(native)
     except ImportError as error:
-        raise LoadError(f"{str(path)!r} cannot be loaded ({error})") from None
+        raise SoftdeviceLoadError(f"{str(path)!r} cannot be loaded ({error})") from None
     sys.modules[name] = native
     return native

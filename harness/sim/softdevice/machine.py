@@ -23,10 +23,10 @@ _DEFAULT_DEVICES = 2
 _DEFAULT_MEMORY = 1 << 30
 
 
-def devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
-    """The visible devices, in the order of the variable, and the hidden devices. Raises MachineError."""
-    count = declared.count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
-    memory = declared.memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
+def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
+    """Return the visible devices, in the order of the variable, and the hidden devices. Raise MachineError."""
+    count = declared.parse_device_count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
+    memory = declared.parse_device_memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
     every = [
         Device(uuid=f"SOFT-{index}", kind=soft.BACKEND.kind, name=soft.BACKEND.label, index=index, memory=memory)
         for index in range(count)
@@ -39,8 +39,11 @@ def devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Devic
 
 
 def inventory(environ: Mapping[str, str]) -> Inventory:
-    """The devices that a run may use. Raises MachineError, and DeviceError if no device is visible or can be built."""
-    visible, hidden = devices(environ)
+    """Return the devices that a run may use.
+
+    Raise MachineError, and DeviceError if no device is visible or can be built.
+    """
+    visible, hidden = software_devices(environ)
     if not visible:
         raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} hides all software devices; unset it")
     toolchain.require_compiler(soft.BACKEND)
@@ -50,10 +53,10 @@ def inventory(environ: Mapping[str, str]) -> Inventory:
 def _visible(mask: str, every: list[Device]) -> tuple[Device, ...]:
     if not mask.strip():
         return ()
-    known = {name: device for device in every for name in (device.uuid, str(device.index))}
+    devices_by_name = {name: device for device in every for name in (device.uuid, str(device.index))}
     visible: list[Device] = []
     for entry in (part.strip() for part in mask.split(",")):
-        device = known.get(str(int(entry)) if re.fullmatch(r"\d{1,9}", entry, re.ASCII) else entry)
+        device = devices_by_name.get(str(int(entry)) if re.fullmatch(r"\d{1,9}", entry, re.ASCII) else entry)
         if device is None:
             last = len(every) - 1
             known_names = f"0 to {last}, or SOFT-0 to SOFT-{last}"

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 
 from harness.backends import soft
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 from harness.sim.softdevice import build
 
 
-def provide() -> Provided:
-    """Build it unless that was done before. Raises BuildError."""
-    library = str(build.build())
-    return Provided(library, {**build.describe(), "library": library})
+def provide() -> ProvidedDevice:
+    """Build the library unless the cache has it. Raise BuildError."""
+    library = str(build.build_softdevice())
+    return ProvidedDevice(library, {**build.describe_build(), "library": library})
 
 
 def enter(library: str) -> None:
@@ -21,15 +21,15 @@ def enter(library: str) -> None:
     from harness.sim.softdevice import loading, warming  # they need torch
 
     loading.load(library)
-    warming.warm(os.environ.get(soft.INJECT, ""))
+    warming.warm_up_devices(os.environ.get(soft.INJECT, ""))
 
 
 def enter_inline(library: str) -> None:
-    """Load it into this process. Raises LoadError."""
+    """Load it into this process. Raise LoadError."""
     from harness.sim.softdevice import loading
 
     loading.load(library)
 
 
 def prepare(variables: Mapping[str, str]) -> None:
-    """Nothing to do: it needs no variables."""
+    """Do nothing: the software device needs no variables."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def warm(injections: str) -> None:
+def warm_up_devices(injections: str) -> None:
     """Run one piece of work on every visible device, then free memory and reset statistics.
 
     No faults are injected meanwhile. The faults of `injections` (syntax of `harness.sim.native.faults`) are injected

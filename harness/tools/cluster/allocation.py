@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.core.text import counted, first_of
+from harness.core.text import format_count, list_first
 
 _GRES = re.compile(r"(?:gres/)?([a-z_][a-z0-9_]*)(?::([A-Za-z_][A-Za-z0-9_.-]*))?(?:[:=](\d+))?")
 _FEATURES = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?:&[A-Za-z_][A-Za-z0-9_.-]*)*")
@@ -101,7 +101,7 @@ def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str
     where = f"partition {', '.join(map(repr, partitions))}" if partitions else "the cluster"
     if not here:
         known = sorted({name for node in nodes for name in node.partitions})
-        return f"no node is in {where}; there {'is' if len(known) == 1 else 'are'} {first_of(known) or 'none'}"
+        return f"no node is in {where}; there {'is' if len(known) == 1 else 'are'} {list_first(known) or 'none'}"
     gres, features = request.gres, request.features
     for option, able in (
         ("--gres", [node for node in here if gres is None or all(each.is_met_by(node.gres) for each in gres)]),
@@ -110,9 +110,9 @@ def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str
         understood = (gres if option == "--gres" else features) is not None
         if len(able) < request.nodes and understood and option in request.options:
             asked = f"{option}={request.options[option]}"
-            have = f"only {first_of([node.name for node in able])} of {where}" if able else f"no node of {where}"
+            have = f"only {list_first([node.name for node in able])} of {where}" if able else f"no node of {where}"
             there = "; ".join(_there(here))
-            wanted = counted(request.nodes, "node")
+            wanted = format_count(request.nodes, "node")
             return (
                 f"{asked}: {have} can meet that, and {wanted} {'is' if request.nodes == 1 else 'are'} wanted: {there}"
             )
@@ -124,7 +124,7 @@ def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
     names: dict[str, list[str]] = {}
     for node in nodes:
         names.setdefault(node.has, []).append(node.name)
-    yield from (f"{first_of(found, 8)} ({has})" for has, found in names.items())
+    yield from (f"{list_first(found, 8)} ({has})" for has, found in names.items())
 
 
 def _given(options: Sequence[str]) -> dict[str, str]:

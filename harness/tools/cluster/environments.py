@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.core.text import clean
+from harness.core.text import escape_invalid_xml
 from harness.journal import environment
 
 
@@ -22,7 +22,7 @@ class Environments:
     def __init__(self, run_dir: Path, argv: Sequence[str]) -> None:
         """`argv`: the command of the whole run. The commands of the nodes are with their facts."""
         self._run_dir = run_dir
-        self._command = [clean(word) for word in argv]
+        self._command = [escape_invalid_xml(word) for word in argv]
         self.leading = ""
         self._known: dict[str, Mapping[str, Any]] = {}
 
@@ -44,5 +44,5 @@ class Environments:
         first = self._known.get(self.leading, next(iter(self._known.values())))
         devices = [each for known in self._known.values() for each in environment.devices_of(known)]
         by_uuid = {str(each.get("uuid")): each for each in devices}
-        own = {"command": self._command, "host": clean(platform.node()), "devices": [*by_uuid.values()]}
+        own = {"command": self._command, "host": escape_invalid_xml(platform.node()), "devices": [*by_uuid.values()]}
         environment.write_environment(self._run_dir, {**first, **own, "nodes": dict(self._known)})

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.core.text import counted, first_of, one_line
+from harness.core.text import format_count, list_first, single_line
 from harness.journal import identity, journal, lines
 from harness.journal.events import Finding, Finish, Start
 from harness.scheduling.interrupted_run import changed_conditions_message
@@ -250,7 +250,7 @@ class Head:
         """Handle the end of an agent's connection after its last message."""
         name = member.host.name
         if self._record is not None and not member.lost:
-            self._record.node(name, "ended", message=f"it ran {counted(member.done, 'case')}")
+            self._record.node(name, "ended", message=f"it ran {format_count(member.done, 'case')}")
         self._act(self._queue.ended(name))
 
     def _cut(self, member: Member, why: str) -> None:
@@ -264,7 +264,7 @@ class Head:
         name = member.host.name
         match message:
             case Hello(host=host, pid=pid):
-                self._say(f"node {name}: agent {pid} on {one_line(host, 60)} is there")
+                self._say(f"node {name}: agent {pid} on {single_line(host, 60)} is there")
             case Lines(lines=lines):
                 for text in lines:
                     self._enter(member, text)
@@ -339,7 +339,7 @@ class Head:
         """Return why each node cannot run a case, if the reasons differ."""
         gates = self._queue.gates(case) if len(self._queue.gates(case)) > 1 else {}
         hosts = {reason: [self._members[name].host.text for name in names] for reason, names in gates.items()}
-        return [f"on {first_of(names, 8)}: {reason}" for reason, names in hosts.items()]
+        return [f"on {list_first(names, 8)}: {reason}" for reason, names in hosts.items()]
 
     def _is_lost(self, member: Member, event: Finish) -> bool:
         """Return whether an attempt has no result for its case: the harness lost it, or a stop of the node killed it.
@@ -445,7 +445,7 @@ class Head:
         finished = frozenset(self._positions[case] for case in self._known.finished if case in self._positions)
         seconds = next(each.ready.seconds for each in there if each.lines is reference and each.ready is not None)
         self._queue.load(seconds, finished)
-        self._say(f"{counted(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
+        self._say(f"{format_count(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
         early, self._early = self._early, []
         for each in early:
             each()
@@ -490,7 +490,7 @@ class Head:
             gres=member.host.gres,
             features=list(member.host.features),
         )
-        self._say(f"node {name}: ready, {counted(ready.workers, 'worker')} on {first_of([*ready.devices], 8)}")
+        self._say(f"node {name}: ready, {format_count(ready.workers, 'worker')} on {list_first([*ready.devices], 8)}")
         self._environments.add(name, ready.environment)
         gated = {int(case): text for case, text in ready.gated.items() if case.isdecimal()}
         self._act(
@@ -503,7 +503,8 @@ class Head:
         found = [each.against for each in identity.differences(self._facts, member.lines.facts)]
         if not found and (ready.hash != journal.digest_of_ids(self._ids) or member.lines.ids != self._ids):
             found.append(
-                f"it has collected {counted(ready.count, 'test')}, and the run has {counted(len(self._ids), 'case')}"
+                f"it has collected {format_count(ready.count, 'test')}, and the run has "
+                f"{format_count(len(self._ids), 'case')}"
             )
         if not found and len(ready.seconds) != len(self._ids):
             found.append("its answer does not match its own list")
@@ -588,7 +589,7 @@ class Head:
             f"{name} {len(node.leased)}" for name, node in self._queue.nodes.items() if node.state is not NodeState.GONE
         )
         found = 0 if self._record is None else self._record.findings
-        findings = f", {counted(found, 'finding')}" if found else ""
+        findings = f", {format_count(found, 'finding')}" if found else ""
         return f"{done} of {total} cases done, {self._counts['red']} red{findings}; at work: {nodes or 'no node'}"
 
 

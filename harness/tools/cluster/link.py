@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from harness.core.text import exit_text, one_line
+from harness.core.text import format_exit_code, single_line
 from harness.tools.cluster import messages
 from harness.tools.cluster.messages import VERSION, Hello, LineBuffer, ProtocolError, ToHead
 
@@ -118,7 +118,7 @@ class Link:
             self.kill()
             return f"{self._program} closed the connection and did not end"
         words = self.last_words()
-        return f"{self._program} ended with {exit_text(status)}{f': {words}' if words else ''}"
+        return f"{self._program} ended with {format_exit_code(status)}{f': {words}' if words else ''}"
 
     def last_words(self) -> str:
         """Return the last line of its standard error."""
@@ -126,7 +126,7 @@ class Link:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 4096))
             lines = [line for line in file.read().decode("utf-8", "backslashreplace").splitlines() if line.strip()]
-        return one_line(lines[-1], 300) if lines else ""
+        return single_line(lines[-1], 300) if lines else ""
 
     def kill(self) -> None:
         """Kill the child now. The agent notices that its connection is gone, and ends its session."""

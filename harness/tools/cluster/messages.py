@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import HarnessError
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 #: Maximum length of a line, in bytes. The ids of 100,000 cases fit.
 LONGEST = 32 << 20
@@ -156,8 +156,8 @@ class SessionOver(_Model):
         lines = [line for line in self.output.splitlines() if line.strip()]
         for sign in ("E  ", "ERROR"):
             if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
-                return one_line(found[-1], 300)
-        return one_line(lines[-1], 300) if lines else ""
+                return single_line(found[-1], 300)
+        return single_line(lines[-1], 300) if lines else ""
 
 
 class Stopping(_Model):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.backends.table import BACKENDS
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.journal import identity, journal
 from harness.journal.events import End, RunStarted
 from harness.journal.ledger import Ledger
@@ -111,7 +111,7 @@ def run_cluster(asked: ClusterOptions, engine: Engine, say: Callable[[str], None
             second_looks=asked.second_looks,
         )
         hosts = engine.hosts()
-        say(f"{counted(len(hosts), 'node')}: {', '.join(host.name for host in hosts)}; results in {run_dir}")
+        say(f"{format_count(len(hosts), 'node')}: {', '.join(host.name for host in hosts)}; results in {run_dir}")
         head = Head(wanted, hosts, say, earlier)
         head.run()
         if not head.has_begun:

@@ -21,10 +21,10 @@ from harness.backends.table import BACKENDS, FAULTY_BY_DEFAULT
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.core.text import counted, one_line
+from harness.core.text import format_count, single_line
 from harness.journal import journal
 from harness.journal.ledger import Ledger
-from harness.sim.native.faults import Injection, catalogue
+from harness.sim.native.faults import Injection, fault_catalogue
 from harness.tools.diagnosis.order import inherited_environment
 
 #: Name of the run without a fault. The other runs are named after their fault.
@@ -139,7 +139,7 @@ def orders_text(campaign: OrdersCampaign) -> str:
     lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
     lines += [
         "",
-        f"on {BACKENDS[campaign.device].noun} without a fault: {counted(campaign.passed, 'case')} passed, "
+        f"on {BACKENDS[campaign.device].noun} without a fault: {format_count(campaign.passed, 'case')} passed, "
         f"{len(campaign.wrong)} red",
     ]
     lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
@@ -172,7 +172,7 @@ def _named(each: Row) -> str:
 
 def _not_counted(each: Row) -> str:
     names = ", ".join([*each.not_counted[:_SHOWN], *(["…"] if len(each.not_counted) > _SHOWN else [])])
-    how_many = counted(len(each.not_counted), "case")
+    how_many = format_count(len(each.not_counted), "case")
     return f"not counted for {each.fault}: {how_many} in which it did not occur, green alone: {names}"
 
 
@@ -229,7 +229,7 @@ class Runs:
             )
         if not (run_dir / journal.FILE_NAME).exists():
             last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
-            raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(one_line, last))!r}")
+            raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(single_line, last))!r}")
         return Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
 
 
@@ -254,7 +254,7 @@ def run_orders(
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
     campaign = OrdersCampaign(len(clean.passed), clean.wrong, (), device)
     for number, injection in enumerate(injections, 1):
-        new = _with_fault(injection, clean, run, catalogue(device)[injection.name], first=first)
+        new = _with_fault(injection, clean, run, fault_catalogue(device)[injection.name], first=first)
         tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
         rest = tuple(map(str, injections[number:]))
         campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.core.outcome import Outcome
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.journal.finding_kinds import is_same_finding
 from harness.journal.record import CaseRecord, FindingRecord, RunRecord
 
@@ -193,7 +193,7 @@ def _finding(finding: FindingRecord, times: int, baseline: Sequence[RunRecord]) 
     if len(baseline) == 1:
         text = "in the baseline, too" if times else "not in the baseline"
     else:
-        text = f"in {times} of {counted(len(baseline), 'run')} of the baseline"
+        text = f"in {times} of {format_count(len(baseline), 'run')} of the baseline"
     return FindingChange(finding.kind, finding.message, finding.cases, text, finding.reproduce)
 
 
@@ -244,7 +244,7 @@ def _regression(old: Sequence[Outcome], now: CaseRecord) -> str:
         return f"{_described(now)}; it did not run before ({old[-1]})"
     if len(old) == 1:
         return f"was {old[-1]}, now {_described(now)}"
-    return f"red in {red} of {counted(len(ran), 'run')}, now {_described(now)}"
+    return f"red in {red} of {format_count(len(ran), 'run')}, now {_described(now)}"
 
 
 def _was(old: Sequence[Outcome], now: CaseRecord) -> str:
@@ -274,7 +274,7 @@ def _described(now: CaseRecord) -> str:
 def _slower(old: Sequence[float], new: Sequence[float]) -> str:
     before, now = statistics.median(old), statistics.median(new)
     return (
-        f"{now / before:.1f} times as long: a median of {now:.3g} s over {counted(len(new), 'repetition')}, "
+        f"{now / before:.1f} times as long: a median of {now:.3g} s over {format_count(len(new), 'repetition')}, "
         f"{before:.3g} s over {len(old)} before"
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from harness.core.text import clean, counted, first_of, one_line
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.tools.diff.comparison import Change, Comparison, Fact, FindingChange
 
 #: The version of the JSON document.
@@ -45,14 +45,14 @@ def comparison_markdown(comparison: Comparison) -> str:
                 for each in findings[:_MOST_ROWS]
             )
             more = len(findings) - _MOST_ROWS
-            rows += f"\n| … and {counted(more, 'more finding')} | | |" if more > 0 else ""
+            rows += f"\n| … and {format_count(more, 'more finding')} | | |" if more > 0 else ""
             title = f"{heading[0].upper()}{heading[1:]} ({len(findings)})"
             parts.append(f"### {title}\n\n| finding | what | where |\n| --- | --- | --- |\n{rows}")
     for heading, changes in comparison.lists.items():
         if changes:
             rows = "\n".join(f"| {_escaped(each.case)} | {_escaped(each.text)} |" for each in changes[:_MOST_ROWS])
             more = len(changes) - _MOST_ROWS
-            rows += f"\n| … and {counted(more, 'more case')} | |" if more > 0 else ""
+            rows += f"\n| … and {format_count(more, 'more case')} | |" if more > 0 else ""
             title = f"{heading[0].upper()}{heading[1:]} ({len(changes)})"
             parts.append(f"### {title}\n\n| case | what |\n| --- | --- |\n{rows}")
     return "\n\n".join(parts) + "\n"
@@ -74,13 +74,13 @@ def _lines(comparison: Comparison) -> Iterator[str]:
             yield from _case(_WORDS[heading], each)
     counts = [f"{len(changes)} {heading}" for heading, changes in comparison.lists.items()]
     counts += [f"{len(found)} {heading}" for heading, found in comparison.findings.items() if found]
-    yield f"{', '.join(counts)}; {counted(comparison.same, 'case')} as before"
+    yield f"{', '.join(counts)}; {format_count(comparison.same, 'case')} as before"
 
 
 def _title(comparison: Comparison) -> str:
-    regressions = counted(len(comparison.regressions), "regression")
+    regressions = format_count(len(comparison.regressions), "regression")
     new = len(comparison.new_findings)
-    return f"{regressions}, {counted(new, 'new finding')}" if new else regressions
+    return f"{regressions}, {format_count(new, 'new finding')}" if new else regressions
 
 
 def _unexplained(comparison: Comparison) -> list[str]:
@@ -88,20 +88,20 @@ def _unexplained(comparison: Comparison) -> list[str]:
 
 
 def _finding(word: str, finding: FindingChange) -> Iterator[str]:
-    yield f"{word} {clean(finding.kind)}: {_what(finding)} - {finding.text}"
+    yield f"{word} {escape_invalid_xml(finding.kind)}: {_what(finding)} - {finding.text}"
     if finding.reproduce and word == _FINDING_WORDS["new findings"]:
-        yield f"    {clean(finding.reproduce)}"
+        yield f"    {escape_invalid_xml(finding.reproduce)}"
 
 
 def _what(finding: FindingChange) -> str:
-    cases = f" [{counted(len(finding.cases), 'case')}: {first_of(finding.cases)}]" if finding.cases else ""
-    return f"{one_line(finding.message)}{cases}"
+    cases = f" [{format_count(len(finding.cases), 'case')}: {list_first(finding.cases)}]" if finding.cases else ""
+    return f"{single_line(finding.message)}{cases}"
 
 
 def _case(word: str, change: Change) -> Iterator[str]:
-    yield f"{word} {clean(change.case)} - {change.text}"
+    yield f"{word} {escape_invalid_xml(change.case)} - {change.text}"
     if change.reproduce and word in ("REGRESSION", "FLAKE"):
-        yield f"    {clean(change.reproduce)}"
+        yield f"    {escape_invalid_xml(change.reproduce)}"
 
 
 _FINDING_WORDS = {
@@ -137,4 +137,4 @@ def _new(fact: Fact) -> str:
 
 
 def _escaped(of: str) -> str:
-    return _SPECIAL.sub(r"\\\1", " ".join(clean(of).split()))
+    return _SPECIAL.sub(r"\\\1", " ".join(escape_invalid_xml(of).split()))

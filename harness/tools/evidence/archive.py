@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from harness.core.errors import HarnessError
-from harness.core.text import counted
+from harness.core.text import format_count
 
 MOST_MEMBERS = 100_000
 MOST_BYTES = 2 << 30
@@ -145,7 +145,9 @@ def _too_many(file: IO[bytes], size: int, path: Path) -> str:
     if len(tail) > _END.size + _LOCATOR_SIZE and tail.startswith(b"PK\6\6"):
         _, _, _, _, _, _, _, count, directory, _ = _END64.unpack(tail[: _END64.size])
     if count > MOST_MEMBERS or directory > (count + 1) * (2 * _LONGEST_NAME):
-        return f"the archive lists {counted(count, 'file')} in {directory} bytes, more than {MOST_MEMBERS} files need"
+        return (
+            f"the archive lists {format_count(count, 'file')} in {directory} bytes, more than {MOST_MEMBERS} files need"
+        )
     return ""
 
 

@@ -12,7 +12,7 @@ from harness.backends.table import BACKENDS, backend_of, labels
 from harness.core.caseid import case_seed
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 from harness.core.shard import Shard
-from harness.core.text import clean, counted, exit_text, first_of, one_line
+from harness.core.text import escape_invalid_xml, format_count, format_exit_code, list_first, single_line
 from harness.journal import environment, identity, journal
 from harness.journal.events import (
     Bisected,
@@ -79,10 +79,10 @@ def _without_verdict(record: EvidenceRecord) -> Iterator[str]:
         return [verdict.case for verdict in record.ledger.verdicts if verdict.outcome is outcome]
 
     if stopped := cases(Outcome.NOT_RUN):
-        yield f"{counted(len(stopped), 'case')} did not run before the run ended: {first_of(stopped)}"
+        yield f"{format_count(len(stopped), 'case')} did not run before the run ended: {list_first(stopped)}"
     if lost := cases(Outcome.LOST):
         which = "which has" if len(lost) == 1 else "which have"
-        yield f"the harness lost {counted(len(lost), 'case')}, {which} no verdict: {first_of(lost)}"
+        yield f"the harness lost {format_count(len(lost), 'case')}, {which} no verdict: {list_first(lost)}"
 
 
 def _shards(record: EvidenceRecord) -> Iterator[str]:
@@ -114,12 +114,12 @@ def _shards(record: EvidenceRecord) -> Iterator[str]:
 def _torn(record: EvidenceRecord) -> Iterator[str]:
     contents = record.contents
     for damaged in contents.damaged[:_SHOWN]:
-        yield f"journal line {damaged.number} cannot be read as an event: {one_line(damaged.reason)}"
+        yield f"journal line {damaged.number} cannot be read as an event: {single_line(damaged.reason)}"
     if len(contents.damaged) > _SHOWN:
         yield f"{len(contents.damaged) - _SHOWN} more lines of the journal cannot be read as events"
     for unknown in contents.unknown[:_SHOWN]:
         yield (
-            f"journal line {unknown.number} has the kind {one_line(unknown.kind)!r}, which this harness does "
+            f"journal line {unknown.number} has the kind {single_line(unknown.kind)!r}, which this harness does "
             "not know: use the harness that wrote it, or a newer one"
         )
     if not record.data.endswith(b"\n"):
@@ -145,7 +145,7 @@ def _parts(record: EvidenceRecord) -> Iterator[str]:
 
 def _forced(record: EvidenceRecord) -> Iterator[str]:
     for change in record.ledger.forced:
-        yield f"the run was resumed by force though something had changed: {one_line(change)}"
+        yield f"the run was resumed by force though something had changed: {single_line(change)}"
 
 
 def _after_the_end(record: EvidenceRecord) -> Iterator[str]:
@@ -258,7 +258,7 @@ def _executors(record: EvidenceRecord) -> Iterator[str]:
         alive.pop(event.executor, None)
         counts = found[event.executor] or event.reason in _CASES_RAN  # other executors rehearse and examine
         if counts and event.cases != found[event.executor]:
-            ran = counted(event.cases, "attempt")
+            ran = format_count(event.cases, "attempt")
             have = found[event.executor]
             yield f"journal line {number}: executor {event.executor} ran {ran}, but the journal has {have}"
     if not record.shards and all(finding.kind != "worker" for finding in record.ledger.findings):
@@ -290,13 +290,13 @@ def _contradictions(record: EvidenceRecord) -> Iterator[str]:
             expected = f"{event.case} in a run with seed {record.run.seed}"
             yield f"journal line {number}: seed {event.seed} is not that of {expected}"
         if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.detail and event.case not in broke:
-            yield f"journal line {number}: {event.case} passed, but has a traceback: {one_line(event.detail)}"
+            yield f"journal line {number}: {event.case} passed, but has a traceback: {single_line(event.detail)}"
         if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.exit_status:
-            ended = exit_text(event.exit_status)
+            ended = format_exit_code(event.exit_status)
             yield f"journal line {number}: {event.case} passed, but its process ended with {ended}"
         if isinstance(event, MustPass) and event.hash != journal.digest_of_ids(event.ids):
             yield (
-                f"journal line {number}: the {counted(len(event.ids), 'case')} of must-pass list {event.name} "
+                f"journal line {number}: the {format_count(len(event.ids), 'case')} of must-pass list {event.name} "
                 f"do not have the hash {event.hash[:19]} of the list"
             )
 
@@ -304,11 +304,11 @@ def _contradictions(record: EvidenceRecord) -> Iterator[str]:
 def _collected(record: EvidenceRecord) -> Iterator[str]:
     for finding in record.ledger.findings:
         if finding.kind in _UNTRUE:
-            yield f"the lists of cases contradict each other: {one_line(finding.message)}"
+            yield f"the lists of cases contradict each other: {single_line(finding.message)}"
     recorded = {(each.kind, each.message) for each in record.contents.events if each.event == "finding"}
     for kind, message in recorded:
         if kind == "damaged_journal":
-            yield f"a part of the run had a damaged journal: {one_line(message)}"
+            yield f"a part of the run had a damaged journal: {single_line(message)}"
 
 
 def _status(record: EvidenceRecord) -> Iterator[str]:
@@ -372,9 +372,9 @@ def _devices(record: EvidenceRecord) -> Iterator[str]:
         backend = backend_of(uuid)
         kinds.setdefault(backend.kind if backend else "unknown", []).append(uuid)
     if "unknown" in kinds:
-        yield f"nobody knows what kind of device {first_of(kinds['unknown'])} is"
+        yield f"nobody knows what kind of device {list_first(kinds['unknown'])} is"
     if len(kinds) > 1:
-        each = "; ".join(f"{kind}: {first_of(uuids)}" for kind, uuids in kinds.items())
+        each = "; ".join(f"{kind}: {list_first(uuids)}" for kind, uuids in kinds.items())
         yield f"the run mixes kinds of devices: {each}"
     rows = device_rows(record.environment)
     models: dict[str, list[str]] = {}
@@ -382,7 +382,7 @@ def _devices(record: EvidenceRecord) -> Iterator[str]:
         if uuid in rows:
             models.setdefault(rows[uuid]["model"], []).append(uuid)
     if len(models) > 1 and len(kinds) == 1:
-        each = "; ".join(f"{model}: {first_of(uuids)}" for model, uuids in models.items())
+        each = "; ".join(f"{model}: {list_first(uuids)}" for model, uuids in models.items())
         yield f"the run mixes models of devices, so nothing is said of any one: {each}"
     strangers: dict[str, Number] = {}
     for number, event in record.numbered():
@@ -404,7 +404,7 @@ def _software(record: EvidenceRecord) -> Iterator[str]:
     run, known = record.run, record.environment
     if run.label != labels(run.devices):
         expected = labels(run.devices)
-        yield f"the journal labels the devices {run.label!r}, expected {expected!r} for {first_of(run.devices)}"
+        yield f"the journal labels the devices {run.label!r}, expected {expected!r} for {list_first(run.devices)}"
     rows = device_rows(known)
     for uuid, row in rows.items():
         backend = backend_of(uuid)
@@ -464,9 +464,9 @@ def _pairs(run: RunStarted, known: object) -> Iterator[tuple[str, object, object
     names = {row["name"] for uuid, row in device_rows(facts).items() if uuid in run.devices}
     yield "the seed", facts.get("seed"), run.seed
     yield "the isolation", facts.get("isolation"), run.isolation
-    yield "the host", facts.get("host"), clean(run.host)
-    yield "the root folder", facts.get("rootdir"), clean(run.rootdir)
-    yield "the command", facts.get("command"), [clean(word) for word in run.argv]
+    yield "the host", facts.get("host"), escape_invalid_xml(run.host)
+    yield "the root folder", facts.get("rootdir"), escape_invalid_xml(run.rootdir)
+    yield "the command", facts.get("command"), [escape_invalid_xml(word) for word in run.argv]
     yield "the driver", facts.get("driver") or "none", same.get("driver")
     for name in ("torch", "python", "harness"):
         yield f"the version of {name}", versions.get(name) or "none", same.get(name)
@@ -491,7 +491,7 @@ def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _shown(value: object) -> str:
-    return repr(one_line(value if isinstance(value, str) else str(value), 200))
+    return repr(single_line(value if isinstance(value, str) else str(value), 200))
 
 
 def _junit(record: EvidenceRecord) -> Iterator[str]:

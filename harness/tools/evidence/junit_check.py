@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from harness import __version__
-from harness.core.text import one_line
+from harness.core.text import single_line
 from harness.reporting import junit
 from harness.tools.evidence.record import EvidenceRecord, mapping_or_empty
 
@@ -97,5 +97,5 @@ def _first_difference(found: Element, expected: Element) -> str:
             ("text", have.text or "", want.text or ""),
         ):
             if one != other:
-                return f"the {what} of {want.tag!r} is {one_line(one, 120)!r}, expected {one_line(other, 120)!r}"
+                return f"the {what} of {want.tag!r} is {single_line(one, 120)!r}, expected {single_line(other, 120)!r}"
     return "its bytes are not those that the harness writes"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.table import BACKENDS, backend_of
-from harness.core.text import clean
+from harness.core.text import escape_invalid_xml
 from harness.journal import environment, journal
 from harness.journal.events import Event, MergedShard, RunStarted, Waiver
 from harness.journal.journal import JournalContents
@@ -128,7 +128,7 @@ def mapping_or_empty(value: object) -> Mapping[str, Any]:
 
 def optional_text(value: object) -> str | None:
     """Return the value if it is a text, without characters that cannot be written; otherwise None."""
-    return clean(value) if isinstance(value, str) else None
+    return escape_invalid_xml(value) if isinstance(value, str) else None
 
 
 def _json(data: bytes) -> object:

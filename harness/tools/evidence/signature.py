@@ -8,7 +8,7 @@ from typing import IO
 
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
-from harness.core.text import one_line
+from harness.core.text import single_line
 
 #: The purpose of a signature. A signature for another purpose is not accepted.
 NAMESPACE = "gpu-conformance"
@@ -82,4 +82,4 @@ def _run(archive: IO[bytes], limit: float, *arguments: str) -> subprocess.Comple
 
 
 def _words(done: subprocess.CompletedProcess[bytes]) -> str:
-    return one_line((done.stderr or done.stdout).decode("utf-8", "replace"), 300) or f"exit status {done.returncode}"
+    return single_line((done.stderr or done.stdout).decode("utf-8", "replace"), 300) or f"exit status {done.returncode}"

@@ -13,7 +13,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from harness.core.outcome import EXIT_OK
-from harness.core.text import clean, counted, first_of, one_line
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.gating.mustpass import MustPass
 from harness.journal import journal
 from harness.journal.journal import JournalError
@@ -79,7 +79,7 @@ def verify_archive(file: IO[bytes], path: Path, demands: Demands, most_bytes: in
     problems += _differences(manifest, summary)
     problems += _derived(known, read.members)
     problems += _demands(known, demands)
-    return Verification(tuple(dict.fromkeys(map(clean, problems))), manifest, known)
+    return Verification(tuple(dict.fromkeys(map(escape_invalid_xml, problems))), manifest, known)
 
 
 def _is_wanted(name: str) -> bool:
@@ -148,7 +148,7 @@ def _claims(manifest: Manifest, known: EvidenceRecord) -> Iterator[str]:
     claim = manifest.claim
     if (claim.gpu or is_gpu(claim.device)) and not is_gpu(known.kind):
         yield (
-            f"the archive claims a GPU, but the run was on {first_of(known.run.devices)}, which is "
+            f"the archive claims a GPU, but the run was on {list_first(known.run.devices)}, which is "
             f"{known.run.label or 'no GPU'}"
         )
     missed = {each.name: each for each in known.ledger.lists if each.missed}
@@ -156,7 +156,8 @@ def _claims(manifest: Manifest, known: EvidenceRecord) -> Iterator[str]:
     for name in claim.must_pass:
         if name in missed:
             cases = missed[name].missed
-            yield f"must-pass list {name} is claimed, but {counted(len(cases), 'case')} did not pass: {first_of(cases)}"
+            number = format_count(len(cases), "case")
+            yield f"must-pass list {name} is claimed, but {number} did not pass: {list_first(cases)}"
         elif name not in listed:
             yield f"must-pass list {name} is claimed, but the run had no such list"
 
@@ -183,7 +184,7 @@ def _flat(name: str, value: object) -> dict[str, object]:
 
 
 def _shown(value: object) -> str:
-    return "missing" if value is None else repr(one_line(str(value), 120))
+    return "missing" if value is None else repr(single_line(str(value), 120))
 
 
 def _derived(known: EvidenceRecord, members: dict[str, Content]) -> Iterator[str]:
@@ -208,21 +209,23 @@ def _demands(known: EvidenceRecord, demands: Demands) -> Iterator[str]:
     if demands.green and (status := ledger.run_exit_status()) != EXIT_OK:
         yield f"the run is not green, as --require-green demands: {red_reason(known)} (exit status {status})"
     if demands.gpu and not is_gpu(known.kind):
-        yield f"the run is not on a GPU, as --require-gpu demands: it was on {first_of(known.run.devices)}"
+        yield f"the run is not on a GPU, as --require-gpu demands: it was on {list_first(known.run.devices)}"
     results = {each.hash: each for each in ledger.lists}
     for wanted in demands.lists:
         same_name = next((each for each in ledger.lists if each.name == wanted.name), None)
         result = results.get(wanted.hash)
         if result is None and same_name is not None:
             yield (
-                f"must-pass list {wanted.name} is another one: yours has {counted(len(wanted.ids), 'case')} and hash "
+                f"must-pass list {wanted.name} is another one: yours has "
+                f"{format_count(len(wanted.ids), 'case')} and hash "
                 f"{wanted.hash[:19]}, that of the run has {same_name.cases} and {same_name.hash[:19]}"
             )
         elif result is None:
             yield f"the run was not held to must-pass list {wanted.name} ({wanted.hash[:19]})"
         elif result.missed:
             yield (
-                f"must-pass list {wanted.name} is not satisfied: {counted(len(result.missed), 'case')} did not pass, "
+                f"must-pass list {wanted.name} is not satisfied: "
+                f"{format_count(len(result.missed), 'case')} did not pass, "
                 f"the first {result.missed[0]}"
             )
 
@@ -232,7 +235,7 @@ def red_reason(known: EvidenceRecord) -> str:
     ledger = known.ledger
     counts = Counter(verdict.outcome for verdict in ledger.red)
     words = [f"{number} {outcome}" for outcome, number in counts.items()]
-    words += [counted(len(ledger.findings), "finding")] if ledger.findings else []
+    words += [format_count(len(ledger.findings), "finding")] if ledger.findings else []
     return ", ".join(words) or "no case ran"
 
 
@@ -274,7 +277,7 @@ def verification_lines(known: EvidenceRecord, manifest: Manifest) -> list[str]:
     if manifest.claim.profile or manifest.claim.hardware:
         found.append(f"  profile {manifest.claim.profile or 'none'}, hardware {manifest.claim.hardware or 'none'}")
     every = manifest.results.findings
-    found += [f"  finding {each.kind}: {one_line(each.message)}" for each in every[:_SHOWN]]
+    found += [f"  finding {each.kind}: {single_line(each.message)}" for each in every[:_SHOWN]]
     found += [f"  {len(every) - _SHOWN} more findings; manifest.json names them"] if len(every) > _SHOWN else []
     found += [f"  {each.text}" for each in known.ledger.lists]
     waived = [each for each in manifest.waivers.used if each.source != manifests.BY_MARK]
@@ -286,4 +289,4 @@ def verification_lines(known: EvidenceRecord, manifest: Manifest) -> list[str]:
     else:
         changed = ", with changes that were not committed" if manifest.run.dirty else ""
         found.append(f"  commit {commit}{changed}; suite files {manifest.run.suite_files[:19] or 'not known'}")
-    return [clean(line) for line in found]
+    return [escape_invalid_xml(line) for line in found]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.core.errors import writing
+from harness.core.errors import convert_to_write_error
 from harness.journal.environment import git_state
 from harness.tools.kit import wheels
 
@@ -51,7 +51,7 @@ def make_kit(root: Path, out: Path, *, python: str, platforms: Sequence[str] = (
             **dict(_taken(root)),
         }
         manifest = _manifest(root, files, python, _machine(platforms))
-        with writing(repr(str(out))):
+        with convert_to_write_error(repr(str(out))):
             _write(out, files, json.dumps(manifest, indent=2).encode() + b"\n")
         names = tuple(name.partition("/")[2] for name in files if name.startswith("wheels/"))
     return Kit(out, out.stat().st_size, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.core.text import cap, clean, one_line
+from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 from harness.journal import identity, record
 from harness.journal.events import RunStarted
 from harness.tools.matrix.classing import Factor
@@ -28,7 +28,7 @@ def facts_of(run: RunStarted, known: Mapping[str, Any] | None) -> Facts:
         if name in _ELSEWHERE:
             continue
         factor = Factor.OPTION if name.startswith("--") else Factor.COMMIT if name == _COMMIT else Factor.SETTING
-        found[factor, one_line(name, _SHOWN)] = tuple(_values(factor, value))
+        found[factor, single_line(name, _SHOWN)] = tuple(_values(factor, value))
     return found
 
 
@@ -37,7 +37,11 @@ def _values(factor: Factor, value: str) -> Iterator[str]:
     parts = value.split("; ") if factor is Factor.OPTION else [value]
     for part in parts[:_MOST_VALUES]:
         if part:
-            yield part[:19] if part.startswith("sha256:") else " ".join(clean(cap(part, _SHOWN)).split())
+            yield (
+                part[:19]
+                if part.startswith("sha256:")
+                else " ".join(escape_invalid_xml(truncate_middle(part, _SHOWN)).split())
+            )
 
 
 def differing(runs: Sequence[Facts]) -> list[frozenset[tuple[Factor, str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.core.text import clean
+from harness.core.text import escape_invalid_xml
 from harness.journal.finding_kinds import without_numbers
 from harness.tools.matrix import model
 from harness.tools.matrix.reading import MOST_CASES, Finding
@@ -46,7 +46,7 @@ class _Group:
         self.runs[run] = None
 
     def made(self, machine_of: Sequence[int]) -> model.Finding:
-        cases = dict.fromkeys(clean(case) for each in self.every for case in each.cases)
+        cases = dict.fromkeys(escape_invalid_xml(case) for each in self.every for case in each.cases)
         return model.Finding(
             kind=self.first.kind,
             message=self.first.message,

@@ -13,7 +13,7 @@ from operator import itemgetter
 from harness.core.caseid import suite_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.core.text import clean, counted
+from harness.core.text import escape_invalid_xml, format_count
 from harness.journal.identity import SUITE_FILES
 from harness.tools.matrix import model, wording
 from harness.tools.matrix.classing import Classing, Explanation, Kind, Place, Sure, Tally, classify, together
@@ -182,7 +182,12 @@ class _Maker:
         cells = self._cells_of(rows)
         failures = self._failures(rows)
         cases = tuple(
-            model.MatrixCase(case=clean(case), suite=clean(suite_of(case)), cells=row, failure=failures.get(place))
+            model.MatrixCase(
+                case=escape_invalid_xml(case),
+                suite=escape_invalid_xml(suite_of(case)),
+                cells=row,
+                failure=failures.get(place),
+            )
             for place, ((case, _), row) in enumerate(zip(self._cases, cells, strict=True))
         )
         findings, of_run = listed_findings([run.summary.findings for run in self._runs], self._machine_of)
@@ -202,7 +207,7 @@ class _Maker:
             holes=tuple(hole.made(*key) for key, hole in holes),
             findings=findings,
             differences=tuple(self._differences()),
-            notes=tuple(map(clean, self._notes)),
+            notes=tuple(map(escape_invalid_xml, self._notes)),
         )
 
     def _rows(self) -> list[tuple[int, ...]]:
@@ -305,10 +310,12 @@ class _Maker:
             red=classing.total.red,
             flaky=classing.total.flaky,
             ran=classing.total.all,
-            text=clean(wording.classing_text(classing)),
-            next=clean(_advice(classing)),
-            messages=tuple(model.Message(text=clean(text), runs=runs) for text, runs in said.messages.items()),
-            reproduce=clean(said.reproduce),
+            text=escape_invalid_xml(wording.classing_text(classing)),
+            next=escape_invalid_xml(_advice(classing)),
+            messages=tuple(
+                model.Message(text=escape_invalid_xml(text), runs=runs) for text, runs in said.messages.items()
+            ),
+            reproduce=escape_invalid_xml(said.reproduce),
         )
 
     def _groups(self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell]) -> Iterable[model.Group]:
@@ -355,13 +362,13 @@ class _Maker:
         summary = self._runs[place].summary
         return model.MatrixRun(
             name=summary.name,
-            run_id=clean(summary.run_id),
+            run_id=escape_invalid_xml(summary.run_id),
             begun=summary.begun,
             machine=self._machine_of[place],
             red=summary.red,
             exit_status=summary.exit_status,
             findings=findings,
-            notes=tuple(map(clean, summary.notes)),
+            notes=tuple(map(escape_invalid_xml, summary.notes)),
         )
 
     def _machine_list(self, cells: Sequence[model.Cell], rows: Sequence[Sequence[int]]) -> tuple[model.Machine, ...]:
@@ -371,7 +378,7 @@ class _Maker:
         for number, key in enumerate(self._machines):
             column = Counter(row[number] for row in rows)
             own = [run.summary for run, machine in zip(self._runs, self._machine_of, strict=True) if machine == number]
-            uuids = dict.fromkeys(clean(device.uuid) for summary in own for device in summary.devices)
+            uuids = dict.fromkeys(escape_invalid_xml(device.uuid) for summary in own for device in summary.devices)
             made.append(
                 model.Machine(
                     host=key.host,
@@ -392,10 +399,10 @@ class _Maker:
         for name in names:
             values: dict[str, list[int]] = {}
             for run, each in enumerate(facts):
-                values.setdefault(clean(each.get(name, "")), []).append(run)
+                values.setdefault(escape_invalid_xml(each.get(name, "")), []).append(run)
             if len(values) > 1:
                 yield model.Difference(
-                    name=clean(name),
+                    name=escape_invalid_xml(name),
                     values=tuple(
                         model.Value(
                             value=value, runs=len(runs), machines=tuple(sorted({self._machine_of[run] for run in runs}))
@@ -422,12 +429,12 @@ class _Hole:
     def find(self, values: Iterable[str]) -> None:
         for value in values:
             if value and len(self.found) < MOST_FOUND:
-                self.found[clean(value)] = None
+                self.found[escape_invalid_xml(value)] = None
 
     def made(self, kind: HoleKind, reason: str) -> model.Hole:
         return model.Hole(
             kind=kind,
-            reason=clean(reason),
+            reason=escape_invalid_xml(reason),
             found=tuple(sorted(self.found)),
             cases=tuple(sorted(self.cases)),
             machines=tuple(sorted(self.machines)),
@@ -449,23 +456,26 @@ def place_of(summary: RunSummary, uuids: Sequence[str]) -> Place:
     used = [known.get(uuid, Device(uuid, "unknown device")) for uuid in uuids]
     unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
     return Place(
-        host=clean(summary.host),
-        devices=tuple(sorted({clean(device.name) for device in used or summary.devices})),
+        host=escape_invalid_xml(summary.host),
+        devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or summary.devices})),
         driver=_known(summary.driver),
         torch=_known(summary.torch),
-        uuids=tuple(dict.fromkeys(map(clean, unique))),
+        uuids=tuple(dict.fromkeys(map(escape_invalid_xml, unique))),
     )
 
 
 def _known(version: str) -> str:
     """Return a version for a place: a machine without a driver has none that could explain anything."""
-    return "" if version == NONE else clean(version)
+    return "" if version == NONE else escape_invalid_xml(version)
 
 
 def _key(summary: RunSummary) -> _MachineKey:
-    names = sorted({clean(device.name) for device in summary.devices})
+    names = sorted({escape_invalid_xml(device.name) for device in summary.devices})
     return _MachineKey(
-        ", ".join(names) or "no device", clean(summary.driver), clean(summary.torch), clean(summary.host)
+        ", ".join(names) or "no device",
+        escape_invalid_xml(summary.driver),
+        escape_invalid_xml(summary.torch),
+        escape_invalid_xml(summary.host),
     )
 
 
@@ -484,8 +494,8 @@ def _when(summary: RunSummary) -> str:
     try:
         begun = f"{datetime.fromtimestamp(summary.begun, UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError):
-        return clean(summary.name)
-    return f"{clean(summary.name)} ({begun})"
+        return escape_invalid_xml(summary.name)
+    return f"{escape_invalid_xml(summary.name)} ({begun})"
 
 
 def _fault(failure: model.Failure, bad_runs: tuple[int, ...]) -> tuple[object, ...]:
@@ -523,11 +533,11 @@ def _advice(classing: Classing) -> str:
 
 
 def _group_text(first: model.Failure, cases: int, hosts: Sequence[str]) -> str:
-    where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {counted(len(hosts), 'machine')}"
+    where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {format_count(len(hosts), 'machine')}"
     if first.kind is Kind.EVERYWHERE:
-        return f"{counted(cases, 'case')}, red wherever they ran, {where}."
+        return f"{format_count(cases, 'case')}, red wherever they ran, {where}."
     if first.kind is Kind.FLAKE:
-        return f"{counted(cases, 'case')}, red or flaky {where}, which also passed them."
+        return f"{format_count(cases, 'case')}, red or flaky {where}, which also passed them."
     if first.kind is Kind.MIXED and not first.causes:
-        return f"{counted(cases, 'case')}, red {where}; neither one cause nor two together explain them."
-    return f"{counted(cases, 'case')}, red {where} and in no run without this cause."
+        return f"{format_count(cases, 'case')}, red {where}; neither one cause nor two together explain them."
+    return f"{format_count(cases, 'case')}, red {where} and in no run without this cause."

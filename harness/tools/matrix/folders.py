@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core.errors import HarnessError
-from harness.core.text import clean, counted, first_of
+from harness.core.text import escape_invalid_xml, format_count, list_first
 from harness.journal import journal
 
 #: Levels of subfolders that are searched for run directories: from a checkout, ``matrix-results/NIGHT/RUN/PART`` of
@@ -86,8 +86,8 @@ def _below(folder: Path, levels: int, links: list[str]) -> Iterator[Path]:
 
 def _notes(links: Sequence[str], twice: int) -> Iterable[str]:
     if links:
-        names = first_of([clean(name) for name in sorted(links)])
-        yield f"{counted(len(links), 'symbolic link was', 'symbolic links were')} not followed: {names}"
+        names = list_first([escape_invalid_xml(name) for name in sorted(links)])
+        yield f"{format_count(len(links), 'symbolic link was', 'symbolic links were')} not followed: {names}"
     if twice:
         yield f"run directories that were given twice and count once: {twice}"
 

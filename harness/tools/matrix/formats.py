@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.core.text import counted, first_of
+from harness.core.text import format_count, list_first
 from harness.tools.matrix.jobs import Job, PlanError
 from harness.tools.matrix.words import PlanFormat, System
 
@@ -90,7 +90,8 @@ def job_table(jobs: Sequence[Job]) -> str:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in (head, *rows)]
     machines = Counter(job.machine for job in jobs)
-    total = f"{counted(len(jobs), 'job')} in {counted(len(parts), 'run')} on {counted(len(machines), 'machine')}"
+    machine_count = format_count(len(machines), "machine")
+    total = f"{format_count(len(jobs), 'job')} in {format_count(len(parts), 'run')} on {machine_count}"
     return "".join(f"{line.rstrip()}\n" for line in (*lines, total))
 
 
@@ -109,8 +110,8 @@ def formatted_plan(jobs: Sequence[Job], form: PlanFormat, by: System | None) -> 
     missing = list(dict.fromkeys(job.machine for job in jobs if job not in reached))
     note = ""
     if missing:
-        left = counted(len(jobs) - len(reached), "job")
-        note = f"left out {left}: machine {first_of(missing)} has no key '{by}'"
+        left = format_count(len(jobs) - len(reached), "job")
+        note = f"left out {left}: machine {list_first(missing)} has no key '{by}'"
     if not reached:
         raise PlanError(f"no job is left: {note}")
     return _WRITERS[form](reached), note

@@ -10,7 +10,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from harness.core.outcome import Outcome
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.reporting.page import data, inert, shell
 from harness.reporting.page.cases import name_of
 from harness.tools.matrix import text, wording
@@ -62,7 +62,7 @@ def render_matrix(matrix: Matrix) -> bytes:
 def _environment() -> Environment:
     environment = shell.jinja_environment(_PACKAGE)
     filters: dict[str, Any] = {
-        "counted": counted,
+        "counted": format_count,
         "line": inert.inert_line,
         "name": name_of,
         "group_title": text.title_of,
@@ -80,9 +80,9 @@ def _environment() -> Environment:
 
 def _word(matrix: Matrix) -> str:
     if matrix.failures:
-        return f"{counted(matrix.failures, 'case')} red somewhere"
+        return f"{format_count(matrix.failures, 'case')} red somewhere"
     if matrix.findings:
-        return counted(len(matrix.findings), "finding")
+        return format_count(len(matrix.findings), "finding")
     return "Red runs" if any(run.red for run in matrix.runs) else "Green"
 
 

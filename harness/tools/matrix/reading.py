@@ -18,7 +18,7 @@ from typing import Any
 from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
-from harness.core.text import clean, one_line
+from harness.core.text import escape_invalid_xml, single_line
 from harness.journal import environment, events, identity, journal, journal_lines
 from harness.journal.decision import Decision, decide_outcome, not_run_message, reopened_attempts
 from harness.journal.environment import EnvironmentFileError
@@ -149,7 +149,7 @@ def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> It
 
 def read_summary(run_dir: Path) -> RunSummary | Unreadable:
     """Read one run directory."""
-    path, name = run_dir / journal.FILE_NAME, clean(str(run_dir))
+    path, name = run_dir / journal.FILE_NAME, escape_invalid_xml(str(run_dir))
     if not is_plain(path):
         return Unreadable(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
     reader = _Reader()
@@ -163,7 +163,7 @@ def read_summary(run_dir: Path) -> RunSummary | Unreadable:
         known = None
         reader.notes.append(str(error))
     except HarnessError as error:
-        return Unreadable(name, one_line(str(error)))
+        return Unreadable(name, single_line(str(error)))
     return reader.summary(name, known)
 
 
@@ -220,7 +220,7 @@ class _Reader:
                 if len(self._damaged) < 3:
                     self._damaged.append(found)
             case Unknown():
-                kind = one_line(found.kind, 40)
+                kind = single_line(found.kind, 40)
                 if kind in self._unknown or len(self._unknown) < 20:
                     self._unknown[kind] = self._unknown.get(kind, 0) + 1
             case _:
@@ -263,11 +263,11 @@ class _Reader:
         made = _Attempt(
             outcome=finish.outcome,
             final=finish.final,
-            ruling=None if ruling is None else Ruling(ruling.outcome, one_line(ruling.text, MOST_OF_MESSAGE)),
+            ruling=None if ruling is None else Ruling(ruling.outcome, single_line(ruling.text, MOST_OF_MESSAGE)),
             devices=finish.devices,
             message="" if passed else _message(finish),
             reproduce="" if passed or len(finish.reproduce or "") > MOST_OF_COMMAND else finish.reproduce or "",
-            found="" if finish.gate is None else one_line(finish.gate.found, MOST_OF_MESSAGE),
+            found="" if finish.gate is None else single_line(finish.gate.found, MOST_OF_MESSAGE),
         )
         if not passed and len(self._known) > MOST_MESSAGES:
             made = replace(made, message="", reproduce="")
@@ -288,9 +288,9 @@ class _Reader:
             name=name,
             run_id=run.run_id,
             begun=run.t,
-            host=one_line(run.host, 200),
-            driver=one_line(str((known or {}).get("driver") or run.identity.get("driver") or NONE), 100),
-            torch=one_line(str(torch or run.identity.get("torch") or NONE), 100),
+            host=single_line(run.host, 200),
+            driver=single_line(str((known or {}).get("driver") or run.identity.get("driver") or NONE), 100),
+            torch=single_line(str(torch or run.identity.get("torch") or NONE), 100),
             devices=_devices(tuple(uuids), known or {}, run),
             facts={name: text for name, text in identity.identity_facts(run).items() if name not in _MACHINE},
             ids=ids,
@@ -348,11 +348,11 @@ class _Reader:
 
     def _doubts(self, known: Mapping[str, Any] | None) -> Iterator[str]:
         if self.run is not None and self.run.imported is not None:
-            yield f"its cases were run {one_line(self.run.imported.text, MOST_OF_MESSAGE)}"
+            yield f"its cases were run {single_line(self.run.imported.text, MOST_OF_MESSAGE)}"
         if self._tally.end is None:
             yield "it did not finish"
         if self._damages:
-            first = "; ".join(f"line {each.number}: {one_line(each.reason, 100)}" for each in self._damaged)
+            first = "; ".join(f"line {each.number}: {single_line(each.reason, 100)}" for each in self._damaged)
             yield f"lines of its journal that cannot be read: {self._damages} ({first})"
         if self._unknown:
             kinds = ", ".join(map(repr, self._unknown))
@@ -374,19 +374,19 @@ def _unexplained(summary: Summary) -> Iterator[str]:
 def _finding(event: events.Finding) -> Finding:
     command = event.reproduce or ""
     return Finding(
-        kind=one_line(event.kind, 100),
-        message=one_line(event.message, MOST_OF_MESSAGE),
+        kind=single_line(event.kind, 100),
+        message=single_line(event.message, MOST_OF_MESSAGE),
         cases=event.cases[:MOST_CASES],
         concerned=len(event.cases),
-        reproduce="" if len(command) > MOST_OF_COMMAND else clean(command),
+        reproduce="" if len(command) > MOST_OF_COMMAND else escape_invalid_xml(command),
     )
 
 
 def _message(finish: Finish) -> str:
     if finish.gate is not None:
         gate = finish.gate
-        return one_line(f"{gate.capability}: wanted {gate.wanted}", MOST_OF_MESSAGE)
-    return one_line(finish.message, MOST_OF_MESSAGE)
+        return single_line(f"{gate.capability}: wanted {gate.wanted}", MOST_OF_MESSAGE)
+    return single_line(finish.message, MOST_OF_MESSAGE)
 
 
 def _devices(uuids: Sequence[str], known: Mapping[str, Any], run: RunStarted) -> tuple[Device, ...]:
@@ -400,8 +400,8 @@ def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> Dev
     row, backend = rows.get(uuid, {}), backend_of(uuid)
     name = row.get("name") or alone or (backend.label if backend is not None and not backend.hardware else "")
     return Device(
-        uuid=one_line(uuid, 200),
-        name=one_line(str(name or "unknown device"), 200),
-        parent=one_line(str(row.get("mig_parent") or ""), 200),
+        uuid=single_line(uuid, 200),
+        name=single_line(str(name or "unknown device"), 200),
+        parent=single_line(str(row.get("mig_parent") or ""), 200),
         unique=backend is None or backend.hardware,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from harness.core.text import counted, first_of
+from harness.core.text import format_count, list_first
 from harness.reporting.page import inert
 from harness.tools.matrix import wording
 from harness.tools.matrix.classing import Cause, Factor
@@ -25,8 +25,8 @@ def matrix_text(matrix: Matrix) -> str:
 
 def headline_text(matrix: Matrix) -> str:
     """Return for example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
-    where = f"{counted(len(matrix.runs), 'run')} on {counted(len(matrix.machines), 'machine')}"
-    total, bad = counted(len(matrix.cases), "case"), matrix.failures
+    where = f"{format_count(len(matrix.runs), 'run')} on {format_count(len(matrix.machines), 'machine')}"
+    total, bad = format_count(len(matrix.cases), "case"), matrix.failures
     findings = f"; {findings_text(matrix)}" if matrix.findings else ""
     if not bad:
         return f"{where}: none of {total} is red{findings}"
@@ -37,7 +37,7 @@ def findings_text(matrix: Matrix) -> str:
     """Return for example ``2 findings make 3 runs red``."""
     runs = len({run for each in matrix.findings for run in each.runs})
     word = "makes" if len(matrix.findings) == 1 else "make"
-    return f"{counted(len(matrix.findings), 'finding')} {word} {counted(runs, 'run')} red"
+    return f"{format_count(len(matrix.findings), 'finding')} {word} {format_count(runs, 'run')} red"
 
 
 def classes_text(matrix: Matrix) -> str:
@@ -101,12 +101,12 @@ def _group(matrix: Matrix, group: Group) -> Iterator[str]:
 
 
 def _finding(matrix: Matrix, finding: Finding) -> Iterator[str]:
-    where = f"in {counted(len(finding.runs), 'run')} on {counted(len(finding.machines), 'machine')}"
+    where = f"in {format_count(len(finding.runs), 'run')} on {format_count(len(finding.machines), 'machine')}"
     yield f"FINDING {finding.kind}: {where} - {finding.message}"
     names = [inert.inert_line(matrix.runs[place].name, 200) for place in finding.runs[:MOST_NAMES]]
     yield f"  {', '.join(names)}{', …' if len(finding.runs) > MOST_NAMES else ''}"
     if finding.concerned:
-        yield f"  {counted(finding.concerned, 'case')}: {first_of(finding.cases[:MOST_NAMES])}"
+        yield f"  {format_count(finding.concerned, 'case')}: {list_first(finding.cases[:MOST_NAMES])}"
     if finding.reproduce:
         yield f"  reproduce: {finding.reproduce}"
 
@@ -115,13 +115,13 @@ def hole_text(hole: Hole) -> str:
     """Return for example ``gated, memory: wanted >=40GiB (found 22.0GiB): 400 cells, 200 cases on 2 machines``."""
     found = f" (found {', '.join(hole.found)})" if hole.found else ""
     reason = f", {hole.reason}" if hole.reason else ""
-    where = f"{counted(len(hole.cases), 'case')} on {counted(len(hole.machines), 'machine')}"
-    return f"{hole.kind.value.replace('_', ' ')}{reason}{found}: {counted(hole.cells, 'cell')}, {where}"
+    where = f"{format_count(len(hole.cases), 'case')} on {format_count(len(hole.machines), 'machine')}"
+    return f"{hole.kind.value.replace('_', ' ')}{reason}{found}: {format_count(hole.cells, 'cell')}, {where}"
 
 
 def difference_text(difference: Difference) -> str:
     """Return for example ``suite files: sha256:5e5e5e5e5e5e in 195 runs, sha256:0d0d0d0d0d0d in 5 runs``."""
-    values = [f"{value_text(each.value)} in {counted(each.runs, 'run')}" for each in difference.values]
+    values = [f"{value_text(each.value)} in {format_count(each.runs, 'run')}" for each in difference.values]
     return f"{difference.name}: {', '.join(values[:5])}{', …' if len(values) > 5 else ''}"
 
 
@@ -136,4 +136,4 @@ def _indent(line: str) -> str:
 
 def _more(number: int, noun: str, plural: str, shown: int = MOST_LINES) -> Iterator[str]:
     if number > shown:
-        yield f"  and {counted(number - shown, f'more {noun}', f'more {plural}')}: see the page or the JSON"
+        yield f"  and {format_count(number - shown, f'more {noun}', f'more {plural}')}: see the page or the JSON"

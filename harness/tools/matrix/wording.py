@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from harness.core.text import counted
+from harness.core.text import format_count
 from harness.tools.matrix.classing import CONDITIONS, TIMES, Cause, Classing, Explanation, Factor, Kind, Sure, Tally
 
 #: The classes in the order of reports.
@@ -66,18 +66,19 @@ def classing_text(classing: Classing) -> str:
     total, inside, causes = classing.total, classing.inside, classing.causes
     others = total.all - inside.all
     if classing.kind is Kind.EVERYWHERE:
-        return f"Red in {_all(total.all)} of it, on {counted(classing.machines, 'machine')}."
+        return f"Red in {_all(total.all)} of it, on {format_count(classing.machines, 'machine')}."
     if classing.kind is Kind.FLAKE:
-        where = "on a machine" if classing.machines == 1 else f"on {counted(classing.machines, 'machine')}"
-        return f"{_bad(total)} of {counted(total.all, 'run')}, {where} that also passed it."
+        where = "on a machine" if classing.machines == 1 else f"on {format_count(classing.machines, 'machine')}"
+        return f"{_bad(total)} of {format_count(total.all, 'run')}, {where} that also passed it."
     if classing.kind is Kind.MIXED and not classing.together:
         if not causes:
-            return f"Red in {total.red} of {counted(total.all, 'run')}: neither one cause nor two together explain it."
+            runs = format_count(total.all, "run")
+            return f"Red in {total.red} of {runs}: neither one cause nor two together explain it."
         return f"Red in all runs with {explanation_text(causes, together=False)}, and in none of the others."
     what = explanation_text(causes)
     what = what if causes[0].factor in TIMES or what.startswith("without ") else f"with {what}"
     how = f"Red in {_all(inside.all)} {what}" if classing.always else _sometimes(inside, what)
-    rest = f", and in none of the {counted(others, 'other run')}" if others > 1 else ", and not in the other run"
+    rest = f", and in none of the {format_count(others, 'other run')}" if others > 1 else ", and not in the other run"
     return f"{how}{rest}."
 
 
@@ -92,7 +93,7 @@ def _bad(tally: Tally) -> str:
 
 
 def _sometimes(inside: Tally, what: str) -> str:
-    return f"{_bad(inside)} of {counted(inside.all, 'run')} {what}"
+    return f"{_bad(inside)} of {format_count(inside.all, 'run')} {what}"
 
 
 def apart_text(also: Sequence[Explanation], *, maybe_flake: bool) -> str:

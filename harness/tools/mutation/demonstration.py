@@ -18,9 +18,9 @@ from typing import NoReturn
 
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
-from harness.core.text import one_line
+from harness.core.text import single_line
 from harness.sim.native import provider
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 from harness.tools.diagnosis.order import inherited_environment
 from harness.tools.mutation.breaks import Break, is_mistake
 from harness.tools.mutation.source import read_source
@@ -36,11 +36,11 @@ class DemonstrationError(HarnessError):
 def judge_outcomes(before: str, again: str, after: str) -> str:
     """Return what is wrong with a demonstration, or "". Its value is taken twice before the break and once after."""
     if before != again:
-        return f"its demonstration differs without the break: {one_line(before)} and {one_line(again)}"
+        return f"its demonstration differs without the break: {single_line(before)} and {single_line(again)}"
     if before == after:
-        return f"its demonstration shows nothing: {one_line(before)} without the break and with it"
+        return f"its demonstration shows nothing: {single_line(before)} without the break and with it"
     if is_mistake(after) and not is_mistake(before):
-        return f"it changes no value, but is written wrongly: with it its demonstration raises {one_line(after)}"
+        return f"it changes no value, but is written wrongly: with it its demonstration raises {single_line(after)}"
     return ""
 
 
@@ -69,7 +69,7 @@ def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mappi
     if not names:
         return {}
     backend = BACKENDS[device]
-    provided = provider.of(backend).provide() if backend.software else Provided(None, {})
+    provided = provider.provider_of(backend).provide() if backend.software else ProvidedDevice(None, {})
     command = [
         sys.executable,
         "-m",
@@ -113,7 +113,7 @@ def _child(each: Break, device: str, library: str, writer: int) -> NoReturn:
     signal.alarm(LIMIT)
     os.dup2(2, 1)  # torch may print
     if library:
-        provider.of(BACKENDS[device]).enter(library)
+        provider.provider_of(BACKENDS[device]).enter(library)
     with os.fdopen(writer, "w", encoding="utf-8") as file:
         file.write(show(each))
     os._exit(0)

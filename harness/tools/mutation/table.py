@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.core.text import counted
+from harness.core.text import format_count
 
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 
@@ -80,16 +80,18 @@ def mutation_text(table: Table) -> str:
     ]
     tried, ran = table.tried, {case for row in table.tried for case in row.ran}
     share = f" ({(len(tried) - len(table.missed)) / len(tried):.0%})" if tried else ""
-    lines += ["", f"{len(tried) - len(table.missed)} of {counted(len(tried), 'break')} caught{share}"]
+    lines += ["", f"{len(tried) - len(table.missed)} of {format_count(len(tried), 'break')} caught{share}"]
     lines += [f"missed: {', '.join(table.missed)}"] if table.missed else []
     lines += [f"not tried: {', '.join(table.unusable)}"] if table.unusable else []
     keepers = Counter(table.caught_alone.values())
     if keepers:
-        alone = counted(len(table.caught_alone), "break")
-        lines.append(f"caught by one case alone: {alone}, by {counted(len(keepers), 'case')} in all")
-    lines.append(f"{len(ran) - len(table.blind)} of {counted(len(ran), 'case')} caught something")
+        alone = format_count(len(table.caught_alone), "break")
+        lines.append(f"caught by one case alone: {alone}, by {format_count(len(keepers), 'case')} in all")
+    lines.append(f"{len(ran) - len(table.blind)} of {format_count(len(ran), 'case')} caught something")
     suites = Counter(case.partition("::")[0] for case in table.blind)
-    lines += [f"    caught nothing: {counted(number, 'case')} of {file}" for file, number in sorted(suites.items())]
+    lines += [
+        f"    caught nothing: {format_count(number, 'case')} of {file}" for file, number in sorted(suites.items())
+    ]
     lines += [f"red without a break: {outcome} {case}" for case, outcome in table.wrong.items()]
     return "\n".join(lines) + "\n"
 
@@ -126,6 +128,6 @@ def _named(row: Row) -> str:
         return row.unusable
     if not row.caught_by:
         stumbled = f"; {len(row.stumbled)} failed of the break itself" if row.stumbled else ""
-        return f"{row.breaks} ({counted(len(row.ran), 'case')} ran{stumbled})"
+        return f"{row.breaks} ({format_count(len(row.ran), 'case')} ran{stumbled})"
     named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(row.caught_by.items())[:_SHOWN]]
     return ", ".join([*named, *(["…"] if len(row.caught_by) > _SHOWN else [])])

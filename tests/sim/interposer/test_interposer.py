@@ -13,9 +13,15 @@ import pytest
 
 from harness.backends import cuda, simcuda, soft
 from harness.sim.interposer import build
-from harness.sim.interposer.front import PRELOAD, InterposerError, before, check, variables
+from harness.sim.interposer.front import (
+    PRELOAD,
+    InterposerError,
+    add_interposer,
+    check_interposer,
+    interposer_environment,
+)
 from harness.sim.native import faults
-from harness.sim.native.provider import Provided
+from harness.sim.native.provider import ProvidedDevice
 from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import build as simulated
 
@@ -29,7 +35,7 @@ _PAGE = Path(__file__).parents[3] / "docs" / "simcuda.md"
 def preloaded() -> dict[str, str]:
     """The environment of a process with the interposer in front of the simulated CUDA, and no fault as yet."""
     try:
-        libraries = [build.build(lambda _: None), *simulated.build(lambda _: None).runtime]
+        libraries = [build.build_interposer(lambda _: None), *simulated.build_simcuda(lambda _: None).runtime]
     except BuildError as error:
         pytest.skip(str(error))
     return {**os.environ, PRELOAD: ":".join(map(str, libraries)), "SIMCUDA_DEVICE_MEMORY": "64MiB"}
@@ -41,7 +47,7 @@ def run(preloaded: dict[str, str], *command: str, **more: str) -> subprocess.Com
     )
 
 
-@pytest.mark.parametrize("name", faults.catalogue(cuda.BACKEND.kind))
+@pytest.mark.parametrize("name", faults.fault_catalogue(cuda.BACKEND.kind))
 def test_a_fault_takes_effect(preloaded: dict[str, str], name: str) -> None:
     """It breaks what it says, and without it the same is whole."""
     for state in ("whole", "broken"):
@@ -89,50 +95,52 @@ def test_nvidias_own_runtime_can_be_behind_it(preloaded: dict[str, str]) -> None
 
 
 def test_it_comes_first_and_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build", lambda **_: Path("/cache/libcudafaults.so"))
-    assert variables((), {"LD_PRELOAD": "b"}, {}) == {"LD_PRELOAD": "b"}
-    assert variables(("slow", "wait_ignored:0.5"), {"LD_PRELOAD": "b:c", "X": "1"}, {"LD_PRELOAD": "c"}) == {
+    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
+    assert interposer_environment((), {"LD_PRELOAD": "b"}, {}) == {"LD_PRELOAD": "b"}
+    assert interposer_environment(
+        ("slow", "wait_ignored:0.5"), {"LD_PRELOAD": "b:c", "X": "1"}, {"LD_PRELOAD": "c"}
+    ) == {
         "LD_PRELOAD": "/cache/libcudafaults.so:b:c",
         "X": "1",
         "CUDA_INJECT": "slow;wait_ignored:0.5",
     }
-    assert variables(("slow",), {}, {"LD_PRELOAD": "c"})["LD_PRELOAD"] == "/cache/libcudafaults.so:c"
-    assert variables(("slow",), {}, {})["LD_PRELOAD"] == "/cache/libcudafaults.so"
-    monkeypatch.setattr(build, "build", lambda **_: Path("/my cache/libcudafaults.so"))
+    assert interposer_environment(("slow",), {}, {"LD_PRELOAD": "c"})["LD_PRELOAD"] == "/cache/libcudafaults.so:c"
+    assert interposer_environment(("slow",), {}, {})["LD_PRELOAD"] == "/cache/libcudafaults.so"
+    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/my cache/libcudafaults.so"))
     with pytest.raises(BuildError, match="allows neither spaces nor colons"):
-        variables(("slow",), {}, {})
+        interposer_environment(("slow",), {}, {})
 
 
 def test_a_run_on_gpus_needs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build", lambda **_: Path("/cache/libcudafaults.so"))
+    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
     monkeypatch.delenv(PRELOAD, raising=False)
-    assert before(None, cuda.BACKEND, (), inline=True) is None
-    assert before(None, cuda.BACKEND, ("slow",), inline=False) == Provided(
+    assert add_interposer(None, cuda.BACKEND, (), inline=True) is None
+    assert add_interposer(None, cuda.BACKEND, ("slow",), inline=False) == ProvidedDevice(
         None,
         {},
         {"LD_PRELOAD": "/cache/libcudafaults.so", "CUDA_INJECT": "slow"},
     )
     with pytest.raises(InterposerError, match="leave out --isolation=none"):
-        before(None, cuda.BACKEND, ("slow",), inline=True)
+        add_interposer(None, cuda.BACKEND, ("slow",), inline=True)
 
 
 def test_a_run_on_the_simulated_cuda_has_it_in_front(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build", lambda **_: Path("/cache/libcudafaults.so"))
-    device = Provided("operators.so", {"key": "k"}, {"LD_PRELOAD": "/cache/libcudart.so.13", "Y": "2"})
-    found = before(device, simcuda.BACKEND, ("slow",), inline=True)
+    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
+    device = ProvidedDevice("operators.so", {"key": "k"}, {"LD_PRELOAD": "/cache/libcudart.so.13", "Y": "2"})
+    found = add_interposer(device, simcuda.BACKEND, ("slow",), inline=True)
     assert found is not None
     assert found.library == "operators.so"
     assert found.variables["LD_PRELOAD"] == "/cache/libcudafaults.so:/cache/libcudart.so.13"
-    assert before(device, soft.BACKEND, ("slow",), inline=True) is device
+    assert add_interposer(device, soft.BACKEND, ("slow",), inline=True) is device
 
 
 def test_a_process_without_it_may_not_run_cases() -> None:
-    check({})
+    check_interposer({})
     with pytest.raises(InterposerError, match="CUDA_INJECT is 'slow', but the library that injects faults is not in"):
-        check({"CUDA_INJECT": "slow"})
+        check_interposer({"CUDA_INJECT": "slow"})
 
 
 def test_the_page_lists_every_fault() -> None:
     table = _PAGE.read_text(encoding="utf-8").partition("## Faults")[2]
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)
-    assert dict(rows) == dict(faults.catalogue(cuda.BACKEND.kind))
+    assert dict(rows) == dict(faults.fault_catalogue(cuda.BACKEND.kind))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.sim.native import build as native
-from harness.sim.native.build import Recipe
+from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import Toolchain
 from harness.sim.softdevice.build import ROOT
 
@@ -37,14 +37,14 @@ def build(
 ) -> Path:
     """Returns the program of that name. It comes from the cache if sources, compiler and options are the same.
 
-    `sources` and `parts`: as those of a `Recipe`. `libraries`: what the program needs beside it. Raises BuildError,
-    with the first errors of the compiler.
+    `sources` and `parts`: as those of a `BuildRecipe`. `libraries`: what the program needs beside it. Raises
+    BuildError, with the first errors of the compiler.
     """
     strict = replace(tools, flags=(*tools.flags, "-Werror"))
-    recipe = Recipe(
+    recipe = BuildRecipe(
         f"the tests {name}", f"tests/{name}", ROOT, tuple(sources), tuple(parts), (name, *libraries), strict
     )
-    return native.build(recipe, lambda _: None) / name
+    return native.build_libraries(recipe, lambda _: None) / name
 
 
 def names(file: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.sim.native import build, cmake, toolchain
-from harness.sim.native.build import Recipe
+from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import BuildError, Toolchain
 from tests.sim.native.toy import Toy, call
 
@@ -212,7 +212,7 @@ def test_an_error_of_cmake_is_shown_with_what_follows(toy: Toy) -> None:
 
 def test_a_library_that_is_not_made_is_named(toy: Toy) -> None:
     with pytest.raises(BuildError, match=r"^CMake made no 'libother.so'"):
-        build.build(replace(toy.recipe(), files=("libother.so",)), toy.said.append, environ=toy.environ)
+        build.build_libraries(replace(toy.recipe(), files=("libother.so",)), toy.said.append, environ=toy.environ)
 
 
 def test_a_damaged_build_tree_is_made_again(toy: Toy) -> None:
@@ -256,7 +256,7 @@ def test_what_was_not_used_for_a_month_is_removed(toy: Toy) -> None:
     ],
 )
 def test_where_libraries_are_kept(environ: dict[str, str], folder: str) -> None:
-    recipe = Recipe("the toy", "toy", Path(), (), (), (), Toolchain((), "", ()))
+    recipe = BuildRecipe("the toy", "toy", Path(), (), (), (), Toolchain((), "", ()))
     assert str(build.cache_folder(environ, recipe)) == folder
 
 
@@ -269,7 +269,7 @@ def test_a_cache_that_cannot_be_used_is_named(toy: Toy) -> None:
 def test_sources_that_are_missing_are_named(toy: Toy) -> None:
     recipe = toy.recipe()
     with pytest.raises(BuildError, match=r"no C\+\+ sources of the toy in '.*/toy/nowhere': reinstall the harness"):
-        build.key(replace(recipe, sources=("nowhere",)))
+        build.cache_key(replace(recipe, sources=("nowhere",)))
     (toy.root / "CMakeLists.txt").unlink()
     with pytest.raises(BuildError, match=r"cannot read '.*/CMakeLists.txt', a source of the toy \(No such file"):
         toy.build()
@@ -278,17 +278,17 @@ def test_sources_that_are_missing_are_named(toy: Toy) -> None:
 def test_missing_headers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "torch_folder", lambda: tmp_path)
     with pytest.raises(BuildError, match="has no C\\+\\+ headers"):
-        toolchain.find()
+        toolchain.find_torch_toolchain()
 
 
 @pytest.mark.parametrize(("limit", "jobs"), [("2", 2), ("1", 1)])
 def test_as_many_compilers_run_as_are_allowed(limit: str, jobs: int) -> None:
-    assert cmake.jobs_at_once({"MAX_JOBS": limit}) == jobs
+    assert cmake.compiler_jobs({"MAX_JOBS": limit}) == jobs
 
 
 def test_flags_come_from_the_environment_too() -> None:
-    plain = toolchain.find()
-    more = toolchain.find({**os.environ, "CXXFLAGS": f"{os.environ.get('CXXFLAGS', '')} -g -DX='a b'"})
+    plain = toolchain.find_torch_toolchain()
+    more = toolchain.find_torch_toolchain({**os.environ, "CXXFLAGS": f"{os.environ.get('CXXFLAGS', '')} -g -DX='a b'"})
     assert more.flags == (*plain.flags, "-g", "-DX=a b")
     assert more.key() != plain.key()
 
@@ -317,12 +317,12 @@ def _program(folder: Path, name: str, version: str) -> None:
 def test_programs_of_the_path_serve_if_they_are_new_enough(only_path: Path) -> None:
     environ = {"PATH": f"{only_path}:/bin"}
     _program(only_path, "cmake", "3.20.0")
-    assert cmake.program("cmake", "the toy", environ) == str(only_path / "cmake")
+    assert cmake.find_program("cmake", "the toy", environ) == str(only_path / "cmake")
     _program(only_path, "cmake", "3.19.8")
     with pytest.raises(BuildError) as caught:
-        cmake.program("cmake", "the toy", environ)
+        cmake.find_program("cmake", "the toy", environ)
     assert str(caught.value) == (
         f"the toy needs cmake 3.20 or newer, and '{only_path}/cmake' is 3.19.8: install it with `pip install cmake`"
     )
     with pytest.raises(BuildError, match=r"^the toy needs ninja 1\.11 or newer: install it with `pip install ninja`$"):
-        cmake.program("ninja", "the toy", {"PATH": str(only_path)})
+        cmake.find_program("ninja", "the toy", {"PATH": str(only_path)})

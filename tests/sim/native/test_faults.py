@@ -13,25 +13,25 @@ from harness.backends.soft import BACKEND, COUNT, INJECT, MASK, MEMORY
 from harness.sim.native.faults import (
     Injection,
     InjectionError,
-    catalogue,
-    definitions,
+    fault_catalogue,
     injectable_kinds,
-    joined,
-    parse,
-    parse_all,
+    join_injections,
+    parse_fault_list,
+    parse_injection,
+    parse_injections,
 )
 
 
 @pytest.mark.parametrize("kind", injectable_kinds())
 def test_every_fault_says_in_one_line_what_it_breaks(kind: str) -> None:
-    known = catalogue(kind)
+    known = fault_catalogue(kind)
     assert {"wait_ignored", "launch_hangs", "device_lost", "slow"} <= known.keys()
     assert all(len(text) >= 15 and "\n" not in text for text in known.values())
 
 
 def test_a_list_of_faults() -> None:
     text = '// a comment\n\nFAULT(a_b, "does this")\nFAULT(c, "and, (that)")\n'
-    assert definitions(text) == {"a_b": "does this", "c": "and, (that)"}
+    assert parse_fault_list(text) == {"a_b": "does this", "c": "and, (that)"}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_list_of_faults() -> None:
 )
 def test_a_list_of_faults_with_an_invalid_line(line: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
-        definitions(f'FAULT(z, "x")\n{line}\n')
+        parse_fault_list(f'FAULT(z, "x")\n{line}\n')
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_a_list_of_faults_with_an_invalid_line(line: str) -> None:
     ],
 )
 def test_an_injection(text: str, injection: Injection, short: str) -> None:
-    assert parse(text) == injection
+    assert parse_injection(text) == injection
     assert str(injection) == short
 
 
 @given(probability=st.floats(1e-6, 1), seed=st.integers(0, 2**64 - 1))
 def test_an_injection_reads_back_what_it_writes(probability: float, seed: int) -> None:
     probability = round(probability, 12)
-    assert parse(str(Injection("slow", probability, seed))) == Injection("slow", probability, seed)
+    assert parse_injection(str(Injection("slow", probability, seed))) == Injection("slow", probability, seed)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_an_injection_reads_back_what_it_writes(probability: float, seed: int) -
 )
 def test_an_invalid_injection(text: str, message: str) -> None:
     with pytest.raises(InjectionError, match=message):
-        parse(text)
+        parse_injection(text)
 
 
 def test_several() -> None:
-    assert parse_all("slow; event_early:0.5 ;") == (Injection("slow"), Injection("event_early", 0.5))
-    assert parse_all("") == ()
-    assert joined(["slow", "event_early:0.5,seed=2"]) == "slow;event_early:0.5,seed=2"
+    assert parse_injections("slow; event_early:0.5 ;") == (Injection("slow"), Injection("event_early", 0.5))
+    assert parse_injections("") == ()
+    assert join_injections(["slow", "event_early:0.5,seed=2"]) == "slow;event_early:0.5,seed=2"
     with pytest.raises(InjectionError, match="each fault once, but 'slow' appears 2 times"):
-        parse_all("slow;slow:0.5")
+        parse_injections("slow;slow:0.5")
 
 
 def test_the_page_has_every_fault() -> None:
     page = (Path(__file__).parents[3] / "docs" / "softdevice.md").read_text(encoding="utf-8")
     table = page.split("| fault | what it breaks |")[1].split("\n\n")[0]
-    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == dict(catalogue(BACKEND.kind))
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == dict(fault_catalogue(BACKEND.kind))
     assert all(f"`{name}`" in page for name in (COUNT, MASK, MEMORY, INJECT))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.sim.native import build, toolchain
-from harness.sim.native.build import Recipe
+from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import Toolchain
 
 _SOURCES = {
@@ -68,7 +68,7 @@ class Toy:
             "CALLS": str(self.calls),
             "CMAKE_CXX_COMPILER_LAUNCHER": str(launcher),
         }
-        plain = toolchain.plain({**os.environ, "CXXFLAGS": "-O0"}, "the toy")
+        plain = toolchain.find_cpp_toolchain({**os.environ, "CXXFLAGS": "-O0"}, "the toy")
         self.tools = replace(plain, folders={"OUTSIDE": self.outside}, variables={"SETTING": "1"})
         self.said: list[str] = []
 
@@ -77,14 +77,16 @@ class Toy:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def recipe(self, tools: Toolchain | None = None) -> Recipe:
-        return Recipe("the toy", "toy", self.root, ("parts/toy",), ("parts/toy",), ("libtoy.so",), tools or self.tools)
+    def recipe(self, tools: Toolchain | None = None) -> BuildRecipe:
+        return BuildRecipe(
+            "the toy", "toy", self.root, ("parts/toy",), ("parts/toy",), ("libtoy.so",), tools or self.tools
+        )
 
     def key(self, tools: Toolchain | None = None) -> str:
-        return build.key(self.recipe(tools))
+        return build.cache_key(self.recipe(tools))
 
     def build(self, tools: Toolchain | None = None) -> Path:
-        return build.build(self.recipe(tools), self.said.append, environ=self.environ) / "libtoy.so"
+        return build.build_libraries(self.recipe(tools), self.said.append, environ=self.environ) / "libtoy.so"
 
     def compiled(self) -> list[str]:
         """What was compiled since the last question."""
@@ -98,9 +100,9 @@ class Toy:
             "from pathlib import PosixPath\n"
             "import signal\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in case that the tests ignore it
-            "from harness.sim.native.build import Recipe, build\n"
+            "from harness.sim.native.build import BuildRecipe, build_libraries\n"
             "from harness.sim.native.toolchain import Toolchain\n"
-            f"print(build({self.recipe()!r}, lambda line: print(line, flush=True)))"
+            f"print(build_libraries({self.recipe()!r}, lambda line: print(line, flush=True)))"
         )
         return subprocess.Popen(
             [sys.executable, "-c", script],

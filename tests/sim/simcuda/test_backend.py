@@ -10,20 +10,20 @@ import pytest
 
 from harness.backends import cuda, simcuda, simulation, soft
 from harness.backends.table import BACKENDS, DEVICE_VARIABLES, backend_of, labels
-from harness.devices.capabilities import Capabilities, detect
+from harness.devices.capabilities import Capabilities, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
 from harness.gating import requirements
 from harness.sim.simcuda import machine
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
-DEVICES = machine.devices({})
+DEVICES = machine.simulated_devices({})
 GPU = Device(uuid="GPU-a", kind="cuda", name="H200", index=0, memory=2**37, compute_capability=(9, 0))
 SOFT = Device(uuid="SOFT-0", kind="soft", name="soft")
 
 
 def capabilities(device: Device, *others: Device) -> Capabilities:
-    return detect(Inventory((device, *others)), device)
+    return detect_capabilities(Inventory((device, *others)), device)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_process_has_either_gpus_or_simulated_ones(monkeypatch: pytest.MonkeyP
     """Otherwise the meters and the check for sticky errors would ask torch twice."""
     torch = cast(Any, SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True)))
     assert [each.kind for each in BACKENDS.values() if each.is_initialized(torch)] == ["cuda"]
-    monkeypatch.setattr(simulation, "runtime", lambda: SimpleNamespace(simcudaThreadCount=lambda: 3))
+    monkeypatch.setattr(simulation, "simulated_runtime", lambda: SimpleNamespace(simcudaThreadCount=lambda: 3))
     assert [each.kind for each in BACKENDS.values() if each.is_initialized(torch)] == ["simcuda"]
     assert simcuda.BACKEND.own_threads(torch) == 3
     torch.cuda.is_initialized = lambda: False
@@ -140,7 +140,7 @@ def test_a_process_has_either_gpus_or_simulated_ones(monkeypatch: pytest.MonkeyP
 
 
 def test_the_guard_asks_the_simulated_runtime(tmp_path: Path) -> None:
-    script = "from harness.devices import guard; print(guard.cuda_touched())"
+    script = "from harness.devices import guard; print(guard.cuda_in_use())"
     for initialized, answer in ((False, "None\n"), (True, "simulated CUDA (no GPU) is initialised\n")):
         folder = tmp_path / str(initialized)
         folder.mkdir()

@@ -15,16 +15,16 @@ from harness.devices.detected import Detected
 from harness.sim.native import build as native
 from harness.sim.native.toolchain import BuildError, Toolchain
 from harness.sim.simcuda import build, toolchain
-from harness.sim.simcuda.toolchain import Toolchains
+from harness.sim.simcuda.toolchain import SimcudaToolchains
 
 _TOOLS = Toolchain(("c++",), "pretending 1.0", ("pretending 1.0",))
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 _COPIED = ("CMakeLists.txt", "simcuda", "softdevice")
 
 
 @pytest.mark.parametrize("major", [12, 13])
 def test_the_libraries_have_the_names_of_cudas_own(major: int) -> None:
-    assert build.recipe(Toolchains(major, _TOOLS, _TOOLS)).files == (
+    assert build.simcuda_recipe(SimcudaToolchains(major, _TOOLS, _TOOLS)).files == (
         f"libcudart.so.{major}",
         "libcuda.so.1",
         "libnvidia-ml.so.1",
@@ -60,9 +60,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_change_of_a_source_makes_other_libraries(copy: Path, name: str, other: bool) -> None:
     def key() -> str:
-        return native.key(build.recipe(Toolchains(13, _TOOLS, _TOOLS), copy))
+        return native.cache_key(build.simcuda_recipe(SimcudaToolchains(13, _TOOLS, _TOOLS), copy))
 
-    assert key() == native.key(build.recipe(Toolchains(13, _TOOLS, _TOOLS)))
+    assert key() == native.cache_key(build.simcuda_recipe(SimcudaToolchains(13, _TOOLS, _TOOLS)))
     before, text = key(), (copy / name).read_bytes()
     (copy / name).write_bytes(text + b"\n")
     assert (key() != before) == other
@@ -72,7 +72,7 @@ def test_a_change_of_a_source_makes_other_libraries(copy: Path, name: str, other
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf")
 def test_what_the_dynamic_linker_sees() -> None:
-    built = build.build()
+    built = build.build_simcuda()
     for library in (*built.runtime, built.operators):
         command = ["readelf", "--dynamic", str(library)]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -84,7 +84,7 @@ def test_what_the_dynamic_linker_sees() -> None:
 
 
 def _torch_is_built_for(monkeypatch: pytest.MonkeyPatch, cuda: Detected) -> None:
-    monkeypatch.setattr(software, "cuda", lambda: cuda)
+    monkeypatch.setattr(software, "torch_cuda_version", lambda: cuda)
 
 
 def _wheel(site: Path, folder: str, *headers: str) -> Path:
@@ -121,15 +121,15 @@ def test_other_headers_make_other_libraries(tmp_path: Path, monkeypatch: pytest.
     _torch_is_built_for(monkeypatch, Detected((13, 0)))
     folder = _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
     # The CPU build of torch has all that the operators' toolchain looks for but the headers.
-    before = toolchain.find(search=[str(tmp_path)])
+    before = toolchain.find_simcuda_toolchains(search=[str(tmp_path)])
     assert before.runtime.folders == {"CUDA_INCLUDE_0": folder}
     assert before.operators.folders.keys() == {"CUDA_INCLUDE_0", "TORCH", "PYTHON_INCLUDE"}
-    assert before == toolchain.find(search=[str(tmp_path)])
+    assert before == toolchain.find_simcuda_toolchains(search=[str(tmp_path)])
     elsewhere = tmp_path / "another environment"
     shutil.copytree(folder, elsewhere / "nvidia/cu13/include")
-    assert toolchain.find(search=[str(elsewhere)]).runtime.key() == before.runtime.key()
+    assert toolchain.find_simcuda_toolchains(search=[str(elsewhere)]).runtime.key() == before.runtime.key()
     (folder / "cupti.h").write_text("// another release\n")
-    after = toolchain.find(search=[str(tmp_path)])
+    after = toolchain.find_simcuda_toolchains(search=[str(tmp_path)])
     assert after.runtime.key() != before.runtime.key()
 
 
@@ -151,13 +151,13 @@ def test_what_is_missing_is_said(
     _torch_is_built_for(monkeypatch, cuda)
     _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
     with pytest.raises(BuildError) as caught:
-        toolchain.find({"PATH": os.environ["PATH"], **environ}, search=[str(tmp_path)])
+        toolchain.find_simcuda_toolchains({"PATH": os.environ["PATH"], **environ}, search=[str(tmp_path)])
     assert said in str(caught.value)
 
 
 def test_a_cache_that_cannot_be_preloaded_from_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "find", lambda _: Toolchains(13, _TOOLS, _TOOLS))
+    monkeypatch.setattr(toolchain, "find_simcuda_toolchains", lambda _: SimcudaToolchains(13, _TOOLS, _TOOLS))
     with pytest.raises(
         BuildError, match=r"cannot load the simulated CUDA from '/a b/simcuda', since LD_PRELOAD allows"
     ):
-        build.build(environ={"HARNESS_CACHE_DIR": "/a b"})
+        build.build_simcuda(environ={"HARNESS_CACHE_DIR": "/a b"})

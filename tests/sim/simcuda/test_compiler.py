@@ -14,7 +14,7 @@ from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
 pytestmark = pytest.mark.acceptance
 
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 
 needs_cuda_build = pytest.mark.skipif(
     _BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail or 'there is one'}"
@@ -26,7 +26,7 @@ _CHECKS = Path(__file__).with_name("compiled_checks.py")
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What became of each check: "ok", or a traceback. All run in one process, since each start of Inductor is slow."""
-    own = loading.variables(build.build(), os.environ)
+    own = loading.simcuda_environment(build.build_simcuda(), os.environ)
     own["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
     return checks.outcomes(_CHECKS, own, timeout=900)
 

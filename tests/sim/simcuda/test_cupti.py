@@ -16,12 +16,12 @@ pytestmark = pytest.mark.acceptance
 CSRC = ROOT / "simcuda" / "csrc"
 TESTS = CSRC / "cupti" / "tests"
 _SOURCES = ("simcuda", "simcuda/csrc/cupti/tests", "softdevice/csrc/core", "softdevice/csrc/core/tests")
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_cupti() -> None:
-    found = toolchain.find()
+    found = toolchain.find_simcuda_toolchains()
     tools = found.runtime
     program = programs.build(
         "simcuda_cupti_tests",

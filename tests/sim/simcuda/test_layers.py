@@ -12,7 +12,7 @@ from harness.devices import software
 from harness.sim.simcuda import build, loading
 from tests.sim.simcuda import checks
 
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 
 _CHECKS = Path(__file__).with_name("layer_checks.py")
 
@@ -21,7 +21,7 @@ _CHECKS = Path(__file__).with_name("layer_checks.py")
 def outcomes() -> dict[str, str]:
     """What became of each check: "ok", or a traceback. All run in one process, so after a device-side assertion those
     behind it fail as well."""
-    return checks.outcomes(_CHECKS, loading.variables(build.build(), os.environ))
+    return checks.outcomes(_CHECKS, loading.simcuda_environment(build.build_simcuda(), os.environ))
 
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness.sim.simcuda import autoload, loading
-from harness.sim.simcuda.build import Built
-from harness.sim.simcuda.loading import LoadError
+from harness.sim.simcuda.build import SimcudaLibraries
+from harness.sim.simcuda.loading import SimcudaLoadError
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
 pytestmark = pytest.mark.acceptance
 
 _ROOT = Path(__file__).parents[3]
-BUILT = Built(Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"))
+BUILT = SimcudaLibraries(Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"))
 
 
 def test_torch_is_told_of_it() -> None:
@@ -27,8 +27,9 @@ def test_torch_is_told_of_it() -> None:
 
 def test_a_process_without_the_variable_imports_and_loads_nothing() -> None:
     script = (
-        "import sys; from harness.sim.simcuda.autoload import load, loaded; load(); "
-        "print(loaded(), *sorted(name for name in sys.modules if name.startswith(('harness', 'torch', 'ctypes'))))"
+        "import sys; from harness.sim.simcuda.autoload import load, loaded_operators; load(); "
+        "print(loaded_operators(), "
+        "*sorted(name for name in sys.modules if name.startswith(('harness', 'torch', 'ctypes'))))"
     )
     done = run_python(script, {autoload.VARIABLE: ""})
     assert done.stdout.split() == [
@@ -49,7 +50,8 @@ def test_operators_are_loaded_once(tmp_path: Path) -> None:
     runtime = fake_runtime(tmp_path)
     script = (
         "import ctypes\nfrom harness.sim.simcuda import autoload, loading\nautoload.load()\nautoload.load()\n"
-        f"loading.check({str(runtime)!r})\nprint(autoload.loaded(), ctypes.CDLL(None).simcuda_installed())"
+        f"loading.check_simcuda_loaded({str(runtime)!r})\n"
+        "print(autoload.loaded_operators(), ctypes.CDLL(None).simcuda_installed())"
     )
     done = run_python(script, {"LD_PRELOAD": str(runtime), autoload.VARIABLE: str(runtime)})
     assert done.stdout.strip() == f"{runtime} 1", done.stderr
@@ -71,7 +73,7 @@ def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None
     ],
 )
 def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> None:
-    assert loading.variables(BUILT, outer) == {
+    assert loading.simcuda_environment(BUILT, outer) == {
         "LD_PRELOAD": preload,
         "SIMCUDA_OPERATORS": "/c/operators.so",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
@@ -80,8 +82,8 @@ def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> 
 
 
 def test_a_process_without_it_is_found(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="the simulated CUDA is not in this process: LD_PRELOAD is None"):
-        loading.check("/c/operators.so")
+    with pytest.raises(SimcudaLoadError, match="the simulated CUDA is not in this process: LD_PRELOAD is None"):
+        loading.check_simcuda_loaded("/c/operators.so")
     script = "import torch\nfrom harness.sim.simcuda import loading\nloading.check('/c/operators.so')"
     done = run_python(script, {"LD_PRELOAD": str(fake_runtime(tmp_path))})
     assert "torch found no entry point 'simcuda' in the group 'torch.backends'; install the harness" in done.stderr
@@ -93,7 +95,7 @@ def test_a_pytest_process_that_runs_cases_itself_loads_it_before_torch(tmp_path:
     script = (
         "import os\nfrom harness.backends import simulation\nfrom harness.sim.simcuda import loading\n"
         f"loading.load_into_this_process({wanted!r})\n"
-        "print(simulation.runtime() is not None, os.environ['LD_PRELOAD'], os.environ['A'])"
+        "print(simulation.simulated_runtime() is not None, os.environ['LD_PRELOAD'], os.environ['A'])"
     )
     assert run_python(script, {}).stdout.split() == ["True", str(runtime), "b"]
     done = run_python("import torch\n" + script, {})

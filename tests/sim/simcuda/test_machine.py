@@ -42,7 +42,7 @@ def uuid(index: int) -> str:
 def test_devices_of_the_environment(
     environ: dict[str, str], visible: list[int], hidden: list[int], memory: int
 ) -> None:
-    found = machine.inventory(environ)
+    found = machine.simulated_inventory(environ)
     assert [device.index for device in found.devices] == visible
     assert [device.index for device in found.hidden] == hidden
     assert found.accelerators == found.usable == found.devices
@@ -73,7 +73,7 @@ def test_devices_of_the_environment(
 )
 def test_an_invalid_variable_is_an_error_with_name_and_value(name: str, value: str, expected: str) -> None:
     with pytest.raises(MachineError) as caught:
-        machine.inventory({name: value})
+        machine.simulated_inventory({name: value})
     assert str(caught.value).startswith(f"{name}={value!r}: ")
     assert expected in str(caught.value)
 
@@ -87,9 +87,9 @@ def test_the_run_and_the_runtime_agree_on_the_machine() -> None:
         assert found is not None, name
         return found[1].strip('"')
 
-    (device, *_) = machine.devices({})
+    (device, *_) = machine.simulated_devices({})
     assert constant("name") == device.name
-    assert constant("default_count") == str(len(machine.devices({})))
+    assert constant("default_count") == str(len(machine.simulated_devices({})))
     assert constant("default_memory") == "std::size_t{2} << 30"
     assert constant("least_memory") == "std::size_t{2} << 20"
     assert constant("driver_version") == machine.DRIVER
@@ -98,7 +98,7 @@ def test_the_run_and_the_runtime_agree_on_the_machine() -> None:
 
 
 def _torch_is_built_for(monkeypatch: pytest.MonkeyPatch, cuda: Detected) -> None:
-    monkeypatch.setattr(software, "cuda", lambda: cuda)
+    monkeypatch.setattr(software, "torch_cuda_version", lambda: cuda)
 
 
 def test_a_cpu_build_of_torch_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_run_on_simulated_gpus_asks_no_real_one(monkeypatch: pytest.MonkeyPatc
     def discover(_: object) -> None:
         raise AssertionError("NVML was asked")
 
-    monkeypatch.setattr(gpus, "discover", discover)
+    monkeypatch.setattr(gpus, "discover_devices", discover)
     found = chosen.inventory("simcuda", {"SIMCUDA_DEVICE_COUNT": "8"})
     assert len(found.usable) == 8
     assert (found.driver, found.cuda_driver, found.nvml_error) == ("580.00", "13.0", None)

@@ -13,7 +13,7 @@ from tests.sim.simcuda.fake_runtime import run_python
 
 pytestmark = pytest.mark.acceptance
 
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 _LIST = """
 import ctypes, os, torch
 library = ctypes.CDLL(os.environ["SIMCUDA_OPERATORS"])
@@ -25,7 +25,7 @@ print("operators:", library.simcuda_list_operators().decode(), sep="\\n")
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_every_operator_of_this_torch_is_in_a_class() -> None:
     """An operator of class "unknown" has a kernel for CUDA in this torch, and nobody has decided what becomes of it."""
-    done = run_python(_LIST, loading.variables(build.build(), os.environ))
+    done = run_python(_LIST, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     _, _, listed = done.stdout.partition("operators:\n")
     classes: dict[str, str] = {}
@@ -70,7 +70,7 @@ print("right")
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_products_of_halves_are_rounded_once() -> None:
     """As on CUDA, sums are in float32: what is found is within the rounding of the result of what is exact."""
-    done = run_python(_PRODUCTS, loading.variables(build.build(), os.environ))
+    done = run_python(_PRODUCTS, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "right\n"
 
@@ -103,6 +103,6 @@ print("right")
 def test_bags_of_both_types_of_indices_are_the_cpus() -> None:
     """The end of the last bag among the offsets ended in a device assertion, or in an index out of range. Indices and
     offsets of two types had no backward pass, and there was no sparse gradient."""
-    done = run_python(_BAGS, loading.variables(build.build(), os.environ))
+    done = run_python(_BAGS, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "right\n"

@@ -15,7 +15,7 @@ from harness.devices import software
 from harness.sim.simcuda import build, loading
 from tests.sim.simcuda.fake_runtime import run_python
 
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 pytestmark = [
     pytest.mark.acceptance,
     pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}"),
@@ -141,7 +141,7 @@ def _named(events: Sequence[Event], part: str) -> Event:
 def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
     folder = tmp_path_factory.mktemp("traces")
     script = f"FOLDER = {str(folder)!r}\n{_PROFILE}"
-    done = run_python(script, loading.variables(build.build(), os.environ), timeout=300)
+    done = run_python(script, loading.simcuda_environment(build.build_simcuda(), os.environ), timeout=300)
     assert done.returncode == 0, done.stderr
     return {file.stem: Trace(file) for file in folder.glob("*.json")}
 

@@ -27,7 +27,7 @@ _SOURCES = (
 @pytest.fixture(scope="module")
 def tools() -> Toolchain:
     try:
-        return toolchain.find().runtime
+        return toolchain.find_simcuda_toolchains().runtime
     except BuildError as error:
         pytest.skip(str(error))
 

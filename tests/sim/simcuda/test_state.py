@@ -11,7 +11,7 @@ from harness.devices import software
 from harness.sim.simcuda import build, loading
 from tests.sim.simcuda.fake_runtime import run_python
 
-_BUILT_FOR = software.cuda()
+_BUILT_FOR = software.torch_cuda_version()
 _PROGRAM = """
 import json
 import torch
@@ -32,7 +32,7 @@ print(json.dumps([by_torch, by_the_case]))
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_the_first_attention_puts_cudnn_first() -> None:
-    done = run_python(_PROGRAM, loading.variables(build.build(), os.environ))
+    done = run_python(_PROGRAM, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     by_torch, by_the_case = json.loads(done.stdout.splitlines()[-1])
     assert by_torch == []
@@ -66,7 +66,7 @@ print(json.dumps([texts, restored, by_torch]))
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_an_error_that_a_call_has_left_is_told_and_taken() -> None:
     """Torch would raise it after the next launch, in the next case. What torch itself meets it takes."""
-    done = run_python(_LAST_ERROR, loading.variables(build.build(), os.environ))
+    done = run_python(_LAST_ERROR, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     texts, restored, by_torch = json.loads(done.stdout.splitlines()[-1])
     assert texts == [
@@ -81,8 +81,8 @@ import torch
 from harness.checks import origins
 
 torch.cuda.init()
-origins.record_history(["cuda_allocated"])
-known = origins.Origins()
+origins.record_allocation_history(["cuda_allocated"])
+known = origins.GrowthOrigins()
 
 def makes_a_block():
     return torch.ones(1 << 20, device="cuda")
@@ -94,7 +94,7 @@ print(json.dumps(known.of(["cuda_allocated"])["cuda_allocated"]))
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_a_block_that_is_left_is_told_with_its_stack() -> None:
-    done = run_python(_BLOCK, loading.variables(build.build(), os.environ))
+    done = run_python(_BLOCK, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     (line,) = json.loads(done.stdout.splitlines()[-1])
     assert line == "4.0 MiB in 1 block allocated at <string>:11 makes_a_block < <string>:13 <module>"
@@ -103,9 +103,9 @@ def test_a_block_that_is_left_is_told_with_its_stack() -> None:
 _STREAMS = """
 import json
 import torch
-from harness.checks.meters.table import Meters
+from harness.checks.meters.table import MeterReader
 
-meters = Meters("full")
+meters = MeterReader("full")
 before = meters.read().values
 kept = torch.cuda.Stream()
 after = meters.read().values
@@ -117,6 +117,6 @@ print(json.dumps([torch.cuda.is_initialized(), after["threads"] - before["thread
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_a_process_that_only_made_a_stream_uses_the_devices() -> None:
     """Torch does not call that an initialisation, but the runtime has its threads, and memory of the heap."""
-    done = run_python(_STREAMS, loading.variables(build.build(), os.environ))
+    done = run_python(_STREAMS, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [False, 0, None, None, 1]

@@ -58,7 +58,7 @@ def checks(module: ModuleType) -> list[Check]:
 def verdict(function: Check) -> None:
     """Fail, with the trace from the other process, unless the check passed there. Checks of graphs need torch 2.13."""
     setting: Setting = getattr(function, _MARK)
-    torch = software.torch().value
+    torch = software.torch_version().value
     if "graph" in function.__name__ and isinstance(torch, tuple) and torch < _GRAPHS_FROM:
         pytest.skip("this torch has no torch.accelerator.Graph")
     module = sys.modules[function.__module__]
@@ -72,10 +72,10 @@ def verdict(function: Check) -> None:
 @functools.cache
 def library() -> Path:
     """The soft device's library, built now where need be. Skips where no compiler could build it."""
-    compiler = software.cpp_compiler()
+    compiler = software.cpp_compiler_version()
     if compiler.value is None:
         pytest.skip(f"the soft device cannot be built: {compiler.detail}")
-    return build.build()
+    return build.build_softdevice()
 
 
 def run_script(script: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

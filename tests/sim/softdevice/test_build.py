@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 )
 def test_a_compiler_that_cannot_be_used_is_reported(environ: dict[str, str], said: str) -> None:
     with pytest.raises(BuildError) as caught:
-        build.build(environ={"PATH": os.environ["PATH"], "HOME": "/h", **environ})
+        build.build_softdevice(environ={"PATH": os.environ["PATH"], "HOME": "/h", **environ})
     assert said in str(caught.value)
 
 
@@ -51,7 +51,7 @@ def test_the_real_library_is_built_by_hand_without_torch() -> None:
     assert float(seconds) >= 0
     assert Path(place) == library
     assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
-    assert build.describe()["key"] == library.parent.name
+    assert build.describe_build()["key"] == library.parent.name
 
 
 def test_the_library_names_no_folder_of_its_build() -> None:
@@ -66,8 +66,8 @@ def test_the_library_names_no_folder_of_its_build() -> None:
 
 
 def test_plain_cmake_gives_an_editor_every_source(tmp_path: Path) -> None:
-    program = cmake.program("cmake", "this test", os.environ)
-    ninja = cmake.program("ninja", "this test", os.environ)
+    program = cmake.find_program("cmake", "this test", os.environ)
+    ninja = cmake.find_program("ninja", "this test", os.environ)
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(
         [program, "-S", str(build.ROOT), "-B", str(tmp_path), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"],

@@ -73,7 +73,7 @@ VARIANTS = (
 @pytest.fixture(scope="module")
 def compiler() -> Toolchain:
     try:
-        return toolchain.plain(os.environ, "the tests of the core")
+        return toolchain.find_cpp_toolchain(os.environ, "the tests of the core")
     except BuildError as error:
         pytest.skip(str(error))
 

@@ -9,7 +9,7 @@ from harness.controller import machine as chosen
 from harness.devices import inventory as gpus
 from harness.devices.declared import MachineError
 from harness.devices.device import CPU, Device, DeviceError, Inventory
-from harness.sim.softdevice.machine import devices
+from harness.sim.softdevice.machine import software_devices
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from harness.sim.softdevice.machine import devices
 def test_devices_of_the_environment(
     environ: dict[str, str], visible: list[str], hidden: list[str], memory: int
 ) -> None:
-    seen, others = devices(environ)
+    seen, others = software_devices(environ)
     assert ([device.uuid for device in seen], [device.uuid for device in others]) == (visible, hidden)
     assert all(
         (device.kind, device.name, device.memory) == ("soft", soft.BACKEND.label, memory) for device in (*seen, *others)
@@ -59,7 +59,7 @@ def test_devices_of_the_environment(
 )
 def test_an_invalid_variable_is_an_error_with_name_and_value(name: str, value: str, expected: str) -> None:
     with pytest.raises(MachineError) as caught:
-        devices({name: value})
+        software_devices({name: value})
     assert str(caught.value).startswith(f"{name}={value!r}: ")
     assert expected in str(caught.value)
 
@@ -95,7 +95,7 @@ def test_a_required_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(environ)
         return found
 
-    monkeypatch.setattr(gpus, "discover", discover)
+    monkeypatch.setattr(gpus, "discover_devices", discover)
     assert chosen.inventory("cuda", {}) is found
     assert chosen.inventory("auto", {"A": "b"}) is found
     assert chosen.inventory("cpu", {"CUDA_VISIBLE_DEVICES": "0"}) is found

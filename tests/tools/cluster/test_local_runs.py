@@ -253,7 +253,7 @@ exec "$@"
 
 def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     """A case goes to a node that can run it. What no node can run is gated. A red case is tried on a second device."""
-    build.build()  # the nodes would build it, and that is no part of the run that is waited for
+    build.build_softdevice()  # the nodes would build it, and that is no part of the run that is waited for
     project.write("suites/some/test_some.py", ROUTED)
     project.write("node.sh", LARGER)
     (project.folder / "node.sh").chmod(0o755)

@@ -1,7 +1,7 @@
 """Has Inductor generate code for simulated devices, from its first import on.
 
-The finder is asked for each module that is imported, and answers for two. So a process that never compiles pays for a
-comparison, and Inductor is not imported before the process does it.
+Python calls the finder for each import, and the finder handles two modules. A process that never compiles only pays
+for a comparison, and Inductor is not imported before the process does so.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from types import ModuleType
 def _configure() -> None:
     from harness.sim.simcuda.compiler import settings
 
-    settings.apply()
+    settings.apply_settings()
 
 
 def _register() -> None:
     from harness.sim.simcuda.compiler import scheduling
 
-    scheduling.register()
+    scheduling.register_scheduling()
 
 
-#: What is done when a module has run. The second is the one in which Inductor asks for the code generators of a device:
-#: when it has run, all that ours builds on is there.
+#: The action after a module has run. In the second module, Inductor looks up the code generators of a device:
+#: when it has run, all bases of the simulated one exist.
 _AFTERWARDS: dict[str, Callable[[], None]] = {
     "torch._inductor.config": _configure,
     "torch._inductor.graph": _register,
@@ -65,8 +65,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def watch() -> None:
-    """Set Inductor up when it is imported, or now if it has been. It stays so for the rest of the process."""
+def install_import_hook() -> None:
+    """Set Inductor up when it is imported, or now if it has been. The hook stays for the rest of the process."""
     sys.meta_path.insert(0, _Finder())
     for name, afterwards in _AFTERWARDS.items():
         if name in sys.modules:

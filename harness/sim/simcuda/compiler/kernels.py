@@ -41,7 +41,7 @@ class _Cache(CppPythonBindingsCodeCache):
 
 
 def load(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
-    """An object whose attribute `name` launches the kernel on arguments of these types and a stream.
+    """Return an object whose attribute `name` launches the kernel on arguments of these types and a stream.
 
     That is how Inductor calls kernels for CUDA that are not Triton's.
     """

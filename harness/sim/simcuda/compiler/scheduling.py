@@ -1,6 +1,6 @@
 """Inductor's generator of C++ code for the CPU, as the one for simulated devices.
 
-What it generates is what Inductor generates for the CPU: loops over addresses. `kernels` compiles and launches them.
+The generated code is that for the CPU: loops over addresses. `kernels` compiles and launches them.
 All else that Inductor does for CUDA stays: partitions, streams, guards, CUDA graphs, and the operators that it calls.
 """
 
@@ -32,7 +32,7 @@ class _Proxy(cpp.CppKernelProxy):
         return cpp.ParallelDepth(parallel_depth=0, start_depth=max_parallel_depth.start_depth)
 
 
-class Scheduling(cpp.CppScheduling):
+class SimcudaScheduling(cpp.CppScheduling):
     """Generates the kernels of a graph for a device, and their definitions."""
 
     kernel_proxy_cls = _Proxy
@@ -64,16 +64,16 @@ class Scheduling(cpp.CppScheduling):
 
 
 def _no_triton() -> NoReturn:
-    # What Triton raises where it finds no driver. Inductor asks for Triton's version and target to name its caches.
+    # The error that Triton raises without a driver. Inductor reads Triton's version and target to name its caches.
     raise RuntimeError("0 active drivers: simulated devices run no kernels of Triton")
 
 
-def register() -> None:
-    """Have Inductor use it for CUDA."""
+def register_scheduling() -> None:
+    """Register the generator with Inductor for CUDA."""
     torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
     common.register_backend_for_device(
         "cuda",
-        Scheduling,
+        SimcudaScheduling,
         wrapper.PythonWrapperCodegen,
         cpp_wrapper_gpu.CppWrapperGpu,
         wrapper_fxir.WrapperFxCodegen,

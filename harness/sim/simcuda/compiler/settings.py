@@ -7,7 +7,8 @@ from typing import Any
 SETTINGS = {
     # Where Inductor chooses between Triton and other generators by this name, it chooses as for the CPU.
     "cuda_backend": "cpp",
-    # Both are for generators that know a group of nodes by its numbers of elements. That for the CPU knows sizes.
+    # Both are for generators that know a group of nodes by its numbers of elements. The generator for the CPU knows
+    # sizes.
     "loop_ordering_after_fusion": False,
     "loop_reindexing_after_fusion": False,
     # Inductor starts processes to compile Triton's kernels, before there is one. Kernels here are compiled where they
@@ -16,10 +17,10 @@ SETTINGS = {
 }
 
 
-def apply() -> None:
-    """Make them the defaults, as far as this release of torch has them.
+def apply_settings() -> None:
+    """Make the settings the defaults, as far as this release of torch has them.
 
-    What is set holds for one thread. A backward pass that compiles does so in a thread of its own.
+    A value that is set holds for one thread, and a backward pass compiles in a thread of its own.
     """
     import torch._inductor.config as config
 

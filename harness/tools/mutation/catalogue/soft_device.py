@@ -35,7 +35,7 @@ _SUITES = {
 #: What the run has as well. A hang is found by the time limit, in each case that waits for the device: one is enough.
 _OPTIONS = {"launch_hangs": ("--maxfail=1",)}
 
-for _name, _breaks in faults.catalogue(soft.BACKEND.kind).items():
+for _name, _breaks in faults.fault_catalogue(soft.BACKEND.kind).items():
     broken.add(
         Break(
             f"soft_{_name}",
