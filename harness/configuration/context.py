@@ -108,9 +108,13 @@ class RunContext:
     def from_json(cls, text: str) -> RunContext:
         return cls(**lists_to_tuples(json.loads(text)))
 
-    def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
-        """Return the shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
-        return self._command([(case, file)], environment, [self._flag("--isolation=case")])
+    def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None], rules: Sequence[str] = ()) -> str:
+        """Return the shell line that runs `case` of `file` alone, with the same id and seed, in `environment`.
+
+        `rules`: options whose rules decided the case's outcome.
+        """
+        options = [self._flag(shlex.quote(option)) for option in (*rules, "--isolation=case")]
+        return self._command([(case, file)], environment, options)
 
     def reproduce_leak(
         self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None], listed: Path

@@ -20,8 +20,9 @@ from harness.supervisor.executor_handle import ExecutorHandle, device_variables
 class CaseJournal:
     """Makes the lines of one worker's cases, and writes them."""
 
-    def __init__(self, context: RunContext, worker: str, record: RecordAll) -> None:
-        """`record` appends lines to the journal in one write."""
+    def __init__(self, context: RunContext, worker: str, record: RecordAll, *, verify: int = 0) -> None:
+        """`record` appends lines to the journal in one write. `verify`: the value of ``--verify``."""
+        self._verify = verify
         self._context = context
         self._worker = worker
         self.record = record
@@ -110,10 +111,22 @@ class CaseJournal:
         if history.decisive.reproduce:
             return history.decisive.reproduce
         case, environment = history.case, history.decisive.environment
-        return self._context.reproduce(case.id, case.item.path, device_variables(environment))
+        variables = device_variables(environment)
+        return self._context.reproduce(case.id, case.item.path, variables, rule_options(history, self._verify))
 
     def reproduce_leak(self, cases: Sequence[Case], times: int, handle: ExecutorHandle) -> str:
         """Return a shell command that runs each case `times` times in one process, on the devices of `handle`."""
         located = [(case.id, case.item.path) for case in cases]
         listed = Path(self._context.run_dir) / "cases" / f"{handle.name}-{len(cases)}.txt"
         return self._context.reproduce_leak(located, times, device_variables(handle.binding.environment), listed)
+
+
+def rule_options(history: CaseHistory, verify: int) -> list[str]:
+    """Return the options without which another rule, or none, would decide the outcome of this case."""
+    files = dict.fromkeys(waiver.source.rpartition(":")[0] for waiver in history.case.waivers)
+    # A waiver from a mark of the case has the test file as its source.
+    options = [f"--waivers={file}" for file in files if not file.endswith(".py")]
+    kind, _, value = ("" if history.ruling is None else history.ruling.source).partition(" ")
+    if kind in ("profile", "repeat"):
+        options.append(f"--{kind}={value}")
+    return [*options, *([f"--verify={verify}"] if kind == "--verify" else [])]

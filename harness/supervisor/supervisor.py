@@ -70,7 +70,7 @@ class Supervisor:
         self._session: pytest.Session | None = None
         self._leaky: set[str] = set()
         self._durations: dict[str, float] = {}
-        self._journal = CaseJournal(context, worker, record)
+        self._journal = CaseJournal(context, worker, record, verify=policy.verify)
         in_turn = self._each_fresh or policy.repeat > 1 or policy.verify > 0
         self._lookahead = Lookahead(slot, pool, self._journal, preparation.prepare, enabled=not in_turn)
         monitor = DeviceMonitor(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 
 from harness.gating import mustpass
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, paste
 from tests.acceptance.rules import command, configure, kinds, refused, waive
 
 MODES = pytest.mark.ways("mode", ["batch", "case"])
@@ -94,6 +95,31 @@ def test_a_waived_case_that_was_tried_twice(make_project: MakeProject) -> None:
     compare(result, expected(project, "batch"))
     tries = [line["alone"] for line in result.lines if line["event"] == "finish" and "test_bad" in line["case"]]
     assert tries == [False, True] * 2
+
+
+RULED = """
+import pytest
+def test_good(): pass
+def test_skips(): pytest.skip("not today")
+"""
+
+
+def test_the_reproduce_line_has_the_rules_that_decided(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/ruled/test_ruled.py", RULED)
+    project.write("configs/profiles/strict.yaml", "description: no skips\nskips: forbidden\n")
+    waive(project, case="*::test_good", expect=["failed"])
+    result = project.run("-n0", "--waivers=known", "--profile=strict")
+    verdicts = {verdict.case.rpartition("::")[2]: verdict for verdict in result.ledger.verdicts}
+    assert {name: verdict.outcome.value for name, verdict in verdicts.items()} == {
+        "test_good": "unexpected_pass",
+        "test_skips": "failed",
+    }
+    for name, verdict in verdicts.items():
+        assert verdict.reproduce is not None, name
+        pasted = paste(project, verdict.reproduce)
+        assert pasted.verdicts == {verdict.case: verdict.outcome.value}, pasted.tail()
+        shutil.rmtree(pasted.run_dir)
 
 
 TWO_SUITES = {
