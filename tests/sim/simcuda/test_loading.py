@@ -84,7 +84,7 @@ def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> 
 def test_a_process_without_it_is_found(tmp_path: Path) -> None:
     with pytest.raises(SimcudaLoadError, match="the simulated CUDA is not in this process: LD_PRELOAD is None"):
         loading.check_simcuda_loaded("/c/operators.so")
-    script = "import torch\nfrom harness.sim.simcuda import loading\nloading.check('/c/operators.so')"
+    script = "import torch\nfrom harness.sim.simcuda import loading\nloading.check_simcuda_loaded('/c/operators.so')"
     done = run_python(script, {"LD_PRELOAD": str(fake_runtime(tmp_path))})
     assert "torch found no entry point 'simcuda' in the group 'torch.backends'; install the harness" in done.stderr
 
