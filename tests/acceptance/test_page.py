@@ -25,7 +25,7 @@ def test_a_mistake_in_the_page_takes_nothing_from_the_verdict(make_project: Make
         "conftest.py",
         "from harness.reporting.page import document\n"
         "def render(*_, **__): raise ValueError('no page')\n"
-        "document.render = render\n",
+        "document.render_report = render\n",
     )
     result = project.run("-n0")
     assert (result.status, result.counts) == (1, {"failed": 1}), result.tail()

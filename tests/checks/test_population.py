@@ -47,7 +47,7 @@ def run(code: str, tier: str) -> Any:
 def test_many_objects_are_examined_once(tier: str) -> None:
     """New objects beside them are still found, and what the frozen ones hold stays counted."""
     code = """if True:
-        many, node = [[] for _ in range(2 * Meters.FREEZE_ABOVE)], Node()
+        many, node = [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)], Node()
         first = meters.read()
         left = len(gc.get_objects())
         kept = [torch.zeros(50)]
@@ -68,18 +68,18 @@ def test_garbage_among_them_is_collected_before_more_are_frozen(tier: str) -> No
     code = """if True:
         node = Node()
         gone = weakref.ref(node)
-        many = [[] for _ in range(2 * Meters.FREEZE_ABOVE)]
+        many = [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)]
         meters.read()
         del node
         gc.collect()
         seen = [gone() is None]
-        many += [[] for _ in range(2 * Meters.FREEZE_ABOVE)]
+        many += [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)]
         meters.read()
         seen.append(gone() is None)
-        seen.append(len(gc.get_objects()) < Meters.FREEZE_ABOVE)
-        many += [[] for _ in range(Meters.FREEZE_ABOVE)]  # less and less often
+        seen.append(len(gc.get_objects()) < MeterReader.FREEZE_ABOVE)
+        many += [[] for _ in range(MeterReader.FREEZE_ABOVE)]  # less and less often
         meters.read()
-        seen.append(len(gc.get_objects()) < Meters.FREEZE_ABOVE)
+        seen.append(len(gc.get_objects()) < MeterReader.FREEZE_ABOVE)
         print(json.dumps(seen))
     """
     assert run(code, tier) == [False, True, True, False]
@@ -87,8 +87,8 @@ def test_garbage_among_them_is_collected_before_more_are_frozen(tier: str) -> No
 
 def test_nothing_is_frozen_where_other_code_looks_for_new_objects() -> None:
     code = """if True:
-        meters, count = Meters("full", freeze=False), gc.get_freeze_count()
-        many = [[] for _ in range(2 * Meters.FREEZE_ABOVE)]
+        meters, count = MeterReader("full", freeze=False), gc.get_freeze_count()
+        many = [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)]
         meters.read()
         print(json.dumps(gc.get_freeze_count() - count))
     """

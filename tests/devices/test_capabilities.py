@@ -390,8 +390,8 @@ def test_cuda_and_cudnn_of_other_builds(
     tmp_path: Path, torch_version: str, version_py: str, packages: dict[str, str], cuda: str, cudnn: str
 ) -> None:
     _fake_torch(tmp_path, torch_version, version_py, packages)
-    assert _ask(tmp_path, "cuda") == cuda
-    assert _ask(tmp_path, "cudnn") == cudnn
+    assert _ask(tmp_path, "torch_cuda_version") == cuda
+    assert _ask(tmp_path, "cudnn_version") == cudnn
 
 
 @pytest.mark.parametrize(
@@ -408,35 +408,35 @@ def test_cublas_and_nccl_of_other_builds(
     tmp_path: Path, cuda: str, packages: dict[str, str], cublas: str, nccl: str
 ) -> None:
     _fake_torch(tmp_path, "2.13.0", f"cuda = {cuda!r}\n", packages)
-    assert _ask(tmp_path, "cublas").startswith(cublas)
-    assert _ask(tmp_path, "nccl").startswith(nccl)
+    assert _ask(tmp_path, "cublas_version").startswith(cublas)
+    assert _ask(tmp_path, "nccl_version").startswith(nccl)
 
 
 def test_a_torch_for_rocm(tmp_path: Path) -> None:
     _fake_torch(tmp_path, "2.13.0+rocm7.1", "cuda = None\nhip: Optional[str] = '7.1.25424-4179531dcd'\n", {})
-    assert _ask(tmp_path, "rocm") == "(7, 1, 25424) |"
-    assert _ask(tmp_path, "cuda") == "None | torch None is built without cuda"
+    assert _ask(tmp_path, "torch_rocm_version") == "(7, 1, 25424) |"
+    assert _ask(tmp_path, "torch_cuda_version") == "None | torch None is built without cuda"
 
 
 def test_software_that_is_not_there(tmp_path: Path) -> None:
-    assert _ask(tmp_path, "torch") == "None | no distribution named torch is installed"
-    assert _ask(tmp_path, "cuda") == "None | torch is not installed"
-    assert _ask(tmp_path, "rocm") == "None | torch is not installed"
-    assert _ask(tmp_path, "torchvision") == "None | no distribution named torchvision is installed"
-    assert _ask(tmp_path, "triton") == "None | no distribution named triton or pytorch-triton is installed"
+    assert _ask(tmp_path, "torch_version") == "None | no distribution named torch is installed"
+    assert _ask(tmp_path, "torch_cuda_version") == "None | torch is not installed"
+    assert _ask(tmp_path, "torch_rocm_version") == "None | torch is not installed"
+    assert _ask(tmp_path, "torchvision_version") == "None | no distribution named torchvision is installed"
+    assert _ask(tmp_path, "triton_version") == "None | no distribution named triton or pytorch-triton is installed"
 
 
 def test_a_torch_without_readable_version(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
-    assert "version.py cannot be read" in _ask(tmp_path, "cuda")
+    assert "version.py cannot be read" in _ask(tmp_path, "torch_cuda_version")
     (tmp_path / "torch" / "version.py").write_text("cuda = (")
-    assert "version.py cannot be read" in _ask(tmp_path, "cuda")
+    assert "version.py cannot be read" in _ask(tmp_path, "torch_cuda_version")
 
 
 def test_triton_of_a_nightly(tmp_path: Path) -> None:
     _install(tmp_path, "pytorch-triton", "3.6.0+git1234")
-    assert _ask(tmp_path, "triton") == "(3, 6, 0) |"
+    assert _ask(tmp_path, "triton_version") == "(3, 6, 0) |"
 
 
 @pytest.mark.parametrize(
