@@ -53,7 +53,7 @@ def test_many_objects_are_examined_once(tier: str) -> None:
         kept = [torch.zeros(50)]
         second = meters.read()
         found = [
-            {name: growth for name, growth in growths(*pair).items() if name.startswith("tensor")}
+            {name: growth for name, growth in meter_growths(*pair).items() if name.startswith("tensor")}
             for pair in ((before, first), (first, second))
         ]
         print(json.dumps([left, found]))
