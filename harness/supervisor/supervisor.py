@@ -243,7 +243,7 @@ class Supervisor:
                 attempt = self._confirmation.confirm(history.case, self._run_alone(history))
             enough = self._policy.until_fail and attempt.outcome.is_red
             if last or enough:
-                self._conclude(history, attempt)
+                self.conclude(history, attempt)
             else:
                 self._record(history, attempt, final=True)
             if attempt.outcome is Outcome.LEAKED:
@@ -312,7 +312,7 @@ class Supervisor:
             else:
                 attempt = self._run_alone(history)
             if attempt_number == 2 * loops:
-                self._conclude(history, attempt)
+                self.conclude(history, attempt)
             else:
                 self._record(history, attempt)
 
@@ -334,7 +334,7 @@ class Supervisor:
         self._add(history, attempt, final=final)
         self._journal.record(self._journal.finish(history, attempt, final=final))
 
-    def _conclude(self, history: CaseHistory, attempt: Attempt) -> None:
+    def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
         """Add the last attempt, apply the rules of the run, and record it. The next cases begin at once."""
         self._add(history, attempt, final=True)
         if attempt.outcome is not Outcome.NOT_RUN:  # no rule applies to a case that was stopped
@@ -379,12 +379,9 @@ class Supervisor:
         """Make one more recorded attempt at a case that already has a verdict. Raises NoDeviceError, StoppedError."""
         attempt = self._run_alone(history)
         if attempt.outcome is Outcome.NOT_RUN:  # no evidence
-            self._conclude(history, attempt)
+            self.conclude(history, attempt)
             raise StoppedError(message(attempt))
         return attempt
-
-    def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
-        self._conclude(history, attempt)
 
     def report_late(self, history: CaseHistory) -> None:
         """Report a case to pytest as red, after pytest got another outcome for it."""
