@@ -66,6 +66,7 @@ class Backend:
     Leak checks:
 
     - `counters` makes a reader of memory and similar resources.
+    - `release_caches` frees memory that torch caches per stream or per graph. Called only where no graph is alive.
     - `objects` maps meters that count torch objects to what is counted
       (`harness.checks.meters.torch_memory.TorchObjectCounts`).
     - `own_threads`: the number of threads that the devices keep.
@@ -100,6 +101,7 @@ class Backend:
     empty_cache: Callable[[ModuleType], object] = lambda _: None
     faults_struck: Callable[[ModuleType], Mapping[str, int]] = lambda _: {}
     counters: Callable[[], DeviceCounters] | None = None
+    release_caches: Callable[[ModuleType], object] = lambda _: None
     objects: Mapping[str, str] = field(default_factory=dict)
     own_threads: Callable[[ModuleType], int] = lambda _: 0
     ignored_meters: tuple[str, ...] = ()
