@@ -125,5 +125,8 @@ BACKEND = Backend(
     faults_struck=lambda _: simulation.faults_struck(),
     counters=CudaCounters,
     release_caches=release_cuda_caches,
+    # The driver loads a kernel when it is first launched. On an H100, batches of 10 to 360 cases grew by 6 to 26 KiB
+    # per case.
+    heap_per_case=24 << 10,
     objects={"cuda_streams": "streams", "cuda_events": "events", "cuda_graphs": "graphs", "cuda_mempools": "mempools"},
 )

@@ -119,6 +119,10 @@ class Run:
             machine = {
                 d.uuid: capabilities.detect_capabilities(inventory, d, temp / "capabilities") for d in self.devices
             }
+            for device in self.devices:
+                if device.backend.hardware:
+                    # Read before any case takes memory. Leases divide it, so a case is not gated for its neighbours.
+                    machine[device.uuid].finding("free_memory")
             self.plan.refuse_mismatches(machine)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = self._identify(config)

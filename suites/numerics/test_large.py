@@ -39,7 +39,8 @@ def test_max_and_min_along_four_billion_elements(device: torch.device, place: in
     x[place] = -1
     found = x.min(0)
     assert (found.values.item(), found.indices.item()) == (-1, place)
-    assert x.sum(dtype=torch.int64).item() == -1
+    x[place] = 0
+    assert not x.any().item()
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_huge_index")
@@ -62,7 +63,7 @@ def test_indexing_rows_of_a_large_table(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_kernel_loop_overflow")
-@pytest.mark.requires(free_memory=">=6GiB")
+@pytest.mark.requires(free_memory=">=14GiB")
 def test_avg_pool2d_loops_beyond_a_billion_elements(device: torch.device) -> None:
     """Pooling of 2^30 + 1 elements with size one is the identity: the kernel's grid-stride loop does not overflow."""
     x = torch.zeros(1, 1, 1, 2**30 + 1, dtype=torch.float16, device=device)
@@ -87,7 +88,8 @@ def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
     x[..., -1] = 5
     y = torch.nn.functional.avg_pool2d(x, kernel_size=1)
     assert y[0, 0, 0, -1].item() == 5
-    assert y.count_nonzero().item() == 1
+    y[..., -1] = 0
+    assert not y.any().item()
     del x, y
 
     x = torch.zeros(1, 1, 1, HALF_OF_32_BITS, dtype=torch.float16, device=device)
@@ -100,7 +102,8 @@ def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
             raise
         return
     assert y[0, 0, 0, -1].item() == 5
-    assert y.count_nonzero().item() == 1
+    y[..., -1] = 0
+    assert not y.any().item()
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_opaque_type")
@@ -118,7 +121,7 @@ def test_where_among_600_million_elements(device: torch.device) -> None:
     assert found.sum(dtype=torch.int64).item() == -size // 2
 
 
-@pytest.mark.requires(free_memory=">=14GiB")
+@pytest.mark.requires(free_memory=">=22GiB")  # the sum of int8 as int64 makes a copy of 16 GiB
 @pytest.mark.parametrize("operation", ["clone", "flip", "cat", "cumsum", "compare"])
 def test_elements_beyond_31_bits_are_reached(device: torch.device, operation: str) -> None:
     """Pointwise operations, copies and scans reach int8 elements beyond 2^31."""
