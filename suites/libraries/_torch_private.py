@@ -1,0 +1,21 @@
+"""Private names of torch: its products of 8-bit types."""
+
+from __future__ import annotations
+
+import torch
+
+from suites.reaching import reach
+
+
+def int_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The product of int8 matrices in int32."""
+    found: torch.Tensor = reach("torch._int_mm")(a, b)
+    return found
+
+
+def scaled_mm(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out: torch.dtype
+) -> torch.Tensor:
+    """The product of float8 matrices times their scales, in the type `out`."""
+    found: torch.Tensor = reach("torch._scaled_mm")(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=out)
+    return found
