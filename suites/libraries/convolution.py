@@ -48,38 +48,32 @@ def _around(x: Array, padding: int) -> Array:
     return np.pad(x, [(0, 0), (0, 0), *[(padding, padding)] * (x.ndim - 2)])
 
 
-def _in_groups(x: Array, groups: int, axis: int) -> Array:
-    """The array with an axis of groups before the axis of channels."""
-    return x.reshape(*x.shape[:axis], groups, -1, *x.shape[axis + 1 :])
-
-
-def _contracted(terms: str, a: Array, b: Array) -> Array:
-    """`numpy.einsum`, which only for large arrays is faster with a library."""
-    found: Array = np.einsum(terms, a, b, optimize=a.size * b.size > 1 << 24)
-    return found
+def _groups(x: Array, groups: int) -> Array:
+    """Inputs or outputs (n, c, ...) as matrices of channels and places, (n, groups, c / groups, places)."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
 
 
 def correlate(x: Array, w: Array, form: Form) -> Array:
     """The convolution of inputs of the shape (n, c, ...) with weights of the shape (o, c / groups, ...)."""
     padded, g = _around(x, form.padding), form.groups
-    weights = _in_groups(w, g, 0)
-    total: Array | None = None
-    for place, window in _windows(x.shape[2:], w.shape[2:], form):
-        part = _in_groups(padded[:, :, *window], g, 1)
-        product = _contracted("ngc...,goc->ngo...", part, weights[:, :, :, *place])
-        total = product if total is None else total + product
-    assert total is not None
-    return total.reshape(x.shape[0], w.shape[0], *total.shape[3:])
+    weights = w.reshape(g, w.shape[0] // g, *w.shape[1:])
+    sizes = [form.outputs(size, k) for size, k in zip(x.shape[2:], w.shape[2:], strict=True)]
+    total = sum(
+        np.matmul(weights[:, :, :, *place], _groups(padded[:, :, *window], g))
+        for place, window in _windows(x.shape[2:], w.shape[2:], form)
+    )
+    found: Array = np.reshape(total, (x.shape[0], w.shape[0], *sizes))
+    return found
 
 
 def adjoint_of_input(y: Array, w: Array, shape: tuple[int, ...], form: Form) -> Array:
     """The gradient with respect to an input of this shape, of sum(correlate(x, w) * y). Also the transposed
     convolution."""
     g, padding = form.groups, form.padding
-    weights, outer = _in_groups(w, g, 0), _in_groups(y, g, 1)
+    weights, outer = w.reshape(g, w.shape[0] // g, *w.shape[1:]), _groups(y, g)
     inner = _around(np.zeros(shape, np.result_type(y, w)), padding)
     for place, window in _windows(shape[2:], w.shape[2:], form):
-        part = _contracted("ngo...,goc->ngc...", outer, weights[:, :, :, *place])
+        part = np.matmul(weights[:, :, :, *place].swapaxes(1, 2), outer)
         inner[:, :, *window] += part.reshape(shape[0], shape[1], *y.shape[2:])
     cut = (slice(padding, -padding if padding else None),) * (len(shape) - 2)
     return inner[:, :, *cut]
@@ -87,11 +81,9 @@ def adjoint_of_input(y: Array, w: Array, shape: tuple[int, ...], form: Form) -> 
 
 def adjoint_of_weights(x: Array, y: Array, shape: tuple[int, ...], form: Form) -> Array:
     """The gradient with respect to weights of this shape, of sum(correlate(x, w) * y)."""
-    padded, g = _around(x, form.padding), form.groups
-    outer = _in_groups(y, g, 1)
+    padded, outer = _around(x, form.padding), _groups(y, form.groups)
     found = np.zeros(shape, np.result_type(x, y))
     for place, window in _windows(x.shape[2:], shape[2:], form):
-        part = _in_groups(padded[:, :, *window], g, 1)
-        product = _contracted("ngo...,ngc...->goc", outer, part)
-        found[:, :, *place] = product.reshape(shape[:2])
+        part = np.matmul(outer, _groups(padded[:, :, *window], form.groups).swapaxes(2, 3)).sum(0)
+        found[:, :, *place] = part.reshape(shape[:2])
     return found
