@@ -1,2 +1,1 @@
-"""Products, convolutions, transforms, decompositions, sorting and random numbers, against oracles that torch has no part
-in."""
+"""Products, convolutions, transforms, decompositions, sorting and random numbers, against oracles without torch."""

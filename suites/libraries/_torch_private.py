@@ -1,4 +1,4 @@
-"""Private names of torch: its products of 8-bit types."""
+"""Private names of torch: its products of 8-bit types, and its gamma samples."""
 
 from __future__ import annotations
 
@@ -18,4 +18,10 @@ def scaled_mm(
 ) -> torch.Tensor:
     """The product of float8 matrices times their scales, in the type `out`."""
     found: torch.Tensor = reach("torch._scaled_mm")(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=out)
+    return found
+
+
+def standard_gamma(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Samples of gamma distributions of these shapes and a rate of one."""
+    found: torch.Tensor = reach("torch._standard_gamma")(shape, generator=generator)
     return found

@@ -29,6 +29,9 @@ DIMS = pytest.mark.parametrize("dims", [1, 2, 3], ids=["1d", "2d", "3d"])
 TYPE = types(torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+PLAIN = Form()
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """The sizes of a convolution: inputs, channels, outputs; edges of input and kernel; its arguments."""
@@ -38,7 +41,7 @@ class Layer:
     outputs: int
     size: int
     kernel: int
-    form: Form = Form()
+    form: Form = PLAIN
 
     def shapes(self, dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         # edges differ, so that no two dimensions can be taken for each other
