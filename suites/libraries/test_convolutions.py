@@ -235,8 +235,7 @@ def test_convolution_same_padding(device: torch.device, rng: np.random.Generator
 def test_convolution_in_channels_last(
     device: torch.device, rng: np.random.Generator, dims: int, layer: str, dtype: torch.dtype
 ) -> None:
-    """With channels last, results and gradients are the same numbers, and a result in two dimensions is channels
-    last."""
+    """With channels last, results and gradients are the same numbers."""
     given = LAYERS[layer]
     shape, kernel = given.shapes(dims)
     form, order = given.form, {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
@@ -249,10 +248,19 @@ def test_convolution_in_channels_last(
     found.backward(tensor(y, dtype, device).to(memory_format=order))
 
     terms = int(np.prod(kernel))
-    assert dims == 3 or found.is_contiguous(memory_format=order)
     assert_sum(found, *_both(correlate, a, w, form), terms=terms)
     assert x.grad is not None
     assert_sum(x.grad, *_both(adjoint_of_input, y, w, shape, form), terms=terms)
+
+
+@pytest.mark.requires(any=[{"device": "cuda"}, {"not_": {"accelerator": True}}])
+@types(torch.float64, torch.float32)
+def test_conv2d_of_channels_last_is_channels_last(device: torch.device, dtype: torch.dtype) -> None:
+    """A convolution in two dimensions of images in channels last gives images in channels last."""
+    x = torch.ones(2, 3, 5, 5, dtype=dtype, device=device).to(memory_format=torch.channels_last)
+    weights = torch.ones(4, 3, 2, 2, dtype=dtype, device=device)
+
+    assert F.conv2d(x, weights).is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("layout", ["sliced", "transposed", "expanded"])
