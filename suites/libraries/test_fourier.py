@@ -110,18 +110,25 @@ MANY: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., Array]]] = {
 }
 
 
+#: The simulated CUDA takes strides from torch's meta functions, which are wrong before release 2.13
+#: (https://github.com/pytorch/pytorch/issues/167636).
+ANY_ORDER = pytest.mark.requires(any=[{"not_": {"device": "cuda"}}, {"silicon": True}, {"torch": ">=2.13"}])
+
+
 @NORM
 @pytest.mark.parametrize("kind", MANY)
+@pytest.mark.parametrize("order", ["in_order", pytest.param("reversed", marks=ANY_ORDER)])
 @REAL
 def test_transforms_of_many_dimensions(
-    device: torch.device, rng: np.random.Generator, kind: str, norm: Any, dtype: torch.dtype
+    device: torch.device, rng: np.random.Generator, kind: str, order: str, norm: Any, dtype: torch.dtype
 ) -> None:
-    """Transforms of two and three dimensions, of the last two or of chosen ones, are NumPy's."""
+    """Transforms of the last two dimensions, or of the first and the last, in either order, are NumPy's."""
     run, expect = MANY[kind]
     only_real = kind.startswith(("rfft", "ihfft"))
     for shape in SHAPES:
         x = reals(rng, shape, dtype if only_real else dtype.to_complex())
-        for dims in {(-2, -1), (0, len(shape) - 1), (len(shape) - 1, 0)}:
+        for pair in ((-2, -1), (0, len(shape) - 1)):
+            dims = pair if order == "in_order" else pair[::-1]
             found = run(x.to(device), norm=norm, dim=dims)
             assert_spectrum(found, expect(numbers(x), norm=norm, axes=dims), math.prod(shape))
 

@@ -31,6 +31,8 @@ def name(dtype: torch.dtype) -> str:
 
 
 TYPE = pytest.mark.parametrize("dtype", RARE, ids=name)
+#: torch has kernels of float4 for copies of whole tensors only.
+BY_KERNELS = pytest.mark.parametrize("dtype", [dtype for dtype in RARE if dtype != torch.float4_e2m1fn_x2], ids=name)
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -84,12 +86,9 @@ def test_pinned_memory_keeps_each_bit(device: torch.device, dtype: torch.dtype, 
     assert torch.equal(bits(back), bits(x))
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in RARE if dtype != torch.float4_e2m1fn_x2], ids=name)
+@BY_KERNELS
 def test_copies_with_strides_keep_each_bit(device: torch.device, dtype: torch.dtype) -> None:
-    """Into and out of every other element, transposed and by slices of odd offsets; elements between stay.
-
-    torch has no kernel for copies of float4 with strides.
-    """
+    """Into and out of every other element, transposed and by slices of odd offsets; elements between stay."""
     x = every_pattern(dtype)[: (len(every_pattern(dtype)) // 3) * 3]
     there = x.to(device)
     spread = torch.zeros(2 * len(x), dtype=torch.uint8 if dtype.itemsize == 1 else dtype, device=device).view(dtype)
@@ -124,7 +123,7 @@ def test_copies_between_devices_keep_each_bit(device: torch.device, dtype: torch
     assert torch.equal(bits(back), bits(x))
 
 
-@TYPE
+@BY_KERNELS
 def test_cat_and_stack_keep_each_bit(device: torch.device, dtype: torch.dtype) -> None:
     """Concatenation and stacking, which copy by kernels of their own, keep each bit pattern."""
     x = every_pattern(dtype)
