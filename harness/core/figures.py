@@ -49,6 +49,10 @@ _FIGURE = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,15})?) (?P<unit>[A-Za-z/]{1,
 _UNITS = {unit: (family, factor) for family in (_BANDWIDTH, _OPERATIONS, _TIME) for unit, factor in family.items()}
 
 
+#: The error of a value that was computed with a unit.
+_SLACK = 1e-9
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The floor of one figure, in B/s, FLOP/s or seconds. `text`: as it was written."""
@@ -59,7 +63,7 @@ class Floor:
 
     def holds(self, value: float) -> bool:
         """Return whether a measured value is at least as good as the floor."""
-        return value <= self.value if is_time(self.name) else value >= self.value
+        return value <= self.value * (1 + _SLACK) if is_time(self.name) else value >= self.value * (1 - _SLACK)
 
 
 def is_time(name: str) -> bool:
