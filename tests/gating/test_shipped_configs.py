@@ -54,8 +54,10 @@ def gpu(name: str, mebibytes: int, compute_capability: tuple[int, int], **more: 
 
 
 MACHINES = {
-    "h200": [gpu("NVIDIA H200", 143771, (9, 0)), gpu("NVIDIA H200 NVL", 143771, (9, 0))],
-    "h100": [gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)), gpu("NVIDIA H100 PCIe", 81559, (9, 0))],
+    "h200": [gpu("NVIDIA H200", 143771, (9, 0))],
+    "h200-nvl": [gpu("NVIDIA H200 NVL", 143771, (9, 0))],
+    "h100": [gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0))],
+    "h100-pcie": [gpu("NVIDIA H100 PCIe", 81559, (9, 0))],
     "a100": [gpu("NVIDIA A100-SXM4-80GB", 81920, (8, 0)), gpu("NVIDIA A100 80GB PCIe", 81920, (8, 0))],
     "a100-40gb": [gpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0)), gpu("NVIDIA A100-PCIE-40GB", 40960, (8, 0))],
     "l4": [gpu("NVIDIA L4", 23034, (8, 9))],
