@@ -51,10 +51,10 @@ def _byte(limit: int) -> Any:
 
 
 for _limit in (16, 32):
-    for _device in ("cpu", "soft"):
+    for _device, _where in (("cpu", ""), ("soft", ", on the software device")):
         broken.function(
             f"copy_beyond_{_limit}_mib_flips_a_bit" + ("" if _device == "cpu" else "_on_soft"),
-            f"A copy of more than {_limit} MiB flips one bit.",
+            f"A copy of more than {_limit} MiB flips one bit{_where}.",
             _LARGE,
             _copies(_beyond(_limit * MIB)),
             lambda limit=_limit * MIB: _byte(limit),  # type: ignore[misc]
