@@ -4,7 +4,8 @@ The error of a score is at most gamma(d + 2) of the magnitudes of its products, 
 twice, once in its numerator and once in the sum. Weights are added in float32 and, for 16-bit types, rounded to the
 type before they meet the values. Each output is therefore within (2 s + gamma(n + 8) + 4 u) of the weighted sum of the
 values' magnitudes, where s is the largest error of a score and u the roundoff of the type. Gradients repeat these
-steps, with the factor 8 on their magnitudes.
+steps, with the factor 8 on their magnitudes. A weight of a 16-bit type that is below its normal numbers is off by its
+smallest number, times the values.
 """
 
 from __future__ import annotations
@@ -123,12 +124,18 @@ def bound_of(q: Array, k: Array, scale: float, dtype: torch.dtype, mask: Array |
     return 2 * gamma(width + 6, u) * magnitude + gamma(keys + 8, u) + 4 * unit(dtype) + 1e-14
 
 
+def smallest(dtype: torch.dtype) -> float:
+    """The smallest number of a type, which is subnormal."""
+    return torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+
+
 def assert_attention(
     found: torch.Tensor, q: Array, k: Array, v: Array, scale: float, mask: Array | None = None
 ) -> None:
     """Check the output of attention against NumPy's, within the bound."""
     weights = weights_of(q, k, scale, mask)
-    assert_within(found, weights @ v, bound_of(q, k, scale, found.dtype, mask) * (weights @ np.abs(v)))
+    below_normal = smallest(found.dtype) * (1 + np.abs(v).sum(-2, keepdims=True))
+    assert_within(found, weights @ v, bound_of(q, k, scale, found.dtype, mask) * (weights @ np.abs(v)) + below_normal)
 
 
 def below(queries: int, keys: int) -> Array:
@@ -281,13 +288,14 @@ def test_attention_gradients_are_within_the_bound(
     larger = np.abs(g) @ np.abs(v).swapaxes(-1, -2)
     size = p * (larger + (larger * p).sum(-1, keepdims=True))
     bound = 8 * bound_of(q, k, scale, path.dtype)
-    for leaf, expected, sizes in (
-        (leaves[0], of_scores @ k * scale, size @ np.abs(k) * scale),
-        (leaves[1], of_scores.swapaxes(-1, -2) @ q * scale, size.swapaxes(-1, -2) @ np.abs(q) * scale),
-        (leaves[2], p.swapaxes(-1, -2) @ g, p.swapaxes(-1, -2) @ np.abs(g)),
+    for leaf, expected, sizes, other in (
+        (leaves[0], of_scores @ k * scale, size @ np.abs(k) * scale, k),
+        (leaves[1], of_scores.swapaxes(-1, -2) @ q * scale, size.swapaxes(-1, -2) @ np.abs(q) * scale, q),
+        (leaves[2], p.swapaxes(-1, -2) @ g, p.swapaxes(-1, -2) @ np.abs(g), g),
     ):
         assert leaf.grad is not None
-        assert_within(leaf.grad, expected, bound * sizes)
+        below_normal = 8 * smallest(path.dtype) * (1 + np.abs(other).sum(-2, keepdims=True))
+        assert_within(leaf.grad, expected, bound * sizes + below_normal)
 
 
 @PATH

@@ -1,7 +1,7 @@
 """Eigenvalues, singular values and factorizations: known spectra, residuals and orthogonality.
 
 A backward stable algorithm gives the exact decomposition of a matrix that is off by p(n)*u*||A|| (Higham, Accuracy and
-Stability; LAPACK Users' Guide, 4.7). The bound here is 10*n*u*||A||. So by Weyl's inequality each eigenvalue of a
+Stability; LAPACK Users' Guide, 4.7). The bound here is 10*(n + 8)*u*||A||. So by Weyl's inequality each eigenvalue of a
 Hermitian matrix, and each singular value, is within it, the factors' product is within it of A, and the columns of
 orthogonal factors are orthonormal within it. The matrices are made in NumPy from their known spectra.
 """

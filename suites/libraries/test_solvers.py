@@ -1,7 +1,7 @@
 """Solvers of linear systems: residuals, and known solutions in whole numbers.
 
 The residual of a backward stable solver is at most p(n)*u*||A||*||X|| (Higham, Accuracy and Stability, 9.3), with
-100*n*u as the bound here.
+100*(n + 8)*u as the bound here.
 """
 
 from __future__ import annotations
