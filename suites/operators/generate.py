@@ -17,6 +17,35 @@ _NO_VALUES = frozenset({oracles.STATISTICS, oracles.SHAPES, oracles.NONE})
 _NO_DERIVATIVE = frozenset({"svd_lowrank", "pca_lowrank", "as_strided.partial_views"})
 
 
+#: Operators whose gradient has no derivative, although the catalogue says so.
+_ONCE = frozenset(
+    {
+        "nn.functional.linear_cross_entropy.chunked",
+        "nn.functional.linear_cross_entropy.chunked_none",
+        "nn.functional.ctc_loss",
+    }
+)
+#: Operators whose results depend on strides, or that ask for one memory format.
+_BY_STRIDES = frozenset(
+    {
+        "as_strided",
+        "as_strided.partial_views",
+        "as_strided_copy",
+        "as_strided_scatter",
+        "view",
+        "view_as",
+        "view_as_complex",
+        "resize_",
+        "resize_as_",
+        "native_group_norm",
+    }
+)
+#: Operators that the catalogue says take `out=`, and whose Python functions do not, or take a list of another length.
+_WITHOUT_OUT = frozenset(
+    {"equal", "histogramdd", "_batch_norm_with_update", "split_with_sizes_copy", "unbind_copy", "torch._scaled_mm_v2"}
+)
+
+
 def entry(name: str, info: Any) -> Entry:
     """Return the line of the table for an operator."""
     known = types.supported(info, "cpu") | types.supported(info, "cuda")
@@ -34,16 +63,18 @@ def _aspects(name: str, info: Any) -> list[str]:
         found.append("gradients")
         if info.supports_forward_ad:
             found.append("forward")
-        if info.supports_gradgrad:
+        if info.supports_gradgrad and name not in _ONCE:
             found.append("second")
-    if plain and dense and info.supports_out:
+    if plain and dense and info.supports_out and name not in _WITHOUT_OUT:
         found.append("out")
     if plain and dense and info.inplace_variant is not None:
         found.append("inplace")
     if plain and dense:
-        found += ["layouts", "repeated"]
+        found += ["repeated", "empty"] if name in _BY_STRIDES else ["layouts", "repeated", "empty"]
     if type(info).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo") and plain:
         found += ["extremes", "lengths"]
+    if type(info).__name__ == "BinaryUfuncInfo" and plain:
+        found.append("broadcast")
     if type(info).__name__ == "ReductionOpInfo" and plain:
         found.append("reductions")
     if name in sizes.SIZES:

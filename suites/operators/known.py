@@ -51,20 +51,121 @@ def deviates(name: str, dtype: str, device: str) -> bool:
 GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "logcumsumexp": (("float", "complex"), "subtracts running sums of exponentials, and loses half of the digits"),
     "linalg.qr": (("complex",), "the phases of Q are not unique"),
+    "linalg.householder_product": (("complex",), "the derivative adds terms a thousand times larger than their sum"),
+    "special.log_ndtr": (("float",), "differences of nearly equal logarithms"),
+    **{f"mvlgamma.mvlgamma_p_{p}": (("float",), "trigamma is good for 9 digits near its poles") for p in (1, 3, 5)},
+    "digamma": (("float",), "trigamma is good for 9 digits near its poles"),
     "qr": (("complex",), "the phases of Q are not unique"),
     "nn.functional.hardsigmoid": (("float",), "1/6 is rounded to float32"),
 }
 
 
+_TRIANGLE = "reads one triangle of a symmetric matrix, and the direction is not symmetric"
+_TWICE = "writes an element more than once"
+#: Operators whose gradient is not the slope along an arbitrary direction.
+NO_SLOPES = {
+    **dict.fromkeys(
+        (
+            "cholesky",
+            "linalg.cholesky",
+            "linalg.cholesky_ex",
+            "linalg.eigh",
+            "linalg.eigvalsh",
+            "linalg.pinv.hermitian",
+        ),
+        _TRIANGLE,
+    ),
+    "as_strided_scatter": _TWICE,
+    "nn.functional.max_unpool1d": _TWICE,
+    "nn.functional.max_unpool2d": _TWICE,
+    "nn.functional.max_unpool3d": _TWICE,
+    "__rpow__": "powers of negative numbers have no derivative by the exponent",
+    "nn.functional.ctc_loss": "expects logarithms of probabilities, and a step along a direction leaves these",
+}
+
+
 #: Operators whose invalid inputs are refused in another way than the catalogue states, and why.
-ERRORS: dict[str, str] = {}
+ERRORS: dict[str, str] = dict.fromkeys(
+    ("clamp_max", "clamp_min", "__rmod__", "__rpow__", "__rsub__"),
+    "the CPU accepts tensors of several devices where one is a number",
+)
+#: Operators whose `out=` is not what they return.
+OUT = {
+    "fft.ihfft2": "`out=` keeps its old values",
+    "fft.ihfftn": "`out=` keeps its old values",
+}
+#: Operators that write `out=` as if it were contiguous.
+OUT_WITH_STRIDES = {
+    "nn.functional.avg_pool3d": "`out=` with strides is written in the order of memory",
+    "nn.functional.gelu": "`out=` with strides keeps its old values",
+    "narrow_copy": "`out=` with strides is written in the order of memory",
+}
+#: Operators that write floats into `out=` of integers.
+OUT_OF_ANY_TYPE = {
+    "cumsum": "the type of `out=` is the type of the sum",
+    "cumprod": "the type of `out=` is the type of the product",
+    "torch._scaled_mm": "the type of `out=` is not looked at",
+}
 #: Operators and types for which vectors of many lengths are outside of the domain.
 LENGTHS: dict[str, Deviation] = {
     f"polygamma.polygamma_n_{n}": Deviation(("bool",), "the pole at 0 is an infinity of another sign")
     for n in range(1, 5)
 }
 #: Operators that give other values than NumPy at the ends of a type.
-EXTREMES: dict[str, Deviation] = {}
+_BEYOND = ("float32", "float64", "bfloat16")
+EXTREMES = {
+    **{f"polygamma.polygamma_n_{n}": Deviation(_BEYOND, _POLES) for n in range(5)},
+    "special.polygamma.special_polygamma_n_0": Deviation(_BEYOND, _POLES),
+    **{
+        name: Deviation(_BEYOND, "a quotient beyond the type, or by a subnormal number, has no common value")
+        for name in ("fmod", "remainder", "floor_divide", "__rmod__", "div.floor_rounding")
+    },
+    **{
+        name: Deviation(_BEYOND, "infinities and NaN have no common value in integers")
+        for name in ("int", "long", "short", "char", "byte")
+    },
+    **{
+        name: Deviation(_BEYOND, "the reference does not converge at the ends of the type")
+        for name in ("igamma", "igammac", "special.zeta")
+    },
+    **{
+        name: Deviation(_BEYOND, "approximations of torch end before the type does, or flush subnormal numbers")
+        for name in (
+            "special.ndtri",
+            "special.log_ndtr",
+            "special.erfcx",
+            "special.airy_ai",
+            "special.bessel_j0",
+            "special.bessel_j1",
+            "special.bessel_y0",
+            "special.bessel_y1",
+            "sinc",
+            "__rdiv__",
+            "special.modified_bessel_k0",
+            "special.modified_bessel_k1",
+            "special.scaled_modified_bessel_k0",
+            "special.scaled_modified_bessel_k1",
+        )
+    },
+    **{
+        f"special.{shift}{name}": Deviation(_BEYOND, "a degree that is no small number has no value")
+        for shift in ("", "shifted_")
+        for name in (
+            "chebyshev_polynomial_t",
+            "chebyshev_polynomial_u",
+            "chebyshev_polynomial_v",
+            "chebyshev_polynomial_w",
+            "hermite_polynomial_h",
+            "hermite_polynomial_he",
+            "laguerre_polynomial_l",
+            "legendre_polynomial_p",
+        )
+    },
+    "signbit": Deviation(_BEYOND, "the sign of NaN is not promised"),
+    "heaviside": Deviation(_BEYOND, "NaN is taken for a positive number"),
+    "copysign": Deviation(("bfloat16",), "the sign of NaN in the second argument is lost"),
+    "polar": Deviation(_BEYOND, "the sine and cosine of infinity are NaN in one part only"),
+}
 
 
 def errors_differ(name: str, device: str) -> bool:

@@ -30,3 +30,11 @@ def types_of(info: Any, group: str, device: torch.device) -> list[torch.dtype]:
     if not found:
         pytest.skip(f"torch declares no type of the group {group!r} for {info.name} on {device.type}")
     return found
+
+
+def first_group(known: set[torch.dtype], name: str) -> str:
+    """Return the first group with a type of `known`; skips the case if there is none."""
+    for group, names in GROUPS.items():
+        if any(getattr(torch, each, None) in known for each in names):
+            return group
+    pytest.skip(f"torch declares no type for {name} on this device")

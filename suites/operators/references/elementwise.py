@@ -75,6 +75,14 @@ for _names, _function in {
     interprets(_names)(_function)
 
 
+@interprets("complex")
+def _complex(real: Array, imag: Array) -> Array:
+    real, imag = np.broadcast_arrays(real, imag)
+    found = np.empty(real.shape, np.complex128)
+    found.real, found.imag = real, imag
+    return found
+
+
 @interprets("logaddexp", arguments="result")
 def _logaddexp(a: Array, b: Array) -> Array:
     if not np.iscomplexobj(a):
@@ -204,8 +212,7 @@ interprets("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"
 interprets("lerp", arguments="result")(lambda a, b, weight: a + weight * (b - a))
 interprets("addcmul", arguments="result")(lambda x, a, b, value=1: x + value * a * b)
 interprets("addcdiv", arguments="result")(lambda x, a, b, value=1: x + value * (a / b))
-interprets("complex")(lambda a, b: a + 1j * b)
-interprets("polar")(lambda size, angle: size * np.cos(angle) + 1j * (size * np.sin(angle)))
+interprets("polar")(lambda size, angle: _complex(size * np.cos(angle), size * np.sin(angle)))
 interprets("mvlgamma", arguments="result")(special.mvlgamma)
 interprets("polygamma")(special.polygamma)
 interprets("logit", arguments="result")(special.logit)

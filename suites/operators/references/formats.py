@@ -153,6 +153,8 @@ def memory(tensor: torch.Tensor) -> Array:
 def read(tensor: torch.Tensor) -> Array:
     """Return a new array with the exact values of a tensor in the host's memory, of the type `wide`."""
     tensor = tensor.detach()
+    if tensor._is_zerotensor():  # which autograd makes, and which has no memory
+        return np.zeros(tuple(tensor.shape), wide(tensor.dtype))
     codes = memory(tensor)
     name = name_of(tensor.dtype)
     if name == "complex32":

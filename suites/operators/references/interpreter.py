@@ -209,6 +209,8 @@ def _as_host(each: Any) -> Any:
 def host(tensor: torch.Tensor) -> Host:
     """Return the reference's copy of a tensor in the host's memory, with what else its storage holds."""
     tensor = tensor.detach()
+    if tensor._is_zerotensor():
+        return Host(formats.read(tensor), tensor.dtype)
     size = tensor.untyped_storage().nbytes() // tensor.element_size()
     if size == tensor.numel() or tensor.is_conj() or tensor.is_neg() or size > 1 << 20:
         return Host(formats.read(tensor), tensor.dtype)

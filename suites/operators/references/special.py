@@ -22,9 +22,10 @@ def by_value(function: Callable[..., float]) -> Callable[..., Array]:
         spread = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in arrays))
         found = np.empty(spread[0].size, np.float64)
         for place, values in enumerate(zip(*(each.ravel().tolist() for each in spread), strict=True)):
-            if values not in known:
-                known[values] = _try(function, values)
-            found[place] = known[values]
+            key = (*values, *(math.copysign(1, each) for each in values if not each))
+            if key not in known:
+                known[key] = _try(function, values)
+            found[place] = known[key]
         return found.reshape(spread[0].shape)
 
     return over
@@ -123,6 +124,8 @@ def _bessel(name: str, order: int, scaled: bool = False) -> Callable[..., Array]
     def value(x: float) -> float:
         import mpmath
 
+        if scaled and math.isinf(x):
+            return 0.0
         found = getattr(mpmath, name)(order, x)
         if scaled:
             found *= mpmath.exp(-abs(x)) if name == "besseli" else mpmath.exp(x)
