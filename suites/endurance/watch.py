@@ -34,7 +34,7 @@ class Watch:
         bits = _bits(result)
         slot = self._done % BATCH
         differ = torch.ne(bits, self._bits)
-        place = differ.to(torch.uint8).argmax().view(1)  # the first: torch promises it for equal maxima on the CPU
+        place = differ.to(torch.uint8).argmax().view(1)  # of equal maxima the first, as torch.argmax promises
         self._wrong[slot : slot + 1] = differ.sum()
         self._where[slot : slot + 1] = place
         self._found[slot : slot + 1] = bits[place]
