@@ -27,6 +27,9 @@ MARKERS = (
     "keeps(reason, *, tensors, host, pinned): the code under test keeps memory for good on every run: at most so many "
     "tensors, host memory ('64KiB') and pinned memory a run; without any of these, tensors and host memory without "
     "limit; everything else is still checked",
+    "extended: the case is not part of the default run; --extended, a profile with `extended: true`, --operators and "
+    "the id of the case on the command line select it",
+    "operator(*names): the operators of torch that the case is about; --operators selects by these names",
     "serial: the case has its devices alone, also where several cases may use one device at once",
     "endurance: the case works for the seconds of --endurance, which are added to its time limit",
     "timeout(seconds): the time limit of the case, including setup and teardown",

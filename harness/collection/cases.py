@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+from pathlib import PurePath
+
 import pytest
 
+from harness.gating.policy import Policy, selects_marked
 from harness.scheduling.selection import Selection
 
 #: The id with which a case was collected. xdist's ``loadgroup`` changes the node id later, and only in workers.
@@ -21,7 +26,7 @@ def select_cases(config: pytest.Config, items: list[pytest.Item], selection: Sel
     """
     cases = [item for item in items if is_case(item)]
     ids = [case.stash[CASE_ID] for case in cases]
-    chosen = selection.choose(ids)
+    chosen = selection.choose(ids, _left_out(config.args, cases, selection.policy))
     kept = [cases[position] for position in chosen.here]
     keep = {id(case) for case in kept}
     dropped = [case for case in cases if id(case) not in keep]
@@ -31,3 +36,31 @@ def select_cases(config: pytest.Config, items: list[pytest.Item], selection: Sel
     left = [item for item in items if not is_case(item) or id(item) in keep]
     items[:] = [next(following) if is_case(item) else item for item in left]
     return [ids[position] for position in chosen.selected]
+
+
+def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Policy) -> frozenset[int]:
+    """Return the positions of the cases that their marks leave out. Raise pytest.UsageError for an unknown operator."""
+    named = [(PurePath(path).name, name) for path, mark, name in (each.partition("::") for each in arguments) if mark]
+    known: set[str] = set()
+    found = set()
+    for position, case in enumerate(cases):
+        extended = case.get_closest_marker("extended") is not None
+        operators = [name for mark in case.iter_markers("operator") for name in mark.args] if policy.operators else ()
+        known.update(operators)
+        if (extended or policy.operators) and not selects_marked(
+            policy, extended=extended, operators=operators, named=any(_names(each, case) for each in named)
+        ):
+            found.add(position)
+    for name in policy.operators or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3)
+            hint = f"did you mean {', '.join(near)}?" if near else "no case of this run is about it"
+            raise pytest.UsageError(f"--operators={name!r}: expected an operator that cases are about: {hint}")
+    return frozenset(found)
+
+
+def _names(argument: tuple[str, str], case: pytest.Item) -> bool:
+    """Return whether an argument, as file name and the rest of an id, names a case or its function."""
+    file, wanted = argument
+    name = case.stash[CASE_ID].partition("::")[2]
+    return file == case.path.name and (name == wanted or name.startswith((f"{wanted}[", f"{wanted}::")))

@@ -311,6 +311,22 @@ OPTIONS = {
             off="--no-shuffle",
         ),
         Option(
+            "--extended",
+            _flag,
+            False,
+            "run also the cases with the mark extended, which the default run leaves out",
+            off="--no-extended",
+        ),
+        Option(
+            "--operators",
+            _names,
+            (),
+            "run only the cases about these operators of torch, such as nn.functional.conv2d, also the extended ones; "
+            "may be repeated",
+            "NAME",
+            separator=",",
+        ),
+        Option(
             "--shard",
             _shard,
             "",

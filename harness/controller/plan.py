@@ -200,6 +200,7 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "timeout_multiplier": profile.timeout_multiplier,
         "fail_on_flaky": profile.fail_on_flaky,
         "shuffle": profile.shuffle,
+        "extended": profile.extended,
         "retries": profile.retries,
         "slots": profile.slots,
         "repeat": profile.repeats,
@@ -243,6 +244,8 @@ def _policy(
         files = [_find(name, configs / "waivers", "waiver file", base, ".yaml") for name in settings["waivers"]]
         chosen["waivers"] = load_waivers(files, base)
     return Policy(
+        extended=settings["extended"],
+        operators=settings["operators"] or None,
         shuffle=settings["shuffle"],
         repeat=settings["repeat"],
         until_fail=settings["until_fail"],

@@ -25,6 +25,8 @@ class Policy:
     that file, by figure. `gates` are the
     capabilities that a case may be gated for; None means any. `skips`: a case may skip itself. `suites`, `cases`
     (patterns) and `exclude` (patterns) select cases; None means all. `repeat` and `retries` are numbers of runs.
+    `extended`: cases with the mark ``extended`` are selected too. `operators`: only cases about these operators are
+    selected; None means all.
     `until_fail` stops repeating at the first red run. `verify` is 0 or the number of loops of ``--verify``.
     """
 
@@ -37,6 +39,8 @@ class Policy:
     suites: tuple[str, ...] | None = None
     cases: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
+    extended: bool = False
+    operators: tuple[str, ...] | None = None
     waivers: tuple[Waiver, ...] = ()
     shuffle: bool = False
     repeat: int = 1
@@ -63,6 +67,16 @@ class Policy:
             or any(patterns.matches_pattern(p, case_id) for p in self.cases or ())
         )
         return wanted and not any(patterns.matches_pattern(pattern, case_id) for pattern in self.exclude)
+
+
+def selects_marked(policy: Policy, *, extended: bool, operators: Sequence[str], named: bool) -> bool:
+    """Return whether the marks of a case allow its selection.
+
+    `extended`: it has the mark. `operators`: the names in its marks ``operator``. `named`: the command line names it.
+    """
+    if policy.operators is not None:
+        return not set(policy.operators).isdisjoint(operators)
+    return not extended or policy.extended or named
 
 
 def idle_rules(

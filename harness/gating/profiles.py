@@ -62,6 +62,7 @@ class Profile(BaseModel):
     suites: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     cases: Annotated[tuple[Pattern, ...], Field(min_length=1)] | None = None
     exclude: tuple[Pattern, ...] = ()
+    extended: bool | None = None
     isolation: Literal["batch", "case"] | None = None
     case_timeout: Positive | None = None
     endurance: Seconds | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +40,16 @@ class Selection:
         """Like the constructor, with the shard as text; empty for all parts."""
         return cls(policy, seed, Shard.parse(shard) if shard else None, only)
 
-    def choose(self, ids: Sequence[str]) -> Chosen:
-        """Select from the collected cases. The shard comes last, so that all shards agree on the whole."""
+    def choose(self, ids: Sequence[str], left_out: Container[int] = ()) -> Chosen:
+        """Select from the collected cases. The shard comes last, so that all shards agree on the whole.
+
+        `left_out`: positions of cases that their marks leave out, unless `only` has them.
+        """
         known = order.selected_positions(self.policy, ids)
-        selected = [position for position in known if self.only is None or ids[position] in self.only]
+        if self.only is None:
+            selected = [position for position in known if position not in left_out]
+        else:
+            selected = [position for position in known if ids[position] in self.only]
         here = [position for position in selected if self.shard is None or self.shard.has(ids[position])]
         if self.policy.shuffle:
             here = [here[place] for place in order.shuffled_positions([ids[position] for position in here], self.seed)]

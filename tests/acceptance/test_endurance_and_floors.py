@@ -86,5 +86,6 @@ def test_a_wrong_floor_stops_the_run_with_file_line_and_key(project: Project) ->
     )
     refused(
         project.run("-n0", "--hardware=mine"),
-        "configs/hardware/mine.yaml:4: floors.d2d_bandwidth: '<=2TB/s': expected >=, since a speed is at least its",
+        "configs/hardware/mine.yaml:4: floors.d2d_bandwidth: '<=2TB/s': expected >=, since a speed is at "
+        "least its floor",
     )

@@ -1,0 +1,35 @@
+"""What the cases of several files share: an operator's samples of each type of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private, known, oracles, samples, types
+from .references import formats
+
+
+def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list[torch.dtype]]:
+    """Return the operator and the types of the group; skips the case if there is nothing to try."""
+    info = _torch_private.operator(name)
+    if name in oracles.WITHOUT:
+        pytest.skip(f"{name} has no oracle: {oracles.WITHOUT[name]}")
+    found = types.types_of(info, group, device)
+    left = [each for each in found if not known.deviates(name, formats.name_of(each), device.type)]
+    if not left:
+        pytest.skip(f"{name} is known to deviate for {group}: {known.VALUES[name].reason}")
+    return info, left
+
+
+def spread(
+    name: str, group: str, device: torch.device, count: int, *, gradient: bool = False
+) -> Iterator[tuple[Any, Any, torch.dtype]]:
+    """Yield the operator, `count` samples in all, and their types, which take turns."""
+    info, kinds = types_to_try(name, group, device)
+    for place, dtype in enumerate(kinds):
+        share = max(1, count // len(kinds) + (place < count % len(kinds)))
+        for each in samples.samples(info, dtype, share, gradient=gradient):
+            yield info, each, dtype

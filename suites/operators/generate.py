@@ -1,0 +1,70 @@
+"""Write `catalogue.txt` from the catalogue of the installed torch: `python -m suites.operators.generate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from . import _torch_private, oracles, sizes, types
+from .catalogue import FILE, Entry
+
+_HEADER = "# Operator, groups of types, aspects. Written by `python -m suites.operators.generate` with torch {}.\n"
+#: Operators that are no function of their inputs alone.
+_NO_VALUES = frozenset({oracles.STATISTICS, oracles.SHAPES, oracles.NONE})
+
+
+#: Operators whose derivatives are of random numbers, or depend on strides.
+_NO_DERIVATIVE = frozenset({"svd_lowrank", "pca_lowrank", "as_strided.partial_views"})
+
+
+def entry(name: str, info: Any) -> Entry:
+    """Return the line of the table for an operator."""
+    known = types.supported(info, "cpu") | types.supported(info, "cuda")
+    declared = {str(each).removeprefix("torch.") for each in known}
+    groups = [group for group, names in types.GROUPS.items() if declared.intersection(names)]
+    return Entry(name, tuple(groups), tuple(_aspects(name, info)))
+
+
+def _aspects(name: str, info: Any) -> list[str]:
+    kind = oracles.kind(name)
+    found = ["values"]
+    plain = kind not in _NO_VALUES
+    dense = kind not in (oracles.DENSE, oracles.NONE)
+    if plain and dense and info.supports_autograd and name not in _NO_DERIVATIVE:
+        found.append("gradients")
+        if info.supports_forward_ad:
+            found.append("forward")
+        if info.supports_gradgrad:
+            found.append("second")
+    if plain and dense and info.supports_out:
+        found.append("out")
+    if plain and dense and info.inplace_variant is not None:
+        found.append("inplace")
+    if plain and dense:
+        found += ["layouts", "repeated"]
+    if type(info).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo") and plain:
+        found += ["extremes", "lengths"]
+    if type(info).__name__ == "ReductionOpInfo" and plain:
+        found.append("reductions")
+    if name in sizes.SIZES:
+        found.append("sizes")
+    if info.error_inputs_func is not None:
+        found.append("errors")
+    return found
+
+
+def table() -> str:
+    """Return the text of the table for the installed torch."""
+    import torch
+
+    lines = [str(entry(name, info)) for name, info in _torch_private.operators().items()]
+    return _HEADER.format(".".join(torch.__version__.split(".")[:2])) + "".join(f"{line}\n" for line in lines)
+
+
+def main() -> int:
+    FILE.write_text(table(), encoding="ascii")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

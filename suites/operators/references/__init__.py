@@ -1,0 +1,1 @@
+"""References in NumPy for the operators of torch: an interpreter of aten, and the functions that it calls."""

@@ -1,0 +1,282 @@
+"""An interpreter of aten in NumPy: torch's Python code runs as it is, and no kernel of torch computes a value.
+
+Inside `Interpreter` each operator that reaches torch's dispatcher is computed with NumPy: by a function of `TABLE`, or
+by torch's decomposition into other operators, which are then interpreted. Tensors are `Host` objects: they have type
+and shape of the tensor they stand for, and their values are as wide as NumPy has them, so floats of every type are
+computed in 64 bits and never rounded. Autograd works as it does with tensors of any other device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from . import formats
+from .formats import Array
+
+
+class NotInterpretedError(NotImplementedError):
+    """An operator has neither a function here nor a decomposition."""
+
+
+class Host(torch.Tensor):
+    """A tensor whose values are an array of NumPy. Its strides are those of the array."""
+
+    array: Array
+
+    @staticmethod
+    def __new__(cls, array: Array, dtype: torch.dtype) -> Host:
+        strides = [stride // array.itemsize for stride in array.strides]
+        made: Host = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, array.shape, strides=strides, storage_offset=0, dtype=dtype, device="cpu"
+        )
+        made.array = array
+        return made
+
+    def __init__(self, array: Array, dtype: torch.dtype) -> None:
+        pass
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Host({self.array!r}, {self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} of a reference outside the interpreter")
+
+
+#: Functions by the name of their operator, ``sin`` or ``add.Scalar``.
+TABLE: dict[str, Callable[..., Any]] = {}
+#: How arrays are given to a function: "result" (as the type of the result), "raw" (as they are) or "host" (as `Host`).
+_ARGUMENTS: dict[str, str] = {}
+
+
+def interprets(*names: str, arguments: str = "raw") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function for operators. It returns an array, a tuple of them, or `Host` objects."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            TABLE[name] = function
+            _ARGUMENTS[name] = arguments
+        return function
+
+    return register
+
+
+#: The dispatch keys that torch includes and excludes outside of every interpreter.
+_OUTSIDE: list[tuple[Any, Any]] = []
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Have autograd record inside of a function of `TABLE`, where torch has switched it off."""
+    with torch._C._ForceDispatchKeyGuard(*_OUTSIDE[-1]), torch.enable_grad():
+        yield
+
+
+class Interpreter(TorchDispatchMode):
+    """While entered, operators are computed by NumPy. `called` has the names of the operators of `TABLE` that were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: set[str] = set()
+
+    def __enter__(self) -> Interpreter:
+        if not _OUTSIDE:
+            _OUTSIDE.append((torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()))
+        super().__enter__()
+        return self
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        args, kwargs = tree_map(_as_host, (args, kwargs))
+        return self.compute(func, args, kwargs)
+
+    def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return what the operator returns for these arguments."""
+        namespace, _, name = func.name().partition("::")
+        packet, overload = name.partition(".")[0], name
+        for each in (
+            (overload, packet) if namespace == "aten" else (f"{namespace}::{overload}", f"{namespace}::{packet}")
+        ):
+            if each in TABLE:
+                self.called.add(each)
+                with np.errstate(all="ignore"):
+                    return self._by_function(each, func, args, kwargs)
+        schema = func._schema
+        if torch.Tag.inplace_view in func.tags and func.name() not in _RESIZING:
+            return self._change_view(func, args, kwargs)
+        if schema.is_mutable:
+            return self._mutate(func, args, kwargs)
+        if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+            with self:
+                return func.decompose(*args, **kwargs)
+        found = _decompositions().get(func)
+        if found is not None:
+            with self:
+                return found(*args, **kwargs)
+        raise NotInterpretedError(str(func))
+
+    def _by_function(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        way = _ARGUMENTS[name]
+        if way == "host":
+            with self:
+                return TABLE[name](*args, **kwargs)
+        like = _declared(func, args, kwargs)
+        if way == "result":
+            target = _result_type(like, args, kwargs)
+            given, named = tree_map(lambda each: _array(each, formats.wide(target)), (args, kwargs))
+        else:
+            given, named = tree_map(_array, (args, kwargs))
+        found = TABLE[name](*given, **named)
+        single = not isinstance(found, tuple | list)
+        results = [found] if single else list(found)
+        declared = (
+            [like] if isinstance(like, torch.Tensor) else list(like) if like is not None else [None] * len(results)
+        )
+        made = [_tensor(each, meta, args) for each, meta in zip(results, declared, strict=True)]
+        return made[0] if single else type(found)(made)
+
+    def _change_view(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Change size and strides of the first argument, as `squeeze_` does."""
+        target = args[0]
+        target.array = self.compute(_functional(func), args, kwargs).array
+        with no_dispatch():
+            func(*args, **kwargs)
+        return target
+
+    def _mutate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Compute the functional operator of the same name, and write its results into the arguments."""
+        written = [
+            args[place] if place < len(args) else kwargs.get(each.name)
+            for place, each in enumerate(func._schema.arguments)
+            if each.alias_info is not None and each.alias_info.is_write
+        ]
+        outs = {each.name for each in func._schema.arguments if each.is_out}
+        pure = _functional(func)
+        results = self.compute(pure, args, {name: each for name, each in kwargs.items() if name not in outs})
+        results = [results] if isinstance(results, torch.Tensor) else list(results)
+        targets = [each for each in tree_leaves(written) if isinstance(each, Host)]
+        for target, result in zip(targets, results[-len(targets) :], strict=True):
+            if target.array.shape == result.array.shape:
+                with np.errstate(all="ignore"):
+                    target.array[...] = _to(result.array, target.array.dtype)
+            else:
+                raise NotInterpretedError(f"{func}: a result is resized")
+        if len(func._schema.returns) == 0:
+            return None
+        if len(func._schema.returns) == len(targets):
+            return targets[0] if len(targets) == 1 else tuple(targets)
+        return tuple(results[: len(func._schema.returns)])
+
+
+#: Operators with the tag of an in-place view that change the storage.
+_RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+
+
+def _functional(func: Any) -> Any:
+    name = func.name().partition("::")[2]
+    packet, overload = name.partition(".")[::2]
+    pure = getattr(torch.ops.aten, packet.removesuffix("_") if not packet.startswith("__") else packet, None)
+    wanted = [str(each.type) for each in func._schema.arguments if not each.is_out]
+    for each in (overload or "default", *(pure.overloads() if pure is not None else ())):
+        found = getattr(pure, each, None) if pure is not None else None
+        if found is None or found._schema.is_mutable:
+            continue
+        if [str(argument.type) for argument in found._schema.arguments] == wanted:
+            return found
+    raise NotInterpretedError(str(func))
+
+
+def _decompositions() -> Any:
+    from torch._decomp import decomposition_table
+
+    return decomposition_table
+
+
+def _as_host(each: Any) -> Any:
+    if isinstance(each, torch.Tensor) and not isinstance(each, Host):
+        return host(each)
+    return each
+
+
+def host(tensor: torch.Tensor) -> Host:
+    """Return the reference's copy of a tensor in the host's memory, with what else its storage holds."""
+    tensor = tensor.detach()
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if size == tensor.numel() or tensor.is_conj() or tensor.is_neg() or size > 1 << 20:
+        return Host(formats.read(tensor), tensor.dtype)
+    whole = tensor.new_empty(0).set_(tensor.untyped_storage(), 0, (size,), (1,))
+    flat = formats.read(whole)
+    strides = [each * flat.itemsize for each in tensor.stride()]
+    view = np.lib.stride_tricks.as_strided(flat[tensor.storage_offset() :], tuple(tensor.shape), strides)
+    return Host(view, tensor.dtype)
+
+
+def _to(array: Any, dtype: np.dtype[Any]) -> Array:
+    array = np.asarray(array)
+    if array.dtype == dtype:
+        return array
+    if dtype.kind != "c" and array.dtype.kind == "c":
+        array = array.real
+    with np.errstate(all="ignore"):
+        return array.astype(dtype)
+
+
+def _array(each: Any, dtype: np.dtype[Any] | None = None) -> Any:
+    if isinstance(each, Host):
+        return each.array if dtype is None else _to(each.array, dtype)
+    return each
+
+
+def _result_type(like: Any, args: Any, kwargs: Any) -> torch.dtype:
+    first = like if isinstance(like, torch.Tensor) else next(iter(like), None) if like is not None else None
+    if first is not None:
+        return first.dtype
+    return next(each.dtype for each in tree_leaves((args, kwargs)) if isinstance(each, Host))
+
+
+_NAMES = {np.dtype(np.bool_): torch.bool, **{np.dtype(f"{kind}{bits}"): getattr(torch, f"{name}{bits}")
+          for kind, name in (("int", "int"), ("uint", "uint")) for bits in (8, 16, 32, 64)}}  # fmt: skip
+
+
+def _tensor(value: Any, meta: Any, args: Any) -> Any:
+    if isinstance(value, torch.Tensor) or value is None:
+        return value
+    value = np.asarray(value)
+    if isinstance(meta, torch.Tensor):
+        if tuple(meta.shape) != value.shape:
+            raise AssertionError(f"the reference has shape {value.shape}, torch declares {tuple(meta.shape)}")
+        return Host(_to(value, formats.wide(meta.dtype)), meta.dtype)
+    dtype = _NAMES.get(value.dtype)
+    if dtype is None:
+        given = [each.dtype for each in tree_leaves(args) if isinstance(each, Host)]
+        dtype = next((each for each in given if each.is_floating_point or each.is_complex), torch.float64)
+    return Host(_to(value, formats.wide(dtype)), dtype)
+
+
+def _declared(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return type and shape of the results according to torch, as tensors without data; None if torch cannot say."""
+
+    def bare(each: Any) -> Any:
+        if isinstance(each, Host):
+            return torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="meta")
+        return torch.device("meta") if isinstance(each, torch.device) else each
+
+    hosts = any(isinstance(each, Host) for each in tree_leaves((args, kwargs)))
+    given, named = tree_map(bare, (args, kwargs))
+    if not hosts and any(argument.name == "device" for argument in func._schema.arguments):
+        named["device"] = torch.device("meta")
+    try:
+        found = func(*given, **named)
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
+            return None
+        raise
+    return found if not isinstance(found, torch.Tensor | Iterable) or isinstance(found, torch.Tensor) else tuple(found)

@@ -1,0 +1,112 @@
+"""Inputs of operators: those of torch's catalogue, made on the host with a fixed seed, and moved to the device."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+#: How many samples of an operator are looked at. Some operators have thousands.
+_LOOKED_AT = 64
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Give the generators of torch's CPU, NumPy and Python this seed inside, and their states back afterwards."""
+    states = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+def _fits(name: str, sample: Any) -> bool:
+    """Whether the results of a sample follow from its inputs: no random numbers are drawn."""
+    named = sample.kwargs
+    bins = sample.args[0] if sample.args and name == "histogramdd" else ()
+    if isinstance(bins, list | tuple) and any(isinstance(each, torch.Tensor) and _falls(each) for each in bins):
+        return False  # edges of a histogram that are not in order
+    drops = any(named.get(key) for key in ("dropout_p", "dropout"))
+    return not drops or named.get("training", True) is False
+
+
+def _falls(edges: torch.Tensor) -> bool:
+    return edges.dim() == 1 and edges.dtype.is_floating_point and bool((edges[1:] < edges[:-1]).any())
+
+
+def _prepared(info: Any, sample: Any) -> Any:
+    """Add the random numbers that an operator would draw for itself, if it takes them as an argument."""
+    if info.name.startswith("nn.functional.fractional_max_pool") and "_random_samples" not in sample.kwargs:
+        count = int(info.name[-2])
+        shape = sample.input.shape
+        lead = (shape[0], shape[1]) if len(shape) == count + 2 else (1, shape[0])
+        values = np.random.random((*lead, count))
+        sample.kwargs["_random_samples"] = torch.from_numpy(values).to(sample.input.dtype)
+    if info.name == "nn.functional.multi_head_attention_forward":
+        sample.args = (*sample.args[:9], 0.0, *sample.args[10:])  # without dropout
+    return sample
+
+
+def samples(info: Any, dtype: torch.dtype, count: int, *, gradient: bool = False, seed: int = 7) -> list[Any]:
+    """Return up to `count` samples, spread over those of the catalogue; their tensors are on the host."""
+    with seeded(seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Not `info.sample_inputs`, which inspects the stack for the name of the test.
+        made = itertools.islice(info.sample_inputs_func(info, "cpu", dtype, gradient), _LOOKED_AT)
+        found = [_prepared(info, each) for each in made if _fits(info.name, each)]
+    step = max(1, len(found) // count)
+    return found[::step][:count]
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """Return a structure with its tensors on the device; strides are kept where `copy_` keeps them."""
+
+    def to(each: Any) -> Any:
+        if isinstance(each, torch.Tensor):
+            return _moved(each, device)
+        if isinstance(each, torch.device) and device.type != "cpu":
+            return device
+        if isinstance(each, str) and each == "cpu":
+            return str(device)
+        return each
+
+    return tree_map(to, value)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+    return copied(tensor)
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor on the host with the same strides, offset and storage size."""
+    if tensor.layout != torch.strided:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    storage = tensor.untyped_storage().clone()
+    made = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def arguments(sample: Any) -> tuple[Any, Any, Any]:
+    """Return input, positional and named arguments of a sample."""
+    return sample.input, tuple(sample.args), dict(sample.kwargs)
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a structure that require a gradient."""
+    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor) and each.requires_grad]

@@ -1,0 +1,65 @@
+"""Derivatives of each operator: backward, forward, and second, in the types of 32 and 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from . import case, gradients, known, samples
+from .catalogue import by_operator
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+
+
+def _groups(name: str, device: torch.device) -> list[str]:
+    from . import _torch_private, types
+
+    declared = types.supported(_torch_private.operator(name), device.type)
+    return [
+        each
+        for each in ("float", "complex")
+        if each not in known.GRADIENTS.get(name, ((), ""))[0]
+        and any(getattr(torch, one) in declared for one in types.GROUPS[each])
+    ]
+
+
+def _check(name: str, device: torch.device, way: Callable[..., Any], count: int) -> None:
+    tried = 0
+    for group in _groups(name, device):
+        for info, sample, dtype in case.spread(name, group, device, count, gradient=True):
+            if dtype == torch.complex32:
+                continue
+            tried += gradients.compare(name, info, way, sample, device)
+    if not tried:
+        pytest.skip(f"no sample of {name} has a derivative")
+
+
+@by_operator("gradients")
+def test_gradients(name: str, device: torch.device) -> None:
+    """`torch.autograd.grad` gives the derivative: its formula, computed by NumPy (torch, autograd mechanics)."""
+    _check(name, device, gradients.first, 3)
+
+
+@by_operator("second", extended=True)
+def test_second_gradients(name: str, device: torch.device) -> None:
+    """Gradients of gradients are the derivatives of the derivatives: the formulas, computed by NumPy."""
+    _check(name, device, gradients.second, 2)
+
+
+@by_operator("forward", extended=True)
+def test_forward_gradients(name: str, device: torch.device) -> None:
+    """Forward-mode differentiation gives the derivative along a direction: its formula, computed by NumPy."""
+    _check(name, device, gradients.forward, 2)
+
+
+@by_operator("gradients", extended=True)
+def test_gradients_are_slopes(name: str, device: torch.device) -> None:
+    """The gradient along a direction is the slope of the values there, found by differences in 64 bits."""
+    info, kinds = case.types_to_try(name, "float", device)
+    if torch.float64 not in kinds:
+        pytest.skip(f"{name} has no float64 on {device.type}")
+    for sample in samples.samples(info, torch.float64, 2, gradient=True):
+        gradients.by_differences(name, info, sample)

@@ -1,0 +1,193 @@
+"""Values at sizes that reach each tail, and values at the ends of each type."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from . import _torch_private, case, comparison, known, oracles, samples, sizes, types
+from .catalogue import by_operator
+from .references import formats
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+
+
+@by_operator("sizes")
+def test_sizes(name: str, device: torch.device) -> None:
+    """Rows, columns and images of sizes around powers of two, and primes: every element is right."""
+    info = _torch_private.operator(name)
+    for sample in sizes.SIZES[name]():
+        oracles.verify(name, info, sample, device)
+
+
+#: Where poles are far, for operators that are ill-conditioned near them.
+_DOMAINS = {
+    "polygamma": (0.5, 12.0),
+    "special.polygamma": (0.5, 12.0),
+    "special.zeta": (1.5, 9.0),
+    "digamma": (0.5, 12.0),
+}
+
+
+def _domain(info: Any, values: torch.Tensor) -> torch.Tensor:
+    """Return the values moved into the domain of an operator, if it states one."""
+    low, high = _DOMAINS.get(info.name, getattr(info, "domain", (None, None)))
+    if low is None and high is None:
+        return values
+    low, high = (-3.0 if low is None else low), (3.0 if high is None else high)
+    return (values / 4 + 0.5) * (high - low) * 0.98 + low + (high - low) * 0.005
+
+
+#: Operators whose integers overflow, or that become floats.
+_SMALL = frozenset({"lcm", "special.zeta", "ldexp"})
+
+
+def _vectors(info: Any, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Return vectors of a length for the arguments: distinct values, also in the high bits of integers."""
+    found = []
+    count = 2 if type(info).__name__ == "BinaryUfuncInfo" else 1
+    for place in range(count):
+        if dtype.is_floating_point or dtype.is_complex:
+            kind = torch.complex128 if dtype.is_complex else torch.float64
+            base = sizes.waves(61, dtype=torch.float64, phase=place)
+            base = _domain(info, base).to(kind)
+            if dtype.is_complex:
+                base = base + 1j * sizes.waves(61, dtype=torch.float64, phase=place + 2)
+        elif dtype == torch.bool:
+            base = sizes.whole(61, high=2, step=5 + place)
+        elif getattr(info, "promotes_int_to_float", False) or info.name in _SMALL or info.name.startswith("special."):
+            base = sizes.whole(61, high=6, step=5 + place) + 1
+        else:
+            top = torch.iinfo(dtype).max
+            shift = place and info.name in (
+                "bitwise_left_shift",
+                "bitwise_right_shift",
+                "ldexp",
+                "pow",
+                "__rpow__",
+                "float_power",
+            )
+            base = torch.tensor(
+                [(each * (top // 61) + each) % top + 1 for each in range(61)],
+                dtype=torch.uint64 if dtype == torch.uint64 else torch.int64,
+            )
+            base = base.remainder(4) if shift else base
+            if dtype != torch.uint64 and torch.iinfo(dtype).min < 0 and not place:
+                base = torch.where(torch.arange(61) % 3 == 0, -base, base)
+        found.append(base.to(dtype).repeat(-(-length // 61))[:length])
+    return found
+
+
+@by_operator("lengths")
+def test_lengths(name: str, device: torch.device) -> None:
+    """Vectors of lengths around powers of two, and primes: every element is right, up to the high bits."""
+    info = _torch_private.operator(name)
+    tried = [
+        each
+        for each in types.supported(info, device.type)
+        if not known.deviates(name, formats.name_of(each), device.type)
+    ]
+    order = sorted(tried, key=str)
+    if not order:
+        pytest.skip(f"{name} has no type on {device.type}")
+    for place, length in enumerate(sizes.LENGTHS):
+        dtype = order[place % len(order)]
+        if known.lengths_differ(name, formats.name_of(dtype)):
+            continue
+        x, *others = _vectors(info, length, dtype)
+        named = info.sample_kwargs(torch.device("cpu"), dtype, x)[0] if hasattr(info, "sample_kwargs") else {}
+        oracles.verify(name, info, SimpleNamespace(input=x, args=tuple(others), kwargs=named), device)
+
+
+def _ends(dtype: torch.dtype) -> list[float]:
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        return [0, 1, 2, 3, info.max, info.max - 1, info.min, info.min + 1, info.max // 2]
+    top, tiny = formats.largest(dtype), formats.smallest(dtype)
+    return [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        2.0,
+        -3.0,
+        math.inf,
+        -math.inf,
+        math.nan,
+        top,
+        -top,
+        tiny,
+        -tiny,
+        tiny / 4,
+        10.0,
+        -10.0,
+    ]
+
+
+@by_operator("extremes", extended=True)
+def test_extremes(name: str, device: torch.device) -> None:
+    """Infinities, NaN, zeros of both signs, the largest and the smallest numbers give what NumPy and IEEE 754 give."""
+    info = _torch_private.operator(name)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        if dtype not in types.supported(info, device.type) or known.extremes_differ(name, formats.name_of(dtype)):
+            continue
+        values = torch.tensor(_ends(dtype), dtype=torch.float64).to(dtype)
+        if type(info).__name__ == "BinaryUfuncInfo":
+            one, two = values.repeat_interleave(len(values)), values.repeat(len(values))
+            sample = SimpleNamespace(input=one, args=(two,), kwargs={})
+        else:
+            named = info.sample_kwargs(torch.device("cpu"), dtype, values)[0]
+            sample = SimpleNamespace(input=values, args=(), kwargs=named)
+        oracles.verify(name, info, sample, device)
+
+
+@by_operator("reductions", extended=True)
+def test_reductions_of_extremes(name: str, device: torch.device) -> None:
+    """An infinity or NaN at any place of a row, first, last and in between, gives what NumPy gives."""
+    info = _torch_private.operator(name)
+    if torch.float32 not in types.supported(info, device.type) or known.extremes_differ(name, "float32"):
+        pytest.skip(f"{name} has no float32 on {device.type}")
+    for value in (math.nan, math.inf, -math.inf):
+        rows = sizes.waves(35, 33)
+        for place in range(33):
+            rows[place, place] = value
+        for sample in (sizes.sample(rows, dim=1), sizes.sample(rows[5])):
+            oracles.verify(name, info, sample, device)
+
+
+@by_operator("layouts", extended=True)
+def test_empty(name: str, device: torch.device) -> None:
+    """Inputs without elements give results of the shapes and types that torch declares, or are refused there too."""
+    for info, sample, _ in case.spread(name, _first_group(name, device), device, 3):
+
+        def empty(each: Any) -> Any:
+            return each[:0] if isinstance(each, torch.Tensor) and each.dim() and each.layout == torch.strided else each
+
+        given = tree_map(empty, samples.arguments(sample))
+        function = oracles.call(info)
+        try:
+            expected = function(
+                tree_map(lambda each: each.to("meta") if isinstance(each, torch.Tensor) else each, given)
+            )
+        except (RuntimeError, IndexError, NotImplementedError, ValueError, TypeError, AssertionError):
+            continue
+        result = comparison.tensors(function(samples.move(given, device)))
+        for one, two in zip(result, comparison.tensors(expected), strict=True):
+            if tuple(one.shape) != tuple(two.shape) or one.dtype != two.dtype:
+                raise comparison.WrongValueError(
+                    f"{name}: {one.dtype} {tuple(one.shape)}, expected {two.dtype} {tuple(two.shape)}"
+                )
+
+
+def _first_group(name: str, device: torch.device) -> str:
+    known_types = types.supported(_torch_private.operator(name), device.type)
+    return next(
+        each for each, names in types.GROUPS.items() if any(getattr(torch, one, None) in known_types for one in names)
+    )

@@ -1,0 +1,67 @@
+"""The values of each operator, for each group of types, are those of a reference that calls no kernel of torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from . import case, conversions, draws, oracles
+from .catalogue import by_group
+from .types import GROUPS
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+
+
+@by_group("values", quick=("float",))
+def test_values(name: str, group: str, device: torch.device) -> None:
+    """An operator's results have the values that its definition gives, but for rounding (torch, its documentation).
+
+    Which oracle says so is in `oracles.py`, how much rounding is allowed in `tolerances.py`.
+    """
+    if oracles.kind(name) == oracles.STATISTICS:
+        _, kinds = case.types_to_try(name, group, device)
+        for dtype in kinds:
+            draws.verify(name, dtype, device)
+        return
+    for info, sample, _ in case.spread(name, group, device, 6):
+        oracles.verify(name, info, sample, device)
+
+
+#: Numbers that every type of floats has or rounds: small whole ones, halves, thirds, and one near the end of the type.
+_CONVERTED = (
+    0.0,
+    1.0,
+    -1.0,
+    1.5,
+    2.0,
+    -3.0,
+    5.0,
+    7.0,
+    12.0,
+    0.1,
+    1 / 3,
+    -2.7,
+    100.0,
+    230.0,
+    3000.0,
+    0.001,
+    1e-6,
+    65504.0,
+)
+_FLOATS = ("float16", "bfloat16", "float32", "float64", *GROUPS["float8"])
+_WHOLE = ("uint8", "int8", "int16", "int32", "int64", *GROUPS["unsigned"])
+
+
+@pytest.mark.operator("to", "copy_")
+@pytest.mark.parametrize("source", [*_FLOATS, *_WHOLE])
+def test_conversions(source: str, device: torch.device) -> None:
+    """`Tensor.to` rounds to the nearest value of the type, ties to even, and keeps whole numbers (IEEE 754, OCP FP8).
+
+    The value is that of the bits: no kernel of torch reads it. Whole numbers beyond a type wrap by two's complement.
+    """
+    made = conversions.made(source, _CONVERTED)
+    for target in (*_FLOATS, *_WHOLE):
+        if not conversions.defined(source, target):
+            continue
+        found = made.to(device).to(getattr(torch, target))
+        conversions.check(made, found, f"{source} to {target}")

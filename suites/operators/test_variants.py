@@ -1,0 +1,190 @@
+"""Other ways to call an operator and other layouts of its inputs: the same values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from . import _torch_private, case, comparison, known, oracles, samples, types
+from .catalogue import by_operator
+from .comparison import WrongValueError
+from .references import formats
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+
+
+def _some(name: str, device: torch.device, count: int) -> list[tuple[Any, Any]]:
+    """Return the operator and samples of its main types."""
+    info = _torch_private.operator(name)
+    known_types = types.supported(info, device.type)
+    group = next(
+        each for each in (*types.GROUPS,) if any(getattr(torch, one, None) in known_types for one in types.GROUPS[each])
+    )
+    return [(info, sample) for info, sample, _ in case.spread(name, group, device, count)]
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    found = comparison.on_host(tensor)
+    found = found.resolve_conj().resolve_neg() if found.layout == torch.strided else found
+    return formats.memory(found).tobytes()
+
+
+def _same(one: torch.Tensor, two: torch.Tensor, what: str) -> None:
+    if one.dtype != two.dtype or one.shape != two.shape:
+        raise WrongValueError(f"{what}: {one.dtype} {tuple(one.shape)}, expected {two.dtype} {tuple(two.shape)}")
+    if _bits(one) != _bits(two):
+        a, b = formats.read(comparison.on_host(one)), formats.read(comparison.on_host(two))
+        bad = (a != b) & ~((a != a) & (b != b))
+        if bad.any():
+            raise WrongValueError(f"{what}: {comparison.describe(a, b, bad)}")
+
+
+def _garbage(like: torch.Tensor, *, strided: bool) -> torch.Tensor:
+    """Return a tensor of the same type and shape with other values, whose elements are apart if `strided`."""
+    if not strided or not like.dim():
+        return torch.empty_like(like, memory_format=torch.contiguous_format).fill_(1)
+    wider = torch.empty((*like.shape[:-1], like.shape[-1] * 2), dtype=like.dtype, device=like.device).fill_(1)
+    return wider[..., ::2]
+
+
+@by_operator("out", extended=True)
+def test_out(name: str, device: torch.device) -> None:
+    """`out=` gets the values that the operator returns, also with strides of its own, and is resized if it is empty."""
+    for info, sample in _some(name, device, 4):
+        given = samples.arguments(sample)
+        expected = comparison.tensors(oracles.call(info)(samples.move(given, device)))
+        for strided in (False, True):
+            outs = [_garbage(each, strided=strided) for each in expected]
+            _with_out(name, info, samples.move(given, device), outs, expected)
+        empty = [torch.empty(0, dtype=each.dtype, device=device) for each in expected]
+        _with_out(name, info, samples.move(given, device), empty, expected)
+
+
+def _with_out(name: str, info: Any, given: Any, outs: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    result = info.op(given[0], *given[1], **given[2], out=outs[0] if len(outs) == 1 else tuple(outs))
+    for got, out, wanted in zip(comparison.tensors(result), outs, expected, strict=True):
+        if got.data_ptr() != out.data_ptr():
+            raise WrongValueError(f"{name}: out= is not what is returned")
+        _same(out, wanted, f"{name}: out=")
+
+
+@by_operator("out", extended=True)
+def test_out_of_a_wrong_type_is_refused(name: str, device: torch.device) -> None:
+    """`out=` of integers is refused with RuntimeError for results that are floats."""
+    tried = False
+    for info, sample in _some(name, device, 2):
+        given = samples.arguments(sample)
+        expected = comparison.tensors(oracles.call(info)(samples.move(given, device)))
+        if not all(each.dtype.is_floating_point or each.dtype.is_complex for each in expected):
+            continue
+        outs = [torch.zeros(each.shape, dtype=torch.int64, device=device) for each in expected]
+        moved = samples.move(given, device)
+        tried = True
+        with pytest.raises(RuntimeError):
+            info.op(moved[0], *moved[1], **moved[2], out=outs[0] if len(outs) == 1 else tuple(outs))
+    if not tried:
+        pytest.skip(f"no sample of {name} has results of floats")
+
+
+@by_operator("inplace", extended=True)
+def test_inplace(name: str, device: torch.device) -> None:
+    """The variant in place writes what the operator returns into its first argument, also if that has strides."""
+    tried = False
+    for info, sample in _some(name, device, 4):
+        given = samples.arguments(sample)
+        expected = comparison.tensors(oracles.call(info)(samples.move(given, device)))[0]
+        if (
+            not isinstance(given[0], torch.Tensor)
+            or expected.dtype != given[0].dtype
+            or expected.shape != given[0].shape
+        ):
+            continue
+        tried = True
+        for strided in (False, True):
+            x, args, named = samples.move(given, device)
+            target = _garbage(x, strided=strided).copy_(x)
+            result = info.inplace_variant(target, *args, **named)
+            if result is not target:
+                raise WrongValueError(f"{name}: the variant in place does not return its argument")
+            _same(target, expected, f"{name}: in place")
+    if not tried:
+        pytest.skip(f"no sample of {name} has a result like its first argument")
+
+
+def _spaced(x: torch.Tensor) -> torch.Tensor:
+    wider = torch.empty((*x.shape[:-1], x.shape[-1] * 2 + 1), dtype=x.dtype, device=x.device)
+    view = wider[..., 1::2]
+    return view.copy_(x)
+
+
+def _columns(x: torch.Tensor) -> torch.Tensor:
+    return (
+        torch.empty(tuple(reversed(x.shape)), dtype=x.dtype, device=x.device)
+        .permute(*reversed(range(x.dim())))
+        .copy_(x)
+    )
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    formats_ = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return torch.empty(
+        x.shape, dtype=x.dtype, device=x.device, memory_format=formats_.get(x.dim(), torch.contiguous_format)
+    ).copy_(x)
+
+
+LAYOUTS = {"spaced": _spaced, "columns": _columns, "channels_last": _channels_last}
+
+
+@by_operator("layouts", extended=True)
+def test_layouts(name: str, device: torch.device) -> None:
+    """Strides do not change values: inputs with gaps, in the order of columns, and with the channels last."""
+    for info, sample in _some(name, device, 3):
+        for layout in LAYOUTS.values():
+
+            def change(each: Any, layout: Any = layout) -> Any:
+                return (
+                    layout(each)
+                    if isinstance(each, torch.Tensor) and each.dim() and each.layout == torch.strided
+                    else each
+                )
+
+            given = tree_map(change, samples.move(samples.arguments(sample), device))
+            oracles.judge(name, oracles.call(info), sample, oracles.call(info)(given))
+
+
+#: Operators that add in an order that a GPU does not fix (torch, `use_deterministic_algorithms`).
+_UNORDERED = frozenset(
+    {"index_add", "scatter_add", "scatter_reduce.sum", "scatter_reduce.mean", "index_put", "put", "histc",
+    "bincount", "cumsum",
+     "nn.functional.ctc_loss", "nn.functional.embedding_bag", "_unsafe_masked_index_put_accumulate",
+     "index_reduce.mean",
+     "index_reduce.prod", "scatter_reduce.prod", "nn.functional.nll_loss", "nn.functional.cross_entropy"}
+)  # fmt: skip
+
+
+@by_operator("repeated", extended=True)
+def test_repeated(name: str, device: torch.device) -> None:
+    """The same inputs give the same bits twice (torch, reproducibility); not asked where a GPU adds in any order."""
+    if device.type == "cuda" and name in _UNORDERED:
+        pytest.skip(f"{name} adds in any order on a GPU, as documented")
+    for info, sample in _some(name, device, 2):
+        given = samples.arguments(sample)
+        one, two = (comparison.tensors(oracles.call(info)(samples.move(given, device))) for _ in range(2))
+        for first, second in zip(one, two, strict=True):
+            if first.layout == torch.strided and _bits(first) != _bits(second):
+                raise WrongValueError(f"{name}: other bits for the same inputs")
+
+
+@by_operator("errors", extended=True)
+def test_errors(name: str, device: torch.device) -> None:
+    """Invalid inputs, as torch's catalogue lists them, are refused with the type of error that it documents."""
+    info = _torch_private.operator(name)
+    if known.errors_differ(name, device.type):
+        pytest.skip(f"{name}: {known.ERRORS[name]}")
+    for each in info.error_inputs(str(device)):
+        sample = each.sample_input
+        with pytest.raises(each.error_type):
+            info.op(sample.input, *sample.args, **sample.kwargs)
