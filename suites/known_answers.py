@@ -24,15 +24,30 @@ def integers(shape: tuple[int, ...], seed: int, device: torch.device, dtype: tor
 def expected_product(a: torch.Tensor, b: torch.Tensor, out: torch.dtype) -> torch.Tensor:
     """The exact product of integers, rounded to `out`, on the device of `a`.
 
-    Small ones are computed by the CPU in float64. Large ones are computed by the device in float64, and the CPU checks
-    some rows of it.
+    Small ones are computed by the CPU term by term, without a product of matrices. Large ones are computed by the
+    device in float64, and the CPU checks some rows of it.
     """
     if a.numel() + b.numel() < 1 << 20:
-        return (a.cpu().double() @ b.cpu().double()).to(out).to(a.device)
+        terms = a.cpu().to(torch.int64)[:, :, None] * b.cpu().to(torch.int64)[None]
+        return terms.sum(1).to(out).to(a.device)
     exact = a.double() @ b.double()
     rows = torch.arange(0, a.shape[0], max(1, a.shape[0] // 8), device=a.device)
     assert torch.equal(exact[rows].cpu(), a[rows].cpu().double() @ b.cpu().double())
     return exact.to(out)
+
+
+def expected_convolution(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A 3 by 3 convolution with padding 1 in float64 by the CPU, as a sum of nine shifted products."""
+    height, width = x.shape[2:]
+    padded = torch.zeros(*x.shape[:2], height + 2, width + 2, dtype=torch.float64)
+    padded[:, :, 1:-1, 1:-1] = x.cpu()
+    taps = weight.cpu().double()
+    found = torch.zeros(x.shape[0], weight.shape[0], height, width, dtype=torch.float64)
+    for row in range(3):
+        for column in range(3):
+            shifted = padded[:, :, row : row + height, column : column + width]
+            found += torch.einsum("bchw,oc->bohw", shifted, taps[:, :, row, column])
+    return found
 
 
 @contextlib.contextmanager

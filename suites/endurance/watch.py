@@ -32,12 +32,12 @@ class Watch:
     def compare(self, result: torch.Tensor) -> None:
         """Compare one more result. Raise AssertionError at the end of a batch if one of it was wrong."""
         bits = _bits(result)
-        slot = self._done % BATCH
+        slot = slice(self._done % BATCH, self._done % BATCH + 1)
         differ = torch.ne(bits, self._bits)
-        place = differ.to(torch.uint8).argmax().view(1)  # the first: torch promises it for equal maxima on the CPU
-        self._wrong[slot : slot + 1] = differ.sum()
-        self._where[slot : slot + 1] = place
-        self._found[slot : slot + 1] = bits[place]
+        torch.sum(differ, 0, keepdim=True, out=self._wrong[slot])
+        # Of equal maxima the first, as torch.argmax promises.
+        torch.argmax(differ.view(torch.uint8), 0, keepdim=True, out=self._where[slot])
+        torch.index_select(bits, 0, self._where[slot], out=self._found[slot])
         self._done += 1
         if self._done % BATCH == 0:
             self.conclude(BATCH)

@@ -91,10 +91,8 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, object]]
         written = {"d2d_bandwidth": ">=2TB/s", "launch_latency": "<=20us"} if hardware else {}
         recorded: dict[str, object] = {}
         speed = Speed(CPU, full, Floors(written, "mine"), recorded.__setitem__)
-        try:
-            speed("d2d_bandwidth", lambda: None, 1e12)
-        finally:
-            assert left == [] or seconds[len(left) :] == seconds
+        speed("d2d_bandwidth", lambda: None, 1e12)
+        assert left == []
         return recorded
 
     return run
