@@ -133,10 +133,10 @@ def add_record(database: DuckDBPyConnection, record: RunRecord) -> Added:
     stage.stage(database, [record])
     try:
         with transaction(database):
-            _remove(database, [run for run, _ in known])
+            remove_runs(database, [run for run, _ in known])
             if record.parts:
                 parts = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [list(record.parts)])
-                _remove(database, [run for (run,) in parts.fetchall()])
+                remove_runs(database, [run for (run,) in parts.fetchall()])
             entered = stage.ingest(database)
     finally:
         stage.unstage(database)
@@ -151,13 +151,14 @@ def remove_before(database: DuckDBPyConnection, moment: datetime) -> int:
     runs = [run for (run,) in database.execute("SELECT run FROM run WHERE begun < ?", [before]).fetchall()]
     if runs:
         with transaction(database):
-            _remove(database, runs)
+            remove_runs(database, runs)
             for statement in schema.FORGET:
                 database.execute(statement)
     return len(runs)
 
 
-def _remove(database: DuckDBPyConnection, runs: Sequence[int]) -> None:
+def remove_runs(database: DuckDBPyConnection, runs: Sequence[int]) -> None:
+    """Remove all rows of these runs. The caller has begun the transaction."""
     if runs:
         for table in schema.OF_RUNS:
             database.execute(f"DELETE FROM {table} WHERE list_contains(?, run)", [list(runs)])

@@ -37,11 +37,19 @@ _RULES = tuple(
         (r"\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?", "#"),
         (r"#(?:(?:\s*[,x;]\s*|\s+)#)+", "#"),
         (r"\[[#,.\s…]*\]", "[#]"),
+        (r"\b(?:tensor|array)\((?:[^()]|\([^()]*\))*\)", "tensor(#)"),
+        (r"# (?:bytes?|[KMGT]i?B)\b", "# bytes"),
         (r"\s+", " "),
     )
 )
 #: The start of a message that many defects share.
-_GENERIC = re.compile(r"assert\b|AssertionError\b|Failed: |timeout\b|leak|crashed\b|broke in company", re.IGNORECASE)
+_GENERIC = re.compile(
+    r"assert\b|AssertionError\b|a comparison|Failed: |timeout\b|did not finish|leak|crashed\b", re.IGNORECASE
+)
+#: What pytest writes of an assertion without a message: values, which differ between cases of one cause.
+_COMPARISON = re.compile(
+    r"(?:AssertionError: )?assert \(?(?:not |True|False|None|#|\[#\]|tensor\(#\)|[-+()\s<>=!]|in|is)+"
+)
 _PYTHON_FRAME = re.compile(r'^\s*File "([^"\n]+)", line \d+,? in ([\w.<>]+)', re.MULTILINE)
 _PYTEST_FRAME = re.compile(r"^([\w./@+-]+\.py):\d+: ?(?:in )?([\w.<>]*)", re.MULTILINE)
 _TESTS = re.compile(r"(?:^|/)(?:suites|tests?)/|(?:^|/)(?:test_|conftest)")
@@ -82,7 +90,8 @@ def normalised(text: str) -> str:
     text = escape_invalid_xml(inert_text(text[: 4 * MOST_OF_MESSAGE]))[:MOST_OF_MESSAGE]
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
-    return text.strip(" :")
+    text = text.strip(" :")
+    return "a comparison failed" if _COMPARISON.fullmatch(text) else text.removeprefix("AssertionError: ")
 
 
 def innermost_frame(stack: str) -> str:

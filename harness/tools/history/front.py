@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -18,6 +18,19 @@ MOST_CHANGES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Outbreak:
+    """Red groups that began in the same runs: probably one cause, whatever the cases say. `began`: texts by lane."""
+
+    groups: tuple[Group, ...]
+    began: tuple[str, ...]
+    first: date
+
+    @property
+    def cases(self) -> int:
+        return sum(group.open_cases for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
 class Front:
     """The front page. `lanes`: with a present state; `stale`: the others. `groups`: red ones of the latest runs."""
 
@@ -26,6 +39,7 @@ class Front:
     lanes: tuple[Lane, ...]
     stale: tuple[Lane, ...]
     groups: tuple[Group, ...]
+    outbreaks: tuple[Outbreak, ...]
     suspicions: tuple[suspicion.Suspicion, ...]
     flaky: tuple[tuple[str, int, int, int], ...]
     slow: tuple[SlowCase, ...]
@@ -48,12 +62,14 @@ def front(answers: Answers) -> Front:
     """Return the front page."""
     newest = answers.last_night
     lanes = answers.lanes()
+    groups = answers.groups()
     return Front(
         night=newest,
         nights=tuple(answers.nights()),
         lanes=tuple(lane for lane in lanes if not answers.is_stale(lane, newest)),
         stale=tuple(lane for lane in lanes if answers.is_stale(lane, newest)),
-        groups=tuple(answers.groups()),
+        groups=tuple(groups),
+        outbreaks=outbreaks(groups, answers.runs),
         suspicions=tuple(suspicion.suspicions(answers.database)),
         flaky=tuple(answers.flaky_cases()),
         slow=tuple(answers.slow_cases()),
@@ -64,15 +80,28 @@ def front(answers: Answers) -> Front:
     )
 
 
-def age_text(group: Group, newest: date) -> str:
+def outbreaks(groups: Sequence[Group], runs: Mapping[int, Mapping[str, Any]]) -> tuple[Outbreak, ...]:
+    """Return the groups by the runs in which their present spells began, the latest first."""
+    found: dict[frozenset[tuple[str, int]], list[Group]] = {}
+    for group in groups:
+        found.setdefault(frozenset((each.lane, each.since) for each in group.onsets if each.until is None), []).append(
+            group
+        )
+    made = [
+        Outbreak(
+            groups=tuple(own),
+            began=tuple(began_texts(own[0], runs, only_open=True)),
+            first=min((runs[run]["night"] for _, run in begin), default=own[0].first),
+        )
+        for begin, own in found.items()
+    ]
+    return tuple(sorted(made, key=lambda each: (each.first, each.cases), reverse=True))
+
+
+def age_text(first: date, newest: date) -> str:
     """Return for example ``new`` or ``since 2026-03-02, 12 nights``."""
-    since = first_night(group)
-    nights = (newest - since).days
-    return "new" if nights == 0 else f"since {since}, {format_count(nights, 'night')}"
-
-
-def first_night(group: Group) -> date:
-    return group.first
+    nights = (newest - first).days
+    return "new" if nights == 0 else f"since {first}, {format_count(nights, 'night')}"
 
 
 def spread_text(group: Group) -> str:
@@ -81,10 +110,12 @@ def spread_text(group: Group) -> str:
     return f"{cases} on {format_count(group.open_lanes or len(group.lanes), 'machine')}"
 
 
-def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]], *, only_open: bool = False) -> list[str]:
     """Return where the group began, by lane that has it: the run, and what differs from the run before."""
     found = []
     for each in group.onsets:
+        if only_open and each.until is not None:
+            continue
         run = runs[each.since]
         where = f"{each.lane}: {run['run_id']} ({run['night']})"
         if each.before is None:

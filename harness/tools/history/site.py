@@ -168,7 +168,7 @@ class _Site:
                 links=self._links,
                 root=Markup(root),
                 listed=LISTED,
-                age=lambda group: front.age_text(group, newest),
+                age=lambda first: front.age_text(first, newest),
                 spread=front.spread_text,
                 began=lambda group: front.began_texts(group, runs),
                 suspicion_text=text.suspicion_text,

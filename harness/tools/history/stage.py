@@ -21,11 +21,18 @@ def stage(database: DuckDBPyConnection, records: Sequence[RunRecord]) -> None:
     """Make the staging views of these records."""
     for name, columns in STAGES.items():
         rows = [row for record in records for row in _rows(name, record)]
-        arrays = {column: _array([row[column] for row in rows], kind) for column, kind in columns.items()}
-        # `place` keeps the order of the rows: that of collection.
-        database.register(f"staged_{name}", {**arrays, "place": np.arange(len(rows))})
-        listed = ", ".join(_cast(column, kind) for column, kind in columns.items())
-        database.execute(f"CREATE OR REPLACE TEMP VIEW stage_{name} AS SELECT {listed}, place FROM staged_{name}")
+        stage_columns(
+            database, name, {column: _array([row[column] for row in rows], kind) for column, kind in columns.items()}
+        )
+
+
+def stage_columns(database: DuckDBPyConnection, name: str, arrays: Mapping[str, Any]) -> None:
+    """Make one staging view of columns of equal length."""
+    columns = STAGES[name]
+    # `place` keeps the order of the rows: that of collection.
+    database.register(f"staged_{name}", {**arrays, "place": np.arange(len(arrays["run_id"]))})
+    listed = ", ".join(_cast(column, kind) for column, kind in columns.items())
+    database.execute(f"CREATE OR REPLACE TEMP VIEW stage_{name} AS SELECT {listed}, place FROM staged_{name}")
 
 
 def _cast(column: str, kind: str) -> str:

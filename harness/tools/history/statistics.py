@@ -34,10 +34,15 @@ def poisson_tail(seen: int, expected: float) -> float:
         return 1.0
     if expected <= 0:
         return 0.0
-    # The terms from `seen` upwards fall geometrically once they are beyond the expectation.
+    # Terms fall on either side of the expectation: the shorter tail is summed from its greatest term outwards.
     if seen <= expected:
-        below = sum(math.exp(_log_poisson(k, expected)) for k in range(seen))
-        return min(1.0, max(0.0, 1 - below))
+        term = math.exp(_log_poisson(seen - 1, expected))
+        below, k = term, seen - 1
+        while k > 0 and term > below * 1e-15:
+            term *= k / expected
+            below += term
+            k -= 1
+        return max(0.0, 1 - below)
     term = math.exp(_log_poisson(seen, expected))
     total, k = term, seen
     while term > total * 1e-15:

@@ -17,6 +17,8 @@ from harness.tools.history.timeline import Story
 #: Maximum lines of one list, and of one of a single run.
 MOST_LINES = 20
 MOST_OF_RUN = 200
+#: Maximum groups that a text names of those that began together.
+MOST_GROUPS = 5
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -36,10 +38,19 @@ def headline(front: Front) -> str:
 def _lines(front: Front) -> Iterator[str]:
     yield headline(front)
     yield f"red cases of the last {format_count(len(front.nights), 'night')}: {spark([n.red for n in front.nights])}"
-    for group in front.groups[:MOST_LINES]:
+    for outbreak in front.outbreaks[:MOST_LINES]:
         yield ""
-        yield from group_lines(group, front)
-    yield from _more(len(front.groups), "group", "groups")
+        groups = format_count(len(outbreak.groups), "group")
+        cases = format_count(outbreak.cases, "case")
+        yield f"{groups}, {cases}, {fronts.age_text(outbreak.first, front.night)}"
+        for text in outbreak.began[:3]:
+            yield _line(f"  began: {text}")
+        if len(outbreak.began) > 3:
+            yield f"  and on {len(outbreak.began) - 3} more"
+        for group in outbreak.groups[:MOST_GROUPS]:
+            yield from group_lines(group)
+        yield from _more(len(outbreak.groups), "group", "groups", MOST_GROUPS)
+    yield from _more(len(front.outbreaks), "begin", "begins")
     yield ""
     yield "machines:"
     for lane in front.lanes[:MOST_LINES]:
@@ -68,14 +79,11 @@ def _lines(front: Front) -> Iterator[str]:
     yield from _listed("waived, and passes", [f"{each.case} on {each.lane}: {each.message}" for each in front.healed])
 
 
-def group_lines(group: Group, front: Front) -> Iterator[str]:
+def group_lines(group: Group) -> Iterator[str]:
     """Yield the lines about a red group."""
-    yield _line(f"[{group.key}] {group.title}")
-    yield _line(
-        f"    {fronts.spread_text(group)}, {fronts.age_text(group, front.night)}; drivers {', '.join(group.drivers)}"
-    )
-    for text in fronts.began_texts(group, front.runs)[:3]:
-        yield _line(f"    began: {text}")
+    yield _line(f"  [{group.key}] {group.title}")
+    since = f", first seen {group.first}, drivers {', '.join(group.drivers)}"
+    yield _line(f"    {fronts.spread_text(group)}{since}")
     yield _line(f"    example: {group.case}: {group.message}")
     if group.reproduce:
         yield _line(f"    {group.reproduce}")
