@@ -122,7 +122,7 @@ class Run:
             for device in self.devices:
                 if device.backend.hardware:
                     # Read before any case takes memory. Leases divide it, so a case is not gated for its neighbours.
-                    machine[device.uuid].finding("free_memory")
+                    _ = machine[device.uuid]["free_memory"]
             self.plan.refuse_mismatches(machine)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = self._identify(config)

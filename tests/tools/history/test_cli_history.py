@@ -14,8 +14,7 @@ from harness.cli.main import app
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
 from tests.tools.history import nights
-from tests.tools.matrix.runs import Machine
-from tests.tools.matrix.runs import CASES
+from tests.tools.matrix.runs import CASES, Machine
 
 
 def history(*words: object, status: int = EXIT_OK, db: Path | None = None) -> str:

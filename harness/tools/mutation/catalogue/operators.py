@@ -268,7 +268,7 @@ def _one_wrong(kernel: Any, *arguments: Any, **named: Any) -> Any:
 
 _add(
     "large_product_has_one_wrong_entry",
-    "A product larger than 300 by 300 has one wrong entry.",
+    "A product with a side above 300 has one wrong entry.",
     "mm",
     _one_wrong,
     lambda: _torch().mm(_x(301, 2), _x(2, 301))[299, 299:],
