@@ -14,7 +14,7 @@ from harness.cli.main import app
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
 from tests.tools.history import nights
-from tests.tools.matrix.runs import CASES
+from tests.tools.matrix.runs import CASES, Machine
 
 
 def history(*words: object, status: int = EXIT_OK, db: Path | None = None) -> str:
@@ -94,7 +94,7 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_others_out(tmp_path: Path) 
 
 def test_a_machine_has_the_name_that_it_is_given(tmp_path: Path) -> None:
     for number, host in enumerate(["pod-17", "pod-99"]):
-        path = nights.night(tmp_path, number, machine=nights.Machine(host, uuid="GPU-1"))
+        path = nights.night(tmp_path, number, machine=Machine(host, uuid="GPU-1"))
         history("add", path, "--machine", "lab", "--db", tmp_path / "h.duckdb")
     said = history("sql", "SELECT DISTINCT lane FROM runs", db=tmp_path / "h.duckdb")
     assert said == "lane\nlab · H100 · none\n"
