@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from harness._compat import release_cuda_caches
 from harness.backends import simulation
 from harness.backends.backend import Backend
 
@@ -102,6 +101,12 @@ def is_initialized(torch: ModuleType) -> bool:
     return torch_uses_cuda(torch) and simulation.simulated_runtime() is None
 
 
+def _release_caches(torch: ModuleType) -> None:
+    from harness._compat import release_cuda_caches  # imports pytest, which not every process has
+
+    release_cuda_caches(torch)
+
+
 BACKEND = Backend(
     kind="cuda",
     torch_type="cuda",
@@ -124,7 +129,7 @@ BACKEND = Backend(
     empty_cache=lambda torch: torch.cuda.empty_cache(),
     faults_struck=lambda _: simulation.faults_struck(),
     counters=CudaCounters,
-    release_caches=release_cuda_caches,
+    release_caches=_release_caches,
     # The driver loads a kernel when it is first launched. On an H100, batches of 10 to 360 cases grew by 6 to 26 KiB
     # per case.
     heap_per_case=24 << 10,
