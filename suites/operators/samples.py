@@ -66,8 +66,20 @@ def samples(info: Any, dtype: torch.dtype, count: int, *, gradient: bool = False
         # Not `info.sample_inputs`, which inspects the stack for the name of the test.
         made = itertools.islice(info.sample_inputs_func(info, "cpu", dtype, gradient), _LOOKED_AT)
         found = [_prepared(info, each) for each in made if _fits(info.name, each)]
-    step = max(1, len(found) // count)
-    return found[::step][:count]
+    # By the golden ratio: equal steps would meet the same argument of a nested list again and again.
+    full = [each for each in found if not _is_empty(each)]
+    chosen = sorted({int(place * 0.6180339887 * len(full)) % len(full) for place in range(count)}) if full else []
+    more = [each for each in range(len(full)) if each not in chosen]
+    chosen = sorted([*chosen, *more[: count - len(chosen)]])
+    empty = [each for each in found if _is_empty(each)]
+    if empty and len(chosen) >= 3:
+        return [*(full[each] for each in chosen[:-1]), empty[0]]
+    return [full[each] for each in chosen] or empty[:count]
+
+
+def _is_empty(sample: Any) -> bool:
+    """Whether a tensor of the sample has no elements."""
+    return any(isinstance(each, torch.Tensor) and not each.numel() for each in tree_leaves(arguments(sample)))
 
 
 def move(value: Any, device: torch.device) -> Any:
