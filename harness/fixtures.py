@@ -1,8 +1,9 @@
-"""The interface for suites: the fixtures `device` and `case_seed`, and the markers in `MARKERS`."""
+"""The interface for suites: fixtures (`device`, `case_seed`, `endurance`, `floors`), and the marks in `MARKERS`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from harness.backends.backend import DeviceKind
 from harness.backends.table import BACKENDS
 from harness.checks.keeping import Keeps, parse_keeps_mark
+from harness.core.figures import Floors
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +31,7 @@ MARKERS = (
     "the id of the case on the command line select it",
     "operator(*names): the operators of torch that the case is about; --operators selects by these names",
     "serial: the case has its devices alone, also where several cases may use one device at once",
+    "endurance: the case works for the seconds of --endurance, which are added to its time limit",
     "timeout(seconds): the time limit of the case, including setup and teardown",
 )
 
@@ -40,11 +43,21 @@ _ALIKE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
+class CaseSettings:
+    """The settings of a run that its cases read: seconds of endurance, and the floors of its hardware file."""
+
+    endurance: float = 0.0
+    floors: Mapping[str, str] = field(default_factory=dict)
+    hardware: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Current:
-    """The kind of device of this process, and the seed of the running case."""
+    """The kind of device of this process, the seed of the running case, and what it may read of the run."""
 
     kind: DeviceKind
     seed: int
+    settings: CaseSettings = CaseSettings()
 
 
 CURRENT = pytest.StashKey[Current]()
@@ -91,11 +104,30 @@ def case_seed(pytestconfig: pytest.Config) -> int:
     return pytestconfig.stash.get(CURRENT, _NO_RUN).seed
 
 
+@pytest.fixture
+def endurance(pytestconfig: pytest.Config) -> float:
+    """How long the case works, in seconds, beyond its first round: ``--endurance``. Use it with the mark `endurance`.
+
+    It is 0 where the harness repeats a case to measure its memory.
+    """
+    return pytestconfig.stash.get(CURRENT, _NO_RUN).settings.endurance
+
+
+@pytest.fixture
+def floors(pytestconfig: pytest.Config) -> Floors:
+    """The floors of speed in the run's hardware file; without ``--hardware`` there are none.
+
+    ``floors.missed(name, value)`` says why a figure is not good enough, ``floors.shown(name, value)`` gives it a unit.
+    """
+    settings = pytestconfig.stash.get(CURRENT, _NO_RUN).settings
+    return Floors(settings.floors, settings.hardware)
+
+
 def provide(config: pytest.Config, *, foreign: bool) -> None:
     """Give a session the fixtures and the marks. A `foreign` suite keeps a fixture of that name of another plugin."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    own = {"device": device, "case_seed": case_seed}
+    own = {"device": device, "case_seed": case_seed, "endurance": endurance, "floors": floors}
     others = [plugin for plugin in config.pluginmanager.get_plugins() if _is_plugin_module(plugin)]
     kept = {
         name: fixture

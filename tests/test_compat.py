@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness import _compat
+from harness.devices import software
 
 pytest_plugins = ["pytester"]
 
@@ -204,6 +205,14 @@ def test_dynamo_keeps_streams_and_events_of_the_last_graph_alone() -> None:
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     assert not [each for each in _compat.kept_by_dynamo() if each is thing]
     torch.compiler.reset()
+
+
+@pytest.mark.skipif(software.torch_cuda_version().value is None, reason="needs a CUDA build of torch")
+@pytest.mark.parametrize("name", ["_cuda_clearCublasWorkspaces", "_host_emptyCache"])
+def test_torch_has_what_releases_its_cuda_caches(name: str) -> None:
+    import torch
+
+    assert callable(getattr(torch._C, name))
 
 
 def test_xdist_sends_in_a_plugin_of_the_worker(pytester: pytest.Pytester) -> None:

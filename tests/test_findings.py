@@ -180,6 +180,13 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     return "\n".join(said)
 
 
+def remembered(red: Path, green: Path, out: Path) -> str:
+    """What is new in a run since the one before it. Red cases have messages; of flaky ones nothing is new."""
+    db = out / "history.duckdb"
+    harness_("history", "add", green, red, "--db", db)
+    return harness_("history", "report", "--run", "red", "--db", db)
+
+
 def summary(red: Path, _: Path, __: Path) -> str:
     """What a run prints at its end."""
     found = terminal.terminal_summary(
@@ -193,6 +200,7 @@ EVERY = frozenset(Outcome)
 #: Verdicts that are no news beside a run in which all cases have passed: a waiver is no failure.
 CHANGED = EVERY - {Outcome.PASSED, Outcome.WAIVED}
 BAD = frozenset(outcome for outcome in Outcome if outcome.is_red or outcome is Outcome.FLAKY)
+RED = frozenset(outcome for outcome in Outcome if outcome.is_red)
 NONE: frozenset[Outcome] = frozenset()
 
 #: By the words of the command, or by a name: what is shown, the verdicts in it, and whether messages are.
@@ -200,6 +208,7 @@ CONSUMERS: dict[str, tuple[Callable[[Path, Path, Path], str], frozenset[Outcome]
     "diff": (diff("text"), CHANGED, True),
     "diff markdown": (diff("markdown"), CHANGED, True),
     "diff json": (diff("json"), CHANGED, True),
+    "history report": (remembered, RED, True),
     "matrix page": (matrix("text"), NONE, True),
     "matrix page, the page": (matrix("page"), EVERY, True),
     "matrix page, the JSON": (matrix("json"), EVERY, True),
@@ -225,6 +234,11 @@ OTHERS = {
     "durations": "durations of cases",
     "faults list": "no run",
     "faults run": "the red cases of its own runs: a fault that no case notices is not caught by a finding",
+    "history add": "see history report --run: it prints the number of runs",
+    "history bisect": "red cases of one group",
+    "history export": "the pages of runs, with what history report --run prints",
+    "history prune": "no run",
+    "history sql": "what the query asks for",
     "import": "results of other tools",
     "kit": "no run",
     "matrix plan": "no run",

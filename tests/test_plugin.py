@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -299,3 +301,20 @@ def test_every_hook_has_pytests_prefix() -> None:
                 marked = [mark for mark in node.decorator_list if ast.unparse(mark).startswith("pytest.hookimpl")]
                 unheard += [f"{path}: {node.name}" for _ in marked]
     assert not unheard
+
+
+def test_warning_of_another_plugin_does_not_stop_a_run_of_the_suites(tmp_path: Path) -> None:
+    """As pytest-benchmark gives one under xdist while pytest configures itself."""
+    tmp_path.joinpath("warner.py").write_text(
+        "import pytest, warnings\n\n\nclass OwnWarning(pytest.PytestWarning):\n    pass\n\n\n"
+        "def pytest_configure(config):\n    warnings.warn(OwnWarning('disabled under xdist'))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "warner", "suites/devices/test_names.py", "--collect-only", "-q", "-n0"],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -66,9 +66,12 @@ class Backend:
     Leak checks:
 
     - `counters` makes a reader of memory and similar resources.
+    - `release_caches` frees memory that torch caches per stream or per graph. Called only where no graph is alive.
     - `objects` maps meters that count torch objects to what is counted
       (`harness.checks.meters.torch_memory.TorchObjectCounts`).
     - `own_threads`: the number of threads that the devices keep.
+    - `heap_per_case`: bytes of malloc memory that the driver keeps for what cases use for the first time. So much per
+      case of a batch raises no suspicion.
     - `ignored_meters`: meters of the process that say nothing once a device is initialised.
     """
 
@@ -100,8 +103,10 @@ class Backend:
     empty_cache: Callable[[ModuleType], object] = lambda _: None
     faults_struck: Callable[[ModuleType], Mapping[str, int]] = lambda _: {}
     counters: Callable[[], DeviceCounters] | None = None
+    release_caches: Callable[[ModuleType], object] = lambda _: None
     objects: Mapping[str, str] = field(default_factory=dict)
     own_threads: Callable[[ModuleType], int] = lambda _: 0
+    heap_per_case: int = 0
     ignored_meters: tuple[str, ...] = ()
 
     def first_device(self, torch: ModuleType) -> Any:

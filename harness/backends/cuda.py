@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from harness._compat import release_cuda_caches
 from harness.backends import simulation
 from harness.backends.backend import Backend
 
@@ -123,5 +124,9 @@ BACKEND = Backend(
     empty_cache=lambda torch: torch.cuda.empty_cache(),
     faults_struck=lambda _: simulation.faults_struck(),
     counters=CudaCounters,
+    release_caches=release_cuda_caches,
+    # The driver loads a kernel when it is first launched. On an H100, batches of 10 to 360 cases grew by 6 to 26 KiB
+    # per case.
+    heap_per_case=24 << 10,
     objects={"cuda_streams": "streams", "cuda_events": "events", "cuda_graphs": "graphs", "cuda_mempools": "mempools"},
 )

@@ -54,6 +54,7 @@ BACKEND = Backend(
     empty_cache=cuda.BACKEND.empty_cache,
     faults_struck=cuda.BACKEND.faults_struck,
     counters=cuda.CudaCounters,
+    release_caches=cuda.BACKEND.release_caches,
     objects=cuda.BACKEND.objects,
     own_threads=_own_threads,
     # Device memory is host memory. Libraries keep buffers for each thread of the runtime that calls them.

@@ -33,6 +33,12 @@ def backend_of(uuid: str) -> Backend | None:
     return BACKENDS[max(fits)[1]] if fits else None
 
 
+def is_hardware(uuid: str) -> bool:
+    """Return whether a UUID names a device that a driver serves."""
+    backend = backend_of(uuid)
+    return backend is not None and backend.hardware
+
+
 def names(kind: DeviceKind) -> tuple[str, ...]:
     """Return what a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
     backend = BACKENDS.get(kind)

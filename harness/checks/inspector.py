@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
+from harness.backends.table import BACKENDS
 from harness.checks import trend
 from harness.checks.batch import BatchGrowth, KeptMemory
 from harness.checks.batch import suspicious_batch_growth as suspicions_of_batch
@@ -121,6 +122,7 @@ class StateInspector:
         """Collect garbage before the last tear-down, so that what several cases have left until then is known."""
         if self._meters is not None and self._before is not None and self._batch.several:
             collect_garbage()
+            self._meters.release_caches()
             self._collected = self._changes(self._meters, self._before)
 
     def finish(self) -> tuple[list[StateProblem], dict[str, int], dict[str, dict[str, int]]]:
@@ -135,11 +137,21 @@ class StateInspector:
             return problems, {}, {}
         torn_down = meter_growths(collected, self._before)
         grown = batch.total(self._collected, torn_down, readable=self._before.values)
+        if "heap_bytes" in grown:
+            grown["heap_bytes"] = max(0, grown["heap_bytes"] - batch.cases * heap_of_drivers())
         return problems, grown, batch.by_case(suspicions_of_batch(grown, batch.cases))
 
     def _changes(self, meters: MeterReader, last: MeterReading) -> dict[str, int]:
         self._before = meters.read()
         return meter_growths(last, self._before)
+
+
+def heap_of_drivers() -> int:
+    """Return how many bytes of malloc memory the drivers in use may keep per case of a batch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return 0
+    return sum(each.heap_per_case for each in BACKENDS.values() if each.heap_per_case and each.is_initialized(torch))
 
 
 def _levels(reading: MeterReading) -> dict[str, int]:

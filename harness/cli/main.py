@@ -19,6 +19,7 @@ from harness.cli.diff import diff
 from harness.cli.durations import durations
 from harness.cli.evidence import package, verify
 from harness.cli.faults import app as faults
+from harness.cli.history import app as history_app
 from harness.cli.import_ import import_
 from harness.cli.kit import kit
 from harness.cli.matrix import app as matrix
@@ -89,6 +90,7 @@ class Format(StrEnum):
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.add_typer(cluster, name="cluster")
+app.add_typer(history_app, name="history")
 app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
 app.command()(diff)

@@ -45,6 +45,7 @@ class RunContext:
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
     - `taken`: the short forms of the harness's options that others have declared.
     - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.carried`.
+    - `endurance`: the seconds of ``--endurance``.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -88,6 +89,7 @@ class RunContext:
     node: str = ""
     taken: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
+    endurance: float = 0.0
 
     @property
     def journal(self) -> Path:

@@ -260,6 +260,14 @@ OPTIONS = {
             "time limit in seconds for a case without a timeout marker (default: 300)",
             "SECONDS",
         ),
+        Option(
+            "--endurance",
+            _duration,
+            0.2,
+            "seconds that each case with the mark endurance works, beyond its first round (default: 0.2); they are "
+            "added to its time limit",
+            "SECONDS",
+        ),
         Option("--timeout-multiplier", _positive, 1.0, "multiply every time limit, for slow machines", "FACTOR"),
         Option(
             "--grace",

@@ -196,6 +196,7 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "device": profile.device,
         "isolation": profile.isolation,
         "case_timeout": profile.case_timeout,
+        "endurance": profile.endurance,
         "timeout_multiplier": profile.timeout_multiplier,
         "fail_on_flaky": profile.fail_on_flaky,
         "shuffle": profile.shuffle,
@@ -235,6 +236,7 @@ def _policy(
         chosen |= {
             "hardware": settings["hardware"],
             "promised": {**kind.value.device, **kind.value.offers},
+            "floors": kind.value.floors,
         }
     if settings["waivers"]:
         from harness.gating.waiverfile import load_waivers

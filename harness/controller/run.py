@@ -119,6 +119,10 @@ class Run:
             machine = {
                 d.uuid: capabilities.detect_capabilities(inventory, d, temp / "capabilities") for d in self.devices
             }
+            for device in self.devices:
+                if device.backend.hardware:
+                    # Read before any case takes memory. Leases divide it, so a case is not gated for its neighbours.
+                    machine[device.uuid].finding("free_memory")
             self.plan.refuse_mismatches(machine)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = self._identify(config)
@@ -173,6 +177,7 @@ class Run:
             zygote=None,
             case_timeout=settings["case_timeout"],
             timeout_multiplier=settings["timeout_multiplier"],
+            endurance=settings["endurance"],
             fail_on_flaky=settings["fail_on_flaky"],
             health=settings["health"],
             leak_check=settings["leak_check"],
@@ -196,11 +201,15 @@ class Run:
         words = command_line.user_arguments(config)
         taken, positional = command_line.foreign_short_flags(config), config.option.file_or_dir
         found = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
-        for name in ("case_timeout", "timeout_multiplier", "leak_check"):
+        for name in ("case_timeout", "timeout_multiplier", "leak_check", "endurance"):
             option, value = options.OPTIONS[name], self.plan.settings[name]
             if value != options.resolve_option(name, None, {}, config.getini(option.dest)):
                 flag = options.long_flag(option.flag) if option.flag in taken else option.flag
                 found.append(f"{flag}={value}".removesuffix(".0"))
+        if self.plan.policy.floors:  # a figure is compared with them
+            option = options.OPTIONS["hardware"]
+            flag = options.long_flag(option.flag) if option.flag in taken else option.flag
+            found.append(f"{flag}={self.plan.policy.hardware}")
         return tuple(found)
 
     def _drawn_seed(self) -> int:

@@ -114,7 +114,7 @@ def detect_free_memory(subject: DetectionSubject) -> Detected:
     if subject.device.backend.software:
         return Detected(subject.device.memory, "of a software device; each process has its own")
     if not subject.is_cpu:
-        return nvml_queries.query_free_memory(subject.device)
+        return subject.prober.first_reading("free_memory", lambda: nvml_queries.query_free_memory(subject.device))
     free = host.host_free_memory()
     return Detected(free, "of the host" if free is not None else "not in /proc/meminfo")
 

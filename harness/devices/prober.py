@@ -73,6 +73,31 @@ class Prober:
             self._known[question] = self._run(question) if self._cache is None else self._cached(question, self._cache)
         return self._known[question]
 
+    def first_reading(self, name: str, read: Callable[[], Detected]) -> Detected:
+        """Return what the first process with the same `cache` has read under `name`; read it if this is the first.
+
+        For what changes while the run uses the device. Errors of the cache are not raised.
+        """
+        if self._cache is None:
+            return read()
+        from filelock import FileLock  # slow to import, and needed only here
+
+        key = {"format": _FORMAT, "reading": name, "device": self._device.uuid}
+        file = self._cache / f"{_name_of(key)}.json"
+        found = None
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            with FileLock(file.with_suffix(".lock"), timeout=self._limit_of(Question.DRIVER)):
+                stored = _load(file, key)
+                if stored is not None and isinstance(stored.get("value"), int):
+                    return Detected(stored["value"], str(stored.get("detail", "")))
+                found = read()
+                if isinstance(found.value, int):
+                    _store(file, {"key": key, "value": found.value, "detail": found.detail})
+        except (OSError, NotImplementedError):  # the folder cannot be written or locked
+            return read() if found is None else found
+        return found
+
     def _cached(self, question: Question, folder: Path) -> Answers:
         from filelock import FileLock  # slow to import, and needed only here
 
@@ -83,12 +108,13 @@ class Prober:
             "torch": self._torch(),
             "device": self._device.uuid,
         }
-        name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+        name = _name_of(key)
         answers = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / f"{name}.lock", timeout=self._limit_of(question) + 2 * _KILL_LIMIT):
-                answers = _load(folder / f"{name}.json", key, question)
+                stored = _load(folder / f"{name}.json", key)
+                answers = None if stored is None else parse_answer(stored.get("answer"), question)
                 if answers is None:
                     answers = self._run(question)
                     _store(folder / f"{name}.json", {"key": key, "answer": _as_json(answers)})
@@ -217,16 +243,18 @@ def _tail(file: BinaryIO) -> bytes:
     return file.read(_MOST_BYTES)
 
 
-def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | None:
-    """Return the answer in `file` for `key`. None if the file is missing, truncated, or has another key."""
+def _name_of(key: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+
+
+def _load(file: Path, key: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what is stored in `file` for `key`. None if the file is missing, truncated, or has another key."""
     try:
         with file.open("rb") as stream:
             stored = json.loads(stream.read(_MOST_BYTES))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
-    if not isinstance(stored, dict) or stored.get("key") != key:
-        return None
-    return parse_answer(stored.get("answer"), question)
+    return stored if isinstance(stored, dict) and stored.get("key") == key else None
 
 
 def _store(file: Path, value: Mapping[str, Any]) -> None:

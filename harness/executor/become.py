@@ -19,6 +19,7 @@ from harness.core.errors import HarnessError
 from harness.executor import failure, streams
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
+from harness.fixtures import CaseSettings
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message
@@ -89,6 +90,7 @@ def _become(
         backend=BACKENDS[order["kind"]],
         leak_check=order["leak_check"],
         snapshots=None if order["snapshots"] is None else Path(order["snapshots"]),
+        settings=CaseSettings(**order["settings"]),
     )
 
 

@@ -10,6 +10,7 @@ import errno
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 # Imported by name: a case may have replaced the attributes of the modules when its reports are written, and after its
 # end.
@@ -41,7 +42,7 @@ from harness.core.text import format_count
 from harness.devices import health
 from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
 from harness.executor.session import CollectedSession, late_marks, make_late_warning, session_requests
-from harness.fixtures import CURRENT, Current, kept
+from harness.fixtures import CURRENT, CaseSettings, Current, kept
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
@@ -67,10 +68,11 @@ class Executor:
         backend: Backend,
         leak_check: LeakCheck,
         snapshots: Path | None,
+        settings: CaseSettings,
     ) -> None:
         """`files`: the descriptors for stacks and facts. `page`: for the phases that have passed.
 
-        `snapshots`: where those of the allocator go, if wanted.
+        `snapshots`: where those of the allocator go, if wanted. `settings`: what cases may read of the run.
         """
         self._collected = collected
         self._channel = channel
@@ -97,6 +99,7 @@ class Executor:
         self._rounds: GrowthRounds | None = None
         self._struck: dict[str, int] = {}
         self._snapshots = snapshots
+        self._settings = settings
         self._snapshots_made = 0
         self._listen()
 
@@ -285,11 +288,15 @@ class Executor:
             self._state, process.capture_process_state(self._state.descriptors, self._temp)
         )
 
-    def _protocol(self, item: pytest.Item, message: Message) -> Message:
-        """Have pytest run the case under the watchdog, which keeps running. Return the error that aborted it or {}."""
+    def _protocol(self, item: pytest.Item, message: Message, *, briefly: bool = False) -> Message:
+        """Have pytest run the case under the watchdog, which keeps running. Return the error that aborted it or {}.
+
+        With `briefly`, a case that works for the seconds of ``--endurance`` works for one round.
+        """
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
         self._location = item.location
-        item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
+        settings = replace(self._settings, endurance=0.0) if briefly else self._settings
+        item.config.stash[CURRENT] = Current(self._backend.kind, message["seed"], settings)
         seeding.seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])
         had = len(item.user_properties)
@@ -309,7 +316,7 @@ class Executor:
 
     def _run_without_report(self, message: Message) -> None:
         """Run a case whose outcome is not needed. If a hook aborts it, the process exits: no measurement is valid."""
-        aborted = self._protocol(self._collected.items[message["case"]], message)
+        aborted = self._protocol(self._collected.items[message["case"]], message, briefly=True)
         self._watchdog.stop()
         if "hook_error" in aborted:
             self._streams[2].write(aborted["hook_error"]["traceback"])

@@ -123,7 +123,7 @@ _KIND = FileKind("configuration file", "give a YAML file", ConfigError, MAX_BYTE
 
 def _conditions(written: dict[str, Any]) -> dict[str, Any]:
     problems = [
-        _detail(where, value, f"{_SHOULD}text in quotes (a number loses its trailing zero)")
+        value_problem(where, value, f"{_SHOULD}text in quotes (a number loses its trailing zero)")
         for where, value in _leaves(written)
         if isinstance(value, float)
     ]
@@ -145,11 +145,12 @@ def _unreadable(written: Mapping[str, object], where: Where) -> list[InitErrorDe
     try:
         requirements.parse_requirements(written)
     except requirements.RequirementError as error:
-        return [_detail(where, written, str(error))]
+        return [value_problem(where, written, str(error))]
     return []
 
 
-def _detail(where: Where, value: object, text: str) -> InitErrorDetails:
+def value_problem(where: Where, value: object, text: str) -> InitErrorDetails:
+    """Return a problem of a value, for ValidationError: `where` is its path below the value that is validated."""
     return InitErrorDetails(type=PydanticCustomError("conditions", "{text}", {"text": text}), loc=where, input=value)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.core import figures
 from harness.devices.capabilities import Capabilities
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile, requirements
@@ -37,17 +38,34 @@ def _names_the_device(written: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
+def _floors(written: dict[str, Any]) -> dict[str, str]:
+    problems = []
+    for name, text in written.items():
+        try:
+            figures.parse_floor(name, text)
+        except ValueError as error:
+            problems.append(configfile.value_problem((name,), text, str(error)))
+    if problems:
+        raise ValidationError.from_exception_data("floors", problems)
+    return written
+
+
 Facts = Annotated[Conditions, AfterValidator(_flat_conditions)]
+FloorTexts = Annotated[dict[str, Any], AfterValidator(_floors)]
 
 
 class Hardware(BaseModel):
-    """A kind of hardware. `device` identifies it; `offers`: further conditions that hold on its machine."""
+    """A kind of hardware. `device` identifies it; `offers`: further conditions that hold on its machine.
+
+    `floors`: the least speed of a healthy device, by figure, as written.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     description: Annotated[str, Field(min_length=1)]
     device: Annotated[Facts, AfterValidator(_names_the_device)]
     offers: Facts = Field(default_factory=dict)
+    floors: FloorTexts = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check_each_capability_once(self) -> Self:

@@ -65,6 +65,7 @@ class Profile(BaseModel):
     extended: bool | None = None
     isolation: Literal["batch", "case"] | None = None
     case_timeout: Positive | None = None
+    endurance: Seconds | None = None
     timeout_multiplier: Positive | None = None
     repeats: Annotated[int, Field(ge=1, le=_MOST)] | None = None
     retries: Annotated[int, Field(ge=0, le=_MOST)] | None = None

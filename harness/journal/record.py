@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.core.figures import PREFIX, read_figure
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 from harness.journal import environment, identity, journal
-from harness.journal.events import RunStarted
+from harness.journal.events import Finish, RunStarted
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 
@@ -24,12 +25,15 @@ _HASH, _SHOWN = 19, 200
 
 @dataclass(frozen=True, slots=True)
 class CaseRecord:
-    """One case in one run. `durations`: seconds of each attempt that counts and ran."""
+    """One case in one run. `durations`: seconds of each attempt that counts and ran. `figures`: the texts of the speeds
+    that it recorded, by name, one per attempt.
+    """
 
     outcome: Outcome
     message: str = ""
     durations: tuple[float, ...] = ()
     reproduce: str | None = None
+    figures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,19 @@ def _case(verdict: Verdict) -> CaseRecord:
         message=single_line(verdict.message),
         durations=tuple(finish.duration for finish in counting),
         reproduce=verdict.reproduce,
+        figures=_figures(counting),
     )
+
+
+def _figures(counting: Sequence[Finish]) -> dict[str, tuple[str, ...]]:
+    """Return the recorded properties that are figures of speed."""
+    found: dict[str, tuple[str, ...]] = {}
+    for finish in counting:
+        for name, text in finish.properties:
+            if name.startswith(PREFIX) and read_figure(text) is not None:
+                name = escape_invalid_xml(name.removeprefix(PREFIX))
+                found[name] = (*found.get(name, ()), text)
+    return found
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:

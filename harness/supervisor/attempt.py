@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.backends.table import is_hardware
 from harness.checks.meters.table import meter_of
 from harness.checks.process import StateProblem
 from harness.core import clock
@@ -104,7 +105,9 @@ class Attempt:
         aborted = seen.interruption or seen.hook_error is not None
         harmed = seen.problems or seen.poison or aborted or seen.unknown or self.spent or leaky
         cut = seen.late or seen.stopped or seen.lost_by_harness
-        return seen.done and seen.exit_status is None and not harmed and not cut
+        # Torch has state on a GPU that no check reads: after a failed capture, its generators refuse to work.
+        doubtful = self.outcome.is_red and any(is_hardware(uuid) for uuid in self.devices)
+        return seen.done and seen.exit_status is None and not harmed and not cut and not doubtful
 
 
 def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:

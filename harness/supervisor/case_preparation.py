@@ -73,7 +73,8 @@ class CasePreparation:
             seed=case_seed(self._context.seed, case_id),
             limit=case_time_limit(
                 _named(marks, "timeout"), self._context.case_timeout, self._context.timeout_multiplier
-            ),
+            )
+            + (self._context.endurance if _named(marks, "endurance") else 0.0),
             devices=requirements.devices_wanted(wanted),
             unmet=unmet,
             objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet is not None else None,

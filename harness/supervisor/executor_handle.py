@@ -10,7 +10,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from harness.backends.table import DEVICE_VARIABLES
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
+from harness.fixtures import CaseSettings
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.reports import RemoteFailure, unpack_failure
@@ -137,7 +138,8 @@ class Binding:
     """The surroundings of an executor: devices (by UUID), environment, and the `workerinput` of its xdist worker.
 
     `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
-    ``--leak-check``: off, fast or full. `snapshots`: it writes the allocator's snapshot when a case fails.
+    ``--leak-check``: off, fast or full. `snapshots`: it writes the allocator's snapshot when a case fails. `settings`:
+    what cases may read of the run.
     """
 
     devices: tuple[str, ...]
@@ -147,6 +149,7 @@ class Binding:
     leak_check: str
     library: str | None = None
     snapshots: bool = False
+    settings: CaseSettings = field(default_factory=CaseSettings)
 
 
 class ExecutorHandle:
@@ -218,6 +221,7 @@ class ExecutorHandle:
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
             "snapshots": str(self.kept) if binding.snapshots else None,
+            "settings": asdict(binding.settings),
         }
         seconds, rest = divmod(SEND_LIMIT, 1.0)
         own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))

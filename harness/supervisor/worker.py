@@ -27,7 +27,7 @@ from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
 from harness.executor import seeding
 from harness.executor.phase_clock import PhaseClock
-from harness.fixtures import CURRENT, Current
+from harness.fixtures import CURRENT, CaseSettings, Current
 from harness.gating.policy import Policy
 from harness.journal import lines
 from harness.journal.journal import Journal, JournalWriteError, digest_of_ids
@@ -336,7 +336,7 @@ class Worker:
         backend = self._pool.device.backend
         if self.context.library is not None:
             provider.provider_of(backend).enter_inline(self.context.library)
-        item.config.stash[CURRENT] = Current(backend.kind, seed=case.seed)
+        item.config.stash[CURRENT] = Current(backend.kind, case.seed, self._case_settings())
         seeding.seed_everything(case.seed, backend)
         plugins = item.config.pluginmanager
         if not plugins.has_plugin(_PHASE_CLOCK):
@@ -426,7 +426,11 @@ class Worker:
             leak_check=self.context.leak_check,
             library=self.context.library,
             snapshots="allocator" in self.context.collect_on_failure,
+            settings=self._case_settings(),
         )
+
+    def _case_settings(self) -> CaseSettings:
+        return CaseSettings(self.context.endurance, self.policy.floors, self.policy.hardware)
 
 
 def _own_limit(item: pytest.Item) -> float | None:

@@ -62,7 +62,9 @@ def leak_check(name: str) -> AbstractContextManager[object]:
         def before_cuda_memory_leak_check(self) -> None:
             pass
 
-    check: AbstractContextManager[object] = reach("torch.testing._internal.common_utils.CudaMemoryLeakCheck")(Case())
+    kind = reach("torch.testing._internal.common_utils.CudaMemoryLeakCheck")
+    reach("torch.testing._internal.common_cuda")  # its constructor imports it, and with it packages that may warn
+    check: AbstractContextManager[object] = kind(Case())
     return check
 
 

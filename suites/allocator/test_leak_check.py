@@ -50,6 +50,7 @@ def test_leak_check_passes_an_error_of_torch_through(device: torch.device) -> No
         fail()
 
 
+@pytest.mark.serial  # the driver's figure is of all processes that use the device
 def test_leak_check_reports_a_tensor_that_stays(device: torch.device) -> None:
     """A tensor that stays allocated raises RuntimeError with the case's name, if the driver's figure confirms the leak.
 

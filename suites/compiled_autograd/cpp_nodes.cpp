@@ -18,31 +18,21 @@ namespace {
 // Identity; doubles the gradient.
 struct Twice : public Function<Twice> {
   static constexpr bool is_traceable = true;
-  static Tensor forward(AutogradContext*, const Tensor& x) {
-    return x.clone();
-  }
-  static variable_list backward(AutogradContext*, const variable_list& grads) {
-    return {grads[0] * 2};
-  }
+  static Tensor forward(AutogradContext*, const Tensor& x) { return x.clone(); }
+  static variable_list backward(AutogradContext*, const variable_list& grads) { return {grads[0] * 2}; }
 };
 
 // The same, as another function.
 struct TwiceToo : public Function<TwiceToo> {
   static constexpr bool is_traceable = true;
-  static Tensor forward(AutogradContext*, const Tensor& x) {
-    return x.clone();
-  }
-  static variable_list backward(AutogradContext*, const variable_list& grads) {
-    return {grads[0] * 2};
-  }
+  static Tensor forward(AutogradContext*, const Tensor& x) { return x.clone(); }
+  static variable_list backward(AutogradContext*, const variable_list& grads) { return {grads[0] * 2}; }
 };
 
 // Identity; multiplies the gradient by 3 if its sum is positive, else by 4, which a tracer cannot decide.
 struct NotTraceable : public Function<NotTraceable> {
   static constexpr bool is_traceable = false;
-  static Tensor forward(AutogradContext*, const Tensor& x) {
-    return x.clone();
-  }
+  static Tensor forward(AutogradContext*, const Tensor& x) { return x.clone(); }
   static variable_list backward(AutogradContext*, const variable_list& grads) {
     return {grads[0] * (grads[0].sum().item<double>() > 0 ? 3 : 4)};
   }
@@ -159,7 +149,7 @@ struct HostScalar : public Function<HostScalar> {
   }
 };
 
-} // namespace
+}  // namespace
 
 TORCH_LIBRARY(conformance_nodes, m) {
   m.def("twice", [](const Tensor& x) -> Tensor { return Twice::apply(x); });

@@ -100,7 +100,7 @@ def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.devi
 def test_event_recorded_in_a_capture_is_not_usable_outside(device: torch.device) -> None:
     """An event recorded in a capture belongs to it.
 
-    Querying it outside raises or is meaningless, and the device works.
+    To synchronize with it outside is an error, and the device works.
     """
     stream, event = torch.cuda.Stream(device), torch.cuda.Event()
     x = torch.zeros(8, device=device)
@@ -108,6 +108,6 @@ def test_event_recorded_in_a_capture_is_not_usable_outside(device: torch.device)
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         x.add_(1)
         event.record()
-    with pytest.raises(RuntimeError, match=r"(?i)captur"):
+    with pytest.raises(RuntimeError, match=r"(?i)captur|invalid argument"):  # the latter by driver 580
         event.synchronize()
     assert works(device)

@@ -39,7 +39,8 @@ def test_max_and_min_along_four_billion_elements(device: torch.device, place: in
     x[place] = -1
     found = x.min(0)
     assert (found.values.item(), found.indices.item()) == (-1, place)
-    assert x.sum(dtype=torch.int64).item() == -1
+    x[place] = 0
+    assert not x.any().item()
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_huge_index")
@@ -62,7 +63,7 @@ def test_indexing_rows_of_a_large_table(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_kernel_loop_overflow")
-@pytest.mark.requires(free_memory=">=6GiB")
+@pytest.mark.requires(free_memory=">=14GiB")
 def test_avg_pool2d_loops_beyond_a_billion_elements(device: torch.device) -> None:
     """Pooling of 2^30 + 1 elements with size one is the identity: the kernel's grid-stride loop does not overflow."""
     x = torch.zeros(1, 1, 1, 2**30 + 1, dtype=torch.float16, device=device)
@@ -87,7 +88,8 @@ def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
     x[..., -1] = 5
     y = torch.nn.functional.avg_pool2d(x, kernel_size=1)
     assert y[0, 0, 0, -1].item() == 5
-    assert y.count_nonzero().item() == 1
+    y[..., -1] = 0
+    assert not y.any().item()
     del x, y
 
     x = torch.zeros(1, 1, 1, HALF_OF_32_BITS, dtype=torch.float16, device=device)
@@ -100,7 +102,8 @@ def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
             raise
         return
     assert y[0, 0, 0, -1].item() == 5
-    assert y.count_nonzero().item() == 1
+    y[..., -1] = 0
+    assert not y.any().item()
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_opaque_type")
@@ -118,7 +121,7 @@ def test_where_among_600_million_elements(device: torch.device) -> None:
     assert found.sum(dtype=torch.int64).item() == -size // 2
 
 
-@pytest.mark.requires(free_memory=">=14GiB")
+@pytest.mark.requires(free_memory=">=22GiB")  # the sum of int8 as int64 makes a copy of 16 GiB
 @pytest.mark.parametrize("operation", ["clone", "flip", "cat", "cumsum", "compare"])
 def test_elements_beyond_31_bits_are_reached(device: torch.device, operation: str) -> None:
     """Pointwise operations, copies and scans reach int8 elements beyond 2^31."""
@@ -145,3 +148,103 @@ def test_elements_beyond_31_bits_are_reached(device: torch.device, operation: st
     assert found.sum(dtype=torch.int64).item() == 5
     if operation != "flip":
         assert (found[HALF_OF_32_BITS].item(), found[-1].item()) == (2, 3)
+
+
+# ---- known to have been wrong in releases of torch at such sizes ----
+
+BEYOND = HALF_OF_32_BITS + 4099
+
+
+@pytest.mark.requires(free_memory=">=14GiB")
+def test_matmul_with_more_entries_than_31_bits_count(device: torch.device) -> None:
+    """A product with 2^31 entries and more has each of them: entry (i, j) is i % 7 + 2 * (j % 5).
+
+    Whole numbers up to 14 are exact in float16. Each entry is compared, some rows at a time.
+    """
+    rows, columns = (1 << 16) + 3, (1 << 15) + 8
+    i, j = torch.arange(rows, device=device) % 7, torch.arange(columns, device=device) % 5
+    a = torch.stack([i, torch.ones_like(i)], dim=1).half()
+    b = torch.stack([torch.ones_like(j), 2 * j]).half()
+
+    found = a @ b
+
+    assert found.numel() > HALF_OF_32_BITS
+    for begin in range(0, rows, 4096):
+        part = found[begin : begin + 4096]
+        assert torch.equal(part, (i[begin : begin + 4096, None] + 2 * j).half()), f"rows from {begin} are wrong"
+
+
+@pytest.mark.requires(free_memory=">=40GiB")
+def test_arange_beyond_31_bits_has_each_number(device: torch.device) -> None:
+    """`arange` of more than 2^31 numbers of 64 bits has each at its place: neighbors differ by one."""
+    x = torch.arange(BEYOND, device=device)
+
+    assert (x[0].item(), x[HALF_OF_32_BITS].item(), x[-1].item()) == (0, HALF_OF_32_BITS, BEYOND - 1)
+    for begin in range(0, BEYOND, 1 << 28):
+        part = x[begin : begin + (1 << 28) + 1]
+        assert part[0].item() == begin
+        assert (part[1:] - part[:-1] == 1).all()
+
+
+@pytest.mark.requires(free_memory=">=40GiB")
+def test_cumsum_beyond_31_bits_counts_each_element(device: torch.device) -> None:
+    """The running sum of more than 2^31 ones is their number at each place, along the last and the first dimension."""
+    ones = torch.ones(BEYOND, dtype=torch.int8, device=device)
+
+    found = ones.cumsum(0)
+
+    for begin in range(0, BEYOND, 1 << 28):
+        part = found[begin : begin + (1 << 28)]
+        assert torch.equal(part, torch.arange(begin + 1, begin + 1 + len(part), device=device))
+    del found
+    tall = ones[: BEYOND // 3 * 3].view(-1, 3)
+    last = tall.cumsum(0)[-1]
+    assert last.tolist() == [BEYOND // 3] * 3
+
+
+@pytest.mark.requires(free_memory=">=16GiB")
+@pytest.mark.parametrize("dim", [0, 1])
+def test_cat_and_stack_beyond_32_bits_keep_each_element(device: torch.device, dim: int) -> None:
+    """`cat` and `stack` to more than 2^32 elements keep each, compared as whole parts."""
+    columns = 1 << 16
+    first = _remainders(HALF_OF_32_BITS // columns + 5, columns, device)
+    second = first.neg()
+
+    joined = torch.cat([first, second], dim=dim)
+    assert joined.numel() > 2**32
+    left, right = joined.chunk(2, dim=dim)
+    assert torch.equal(left, first)
+    assert torch.equal(right, second)
+    del joined, left, right
+    stacked = torch.stack([first, second], dim=dim)
+    assert torch.equal(stacked.select(dim, 0), first)
+    assert torch.equal(stacked.select(dim, 1), second)
+
+
+def _remainders(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    """A matrix of int8 whose entry (i, j) is (i + j) % 127, without a larger matrix on the way."""
+    found = torch.empty(rows, columns, dtype=torch.int8, device=device)
+    steps = torch.arange(columns, device=device)
+    for row in range(0, rows, 1024):
+        places = torch.arange(row, min(row + 1024, rows), device=device)
+        found[row : row + 1024] = (places[:, None] + steps).remainder(127).to(torch.int8)
+    return found
+
+
+@pytest.mark.requires(free_memory=">=16GiB")
+def test_randint_beyond_32_bits_fills_each_part(device: torch.device) -> None:
+    """`randint` of more than 2^32 numbers has equal shares in each part, and no part repeats another."""
+    x = torch.randint(0, 100, (2**32 + 4096,), dtype=torch.int8, device=device)
+    parts = [x[begin : begin + (1 << 20)] for begin in (0, 2**31 - (1 << 19), 2**31, 2**32 - (1 << 20), 2**32 - 4096)]
+
+    for part in parts:
+        counts = torch.bincount(part.long(), minlength=100)
+        assert len(counts) == 100
+        mean = len(part) / 100
+        assert ((counts - mean).abs() <= 6 * mean**0.5).all()
+    for place, part in enumerate(parts):
+        for other in parts[place + 1 :]:
+            size = min(len(part), len(other))
+            equal = (part[:size] == other[:size]).double().mean().item()
+            if part.data_ptr() + size <= other.data_ptr():
+                assert abs(equal - 0.01) <= 6 * (0.0099 / size) ** 0.5

@@ -17,6 +17,11 @@ from .lengths import BF16_PRODUCTS, FLOATING_TYPES, name, unit
 
 PRODUCTS = [pytest.param(dtype, marks=BF16_PRODUCTS) if dtype == torch.bfloat16 else dtype for dtype in FLOATING_TYPES]
 SHAPES = [(1, 1, 1), (5, 7, 3), (16, 16, 16), (24, 300, 8), (64, 1000, 48)]
+#: Sizes larger than a tile in each dimension, and those that fill a chip. `suites/libraries` has larger ones.
+LARGE = [
+    (310, 33, 305),
+    *(pytest.param(each, marks=pytest.mark.requires(silicon=True)) for each in ((1024, 1031, 1029), (129, 4097, 2047))),
+]
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -48,7 +53,7 @@ def exact_float32(device: torch.device) -> Iterator[None]:
 
 @pytest.mark.usefixtures("exact_float32")
 @pytest.mark.parametrize("dtype", PRODUCTS, ids=name)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, *LARGE], ids=str)
 def test_matmul_is_within_the_bound_of_its_dtype(
     device: torch.device, shape: tuple[int, int, int], dtype: torch.dtype
 ) -> None:

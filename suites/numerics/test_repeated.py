@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -88,6 +89,16 @@ def again(device: torch.device, work: Work) -> None:
         between.sum()
         found = work(x)
         assert torch.equal(found, first), f"repetition {repeat + 1} differs"
+
+
+def test_fft_that_is_repeated_is_the_transform(device: torch.device) -> None:
+    """The transform whose bits are compared here is NumPy's, within 24*u*log2(4n) of its norm (`suites/libraries`)."""
+    x = torch.randn(64, 100)
+
+    found = torch.view_as_complex(STEADY["fft"](x.to(device)).cpu()).numpy()
+
+    expected = np.fft.fft(x.double().numpy())
+    assert np.linalg.norm(found - expected) <= 24 * 8.7 * 2.0**-24 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("work", STEADY.values(), ids=STEADY.keys())

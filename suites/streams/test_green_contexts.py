@@ -209,13 +209,14 @@ def test_greencontext_graph_captured_in_it_stays_in_its_part(device: torch.devic
     work = product(device)
     whole = milliseconds(work)
     context, graph = green(device, num_sms=FEW), torch.cuda.CUDAGraph()
+    stream = context.Stream()
 
-    with current(context):
-        stream = torch.cuda.current_stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
         result = a @ a
-        torch.cuda.synchronize(device)
-        with torch.cuda.graph(graph, stream=stream):
-            result = a @ a
+    torch.cuda.synchronize(device)
+    with torch.cuda.graph(graph, stream=stream):
+        result = a @ a
     result.zero_()
     part = milliseconds(graph.replay)
 

@@ -17,8 +17,9 @@ from .busy import ever
 pytestmark = pytest.mark.requires(accelerator=True)
 
 PIECES = 200
-#: The maximum ratio of device time to host time for small operations; about ten is normal, with launches.
-MOST = 200
+#: The maximum ratio of device time to host time for small operations, in the best of five trials. About ten is normal,
+#: with launches; on a machine with four times as many busy threads as cores, single trials took up to 43.
+MOST = 50
 
 
 def _seconds(x: torch.Tensor) -> float:
@@ -35,7 +36,7 @@ def _seconds(x: torch.Tensor) -> float:
 
 
 def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> None:
-    """A chain of small operations takes at most 200 times its host time in one of five trials.
+    """A chain of small operations takes at most 50 times its host time in one of five trials.
 
     Every one has its effect.
     """

@@ -17,9 +17,12 @@ LOAD, REST = 3.0, 3.0
 
 
 def under_load(device: torch.device, read: Callable[[torch.device], int]) -> list[int]:
-    """Readings from the second half of some seconds of continuous matrix products."""
-    a, b = (torch.randn(4096, 4096, device=device, dtype=torch.float16) for _ in range(2))
-    out, readings = torch.empty_like(a), []
+    """Readings from the second half of some seconds of continuous matrix products, and the last product is right.
+
+    The factors are ones and minus ones. Sums of 4096 of them are whole numbers that float16 holds, up to 2048.
+    """
+    a, b = (torch.randint(0, 2, (4096, 4096), device=device).mul(2).sub(1).to(torch.float16) for _ in range(2))
+    out, readings = torch.full_like(a, -1), []
     begin = time.monotonic()
     while (passed := time.monotonic() - begin) < LOAD:
         for _ in range(50):
@@ -27,7 +30,19 @@ def under_load(device: torch.device, read: Callable[[torch.device], int]) -> lis
         torch.cuda.synchronize(device)
         if passed > LOAD / 2:
             readings.append(read(device))
+    assert_product(out, a, b)
     return readings
+
+
+def assert_product(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Check a product of whole numbers: each entry of some rows, and all rows by Freivalds' method (times a vector)."""
+    import numpy as np
+
+    left, right = (x.cpu().double().numpy() for x in (a, b))
+    product = found.cpu().double().numpy()
+    assert (product[::509] == left[::509] @ right).all()
+    vector = np.random.default_rng(7).choice([-1.0, 1.0], len(right))
+    assert (product @ vector == left @ (right @ vector)).all()
 
 
 def at_rest(device: torch.device, read: Callable[[torch.device], int]) -> list[int]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ import pytest
 
 from harness.backends.cuda import CudaCounters, count_private_pools
 from harness.backends.nvml_memory import NvmlProcess, memory_of_process
+from harness.backends.table import BACKENDS
 from harness.checks.meters import process as process_meters
+from harness.checks.meters import table
 from harness.checks.meters.process import FileMeters, resident_bytes
 from harness.checks.meters.table import (
     METERS,
+    MeterReader,
     MeterReading,
     format_quantity,
     meter_growths,
@@ -298,6 +302,37 @@ def test_private_pools_are_counted_by_device() -> None:
         {"device": 1},
     ]
     assert count_private_pools(segments) == {"cuda_pools[0]": 1, "cuda_pools[1]": 1}
+
+
+def test_caches_are_released_before_a_reading_unless_a_graph_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    class Graph(torch.cuda.CUDAGraph):
+        """Without a device."""
+
+        def __new__(cls) -> Graph:
+            return object.__new__(cls)
+
+        def __init__(self) -> None:
+            pass
+
+    released: list[object] = []
+    cuda = replace(BACKENDS["cuda"], is_initialized=lambda _: True, release_caches=released.append)
+    monkeypatch.setattr(table, "BACKENDS", {"cuda": replace(cuda, counters=_NoCounters)})
+    reader = MeterReader("full", freeze=False)
+    reader.read()
+    assert released == [torch]
+    graph = Graph()
+    reader.read()
+    assert released == [torch], "a graph was alive"
+    del graph
+    reader.read()
+    assert released == [torch, torch]
+
+
+class _NoCounters:
+    def read(self, *_: object, **__: object) -> dict[str, int]:
+        return {}
 
 
 # Real readings in this process

@@ -111,6 +111,8 @@ def test_faults_have_commas_of_their_own(
         ("under", None, {}, "x", "harness_under='x': expected one of compiled_autograd"),
         ("inject", "slwo", {}, None, "--inject='slwo': expected the name of a fault, not 'slwo'; did you mean"),
         ("inject", None, {"HARNESS_INJECT": "slow:2"}, None, "HARNESS_INJECT='slow:2': expected a probability above 0"),
+        ("endurance", "-1", {}, None, "--endurance='-1': expected a number of seconds from 0"),
+        ("endurance", None, {"HARNESS_ENDURANCE": "1h"}, None, "HARNESS_ENDURANCE='1h': expected a number of seconds"),
         ("verify", "9999999", {}, None, "expected a whole number from 1 to 999999"),
     ],
 )

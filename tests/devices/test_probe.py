@@ -506,3 +506,23 @@ def test_versions_of_a_probe_have_the_type_of_versions() -> None:
     answer = {name: {"value": [9, 1], "detail": ""} for name in Question.LIBRARIES.capabilities}
     expected: dict[str, Version] = dict.fromkeys(answer, (9, 1))
     assert {name: found.value for name, found in (parse_answer(answer, Question.LIBRARIES) or {}).items()} == expected
+
+
+def test_first_reading_is_that_of_all_processes_with_the_same_cache(tmp_path: Path) -> None:
+    readings = iter([Detected(5, "free"), Detected(3, "free")])
+    first, second = prober(cache=tmp_path / "cache"), prober(cache=tmp_path / "cache")
+    assert first.first_reading("memory", lambda: next(readings)) == Detected(5, "free")
+    assert second.first_reading("memory", lambda: next(readings)) == Detected(5, "free")
+    assert prober().first_reading("memory", lambda: next(readings)) == Detected(3, "free"), "without a cache"
+
+
+def test_first_reading_that_failed_is_repeated(tmp_path: Path) -> None:
+    readings = iter([Detected(None, "nvml does not report it"), Detected(3)])
+    asked = prober(cache=tmp_path)
+    assert asked.first_reading("memory", lambda: next(readings)).value is None
+    assert asked.first_reading("memory", lambda: next(readings)) == Detected(3)
+
+
+def test_first_reading_without_a_place_for_the_cache_is_returned(tmp_path: Path) -> None:
+    tmp_path.joinpath("file").touch()
+    assert prober(cache=tmp_path / "file").first_reading("memory", lambda: Detected(3)) == Detected(3)

@@ -114,6 +114,20 @@ def test_a_file_is_found_and_read(configs: Path) -> None:
             "1: 'ecc' is in both 'device' and 'offers': keep one",
         ),
         ("device:\n  device: cuda\n  driver: 570.10", "4: device.driver: wanted text in quotes"),
+        (
+            "device: {device: cuda}\nfloors:\n  d2d_bandwith: '>=2.4TB/s'",
+            "4: floors.d2d_bandwith: there is no figure 'd2d_bandwith'; did you mean 'd2d_bandwidth'?",
+        ),
+        (
+            "device: {device: cuda}\nfloors:\n  event_record: '<=9us'\n  d2d_bandwidth: '>=2.4TFLOP/s'",
+            "5: floors.d2d_bandwidth: '>=2.4TFLOP/s': the unit 'TFLOP/s' is none of TB/s, GB/s",
+        ),
+        (
+            "device: {device: cuda}\nfloors: {launch_latency: '>=20us'}",
+            "3: floors.launch_latency: '>=20us': expected <=, since a time is at most its floor",
+        ),
+        ("device: {device: cuda}\nfloors: {d2d_bandwidth: 2.4}", "3: floors.d2d_bandwidth: 2.4: expected >=, a number"),
+        ("device: {device: cuda}\nfloors: {d2d_bandwidth: [1]}", "3: floors.d2d_bandwidth: [1]: expected >=, a number"),
         ("device: {device: cuda}\noffer: {ecc: true}", "3: offer: there is no such key; did you mean 'offers'?"),
     ],
 )

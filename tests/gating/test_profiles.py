@@ -56,6 +56,7 @@ cases: ["suites/graphs/test_a.py::*", "*[cuda-*]"]
 exclude: ["*::test_slow"]
 isolation: case
 case_timeout: 30
+endurance: 60
 timeout_multiplier: 1.5
 repeats: 3
 retries: 0
@@ -80,6 +81,7 @@ hardware: h200
         "exclude": ("*::test_slow",),
         "isolation": "case",
         "case_timeout": 30.0,
+        "endurance": 60.0,
         "timeout_multiplier": 1.5,
         "repeats": 3,
         "retries": 0,

@@ -54,7 +54,10 @@ def gpu(name: str, mebibytes: int, compute_capability: tuple[int, int], **more: 
 
 
 MACHINES = {
-    "h200": [gpu("NVIDIA H200", 143771, (9, 0)), gpu("NVIDIA H200 NVL", 143771, (9, 0))],
+    "h200": [gpu("NVIDIA H200", 143771, (9, 0))],
+    "h200-nvl": [gpu("NVIDIA H200 NVL", 143771, (9, 0))],
+    "h100": [gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0))],
+    "h100-pcie": [gpu("NVIDIA H100 PCIe", 81559, (9, 0))],
     "a100": [gpu("NVIDIA A100-SXM4-80GB", 81920, (8, 0)), gpu("NVIDIA A100 80GB PCIe", 81920, (8, 0))],
     "a100-40gb": [gpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0)), gpu("NVIDIA A100-PCIE-40GB", 40960, (8, 0))],
     "l4": [gpu("NVIDIA L4", 23034, (8, 9))],
@@ -62,7 +65,7 @@ MACHINES = {
     "simcuda": list(simulated.simulated_devices({})),
     "soft": [Device(uuid="SOFT-1", kind="soft", name=soft.BACKEND.label, index=1, memory=1 << 30)],
     "none of them": [
-        gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
+        gpu("NVIDIA H100 NVL", 95830, (9, 0)),
         gpu("NVIDIA H200 MIG 1g.18gb", 16384, (9, 0), mig_parent="GPU-b"),
         gpu("NVIDIA A100-SXM4-80GB MIG 7g.80gb", 81100, (8, 0), mig_parent="GPU-b"),
         gpu("NVIDIA L40S", 46068, (8, 9)),
@@ -103,6 +106,7 @@ def test_hardware_names_models_in_full(name: str) -> None:
     [
         ("h200", {"device": "cuda", "memory": ">=80GiB", "compute_capability": ">=9.0"}, True),
         ("h200", {"memory": ">=140GiB"}, False),
+        ("h100", {"device": "cuda", "silicon": True, "memory": ">=70GiB", "fp8": True}, True),
         ("h200", {"triton": True, "cudnn": True, "fp8": True, "expandable_segments": True, "cuda": ">=12"}, True),
         ("h200", {"devices": 2}, False),
         ("h200", {"mig": True}, False),

@@ -125,3 +125,25 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path, text: str) -> No
 )
 def test_fields_of_other_types_are_left_out(odd: dict[str, object]) -> None:
     assert all(isinstance(value, str) for value in record.environment_facts(odd).values())
+
+
+def test_figures_of_speed_are_recorded_properties_with_a_unit(tmp_path: Path) -> None:
+    properties = [
+        ("performance.d2d_bandwidth", "3.01 TB/s"),
+        ("performance.d2d_bandwidth.quartiles", "3 TB/s to 3.02 TB/s in 7 repetitions"),
+        ("performance.note", "fast"),
+        ("size", "3 TB/s"),
+    ]
+    run = record.read_run_record(
+        write(
+            tmp_path / "run",
+            build.run(),
+            build.collected(A),
+            build.start(A),
+            build.finish(A, properties=properties),
+            build.start(A, attempt=2),
+            build.finish(A, attempt=2, properties=[("performance.d2d_bandwidth", "2.9 TB/s")]),
+            build.end(),
+        )
+    )
+    assert run.cases[A].figures == {"d2d_bandwidth": ("3.01 TB/s", "2.9 TB/s")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from harness.core.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.reports import RemoteFailure
 from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt
-from tests.supervisor.fakes import FakeExecutor, FakeZygote, Script, handle_on, request
+from harness.supervisor.judgement import Judgement
+from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, Script, handle_on, request
 
 #: A limit whose deadline, which stands GRACE behind it, is now.
 OVER_AT_ONCE = -GRACE
@@ -78,6 +80,16 @@ def test_an_exit_before_the_case_is_over_is_a_crash_in_its_phase(tmp_path: Path)
     made, _ = attempt(tmp_path, script)
     assert (made.outcome, made.judgement.message) == (Outcome.CRASHED, "SIGSEGV in call")
     assert made.notes == ("killed processes that it left running: a daemon",)
+
+
+@pytest.mark.parametrize(("device", "usable"), [("cpu", True), ("SOFT-0", True), ("GPU-a", False), ("MIG-a", False)])
+def test_executor_of_a_red_case_runs_no_other_on_a_gpu(tmp_path: Path, device: str, usable: bool) -> None:
+    """A failed capture leaves torch's generators in a state that no check reads."""
+
+    with handle_on(tmp_path, passes, DIES, replace(BINDING, devices=(device,))) as (handle, _):
+        made = run_attempt(handle, request(), 1)
+    assert made.usable
+    assert replace(made, judgement=Judgement(Outcome.FAILED, "assert False")).usable == usable
 
 
 def test_phases_on_the_page_are_reports(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ which synchronises. Nothing here creates a context, loads torch, or starts anyth
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import tempfile
@@ -413,17 +414,32 @@ class MeterReader:
         """Take a reading. Collect garbage where that may explain a growth; in the full tier always."""
         if self._tier == "full":
             collect_garbage()
+            self.release_caches()
         reading = self._take()
         if self._tier == "fast" and self._last is not None:
             for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage; mostly one collection explains all
                 if not suspicious_growths(meter_growths(self._last, reading)):
                     break
                 garbage = collect_garbage_once()
+                self.release_caches()
                 reading = self._take()
                 if not garbage:
                     break
         self._last = reading
         return reading
+
+    def release_caches(self) -> None:
+        """Free what torch caches per stream and per graph, unless a graph is alive, which may refer to it.
+
+        Otherwise a case that uses new streams of torch's pool, or captures graphs, would seem to leak.
+        """
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        for backend in (BACKENDS[kind] for kind in self._counters):
+            if backend.is_initialized(torch) and not self._count_objects().graphs:
+                with contextlib.suppress(Exception):  # a case may have replaced what is called here
+                    backend.release_caches(torch)
 
     def _take(self) -> MeterReading:
         values = {

@@ -76,6 +76,7 @@ class Page:
     durations: tables.DurationTable
     repeated: tuple[Repeated, ...]
     grew: tuple[str, ...]
+    figures: tuple[tables.FigureRow, ...]
     gates: tuple[tables.GateRow, ...]
     waivers: tuple[tables.WaiverRow, ...]
     lists: tuple[ListResult, ...]
@@ -141,6 +142,7 @@ def page_of(
         durations=tables.duration_table(cases),
         repeated=tuple(repeated),
         grew=tuple(inert.inert_line(text, 600) for text in leak_searches.unproven_leaks(ledger.searches)),
+        figures=tables.figure_rows(ledger.verdicts, cases),
         gates=tables.gate_rows(ledger.verdicts, cases),
         waivers=tables.waiver_rows([each for each in events if isinstance(each, Waiver)], cases, _day(ledger)),
         lists=ledger.lists,

@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from harness.core import figures
 from harness.core.outcome import Outcome
 from harness.devices.capabilities import format_bytes
 from harness.gating.lint import WARNING
@@ -163,6 +164,43 @@ def duration_table(cases: Sequence[PageCase]) -> DurationTable:
         bins=tuple(bins[filled[0] : filled[-1] + 1]) if filled else (),
         suites=tuple(sorted(((n, len(each), sum(each)) for n, each in by_suite.items()), key=lambda row: -row[2])),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRow:
+    """A figure of speed that a case recorded. `reach`: its value as a part of its floor; None without a floor."""
+
+    name: str
+    value: str
+    spread: str
+    floor: str
+    reach: float | None
+    case: PageCase
+
+
+def figure_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple[FigureRow, ...]:
+    """Return the figures of the deciding attempts, in the order of the cases."""
+    found = []
+    for verdict, case in zip(verdicts, cases, strict=True):
+        recorded = dict(verdict.decided.properties) if verdict.decided is not None else {}
+        for key, text in recorded.items():
+            value = figures.read_figure(text)
+            if not key.startswith(figures.PREFIX) or value is None:
+                continue
+            name, plain = key.removeprefix(figures.PREFIX), key.removesuffix(".again")
+            floor = recorded.get(f"{plain}.floor", "")
+            reach = figures.reach_of_floor(plain.removeprefix(figures.PREFIX), value, floor) if floor else None
+            found.append(
+                FigureRow(
+                    name=inert.inert_line(name, 200),
+                    value=text,
+                    spread=inert.inert_line(recorded.get(f"{key}.quartiles", ""), 200),
+                    floor=inert.inert_line(floor, 200),
+                    reach=reach,
+                    case=case,
+                )
+            )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from harness.core.figures import read_figure
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
 from harness.journal.finding_kinds import is_same_finding
@@ -54,6 +55,17 @@ class FindingChange:
 
 
 @dataclass(frozen=True, slots=True)
+class FigureChange:
+    """A figure of speed that a case recorded in both. `old` and `new`: the medians, as texts. `text`: their ratio."""
+
+    name: str
+    case: str
+    old: str
+    new: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A new run against a baseline. Each case is in at most one of the lists, except that it may also be `slower`.
 
@@ -64,6 +76,7 @@ class Comparison:
     - `gated`: gated or skipped now, and ran in some run of the baseline. `missing`: in the last run of the baseline
       and not in the new one. `added`: in no run of the baseline.
     - `slower`: see `is_slower`.
+    - `figures`: the speeds that cases of both recorded; they are information and make nothing worse.
     - `new_findings`: findings that not every run of the baseline has. `still_findings`: those that every one has.
       `gone_findings`: those of the last run of the baseline that the new run has not.
     - `unexplained`: how the new run ended, if it is red, no case and no finding of it says why, and some run of the
@@ -89,6 +102,7 @@ class Comparison:
     still_findings: tuple[FindingChange, ...] = ()
     gone_findings: tuple[FindingChange, ...] = ()
     unexplained: str = ""
+    figures: tuple[FigureChange, ...] = ()
     fail_on_flaky: bool = False
 
     def is_worse(self, *, strict: bool) -> bool:
@@ -173,6 +187,7 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
             if not _times(each, [new])
         ),
         unexplained=_unexplained(baseline, new),
+        figures=_changed_figures(baseline, new),
         fail_on_flaky=new.fail_on_flaky,
         **{name: tuple(changes) for name, changes in lists.items()},
     )
@@ -205,6 +220,26 @@ def _unexplained(baseline: Sequence[RunRecord], new: RunRecord) -> str:
         f"the new run ended with exit status {new.exit_status}, the baseline with {old}; no case and no finding says "
         "why: read the output of pytest"
     )
+
+
+def _changed_figures(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[FigureChange, ...]:
+    """Return each figure of the new run that some run of the baseline has too: the medians over all attempts."""
+    found = []
+    for case, now in new.cases.items():
+        for name, texts in now.figures.items():
+            before = [each for run in baseline if case in run.cases for each in run.cases[case].figures.get(name, ())]
+            if before:
+                (old, was), (text, value) = _median_figure(before), _median_figure(texts)
+                ratio = f"{value / was:.2f} times" if was else "from nothing"
+                found.append(FigureChange(name, case, old, text, ratio))
+    return tuple(found)
+
+
+def _median_figure(texts: Sequence[str]) -> tuple[str, float]:
+    """Return the text whose value is the median, the lower one of two, and the value."""
+    ordered = sorted((read_figure(text) or 0.0, text) for text in texts)
+    value, text = ordered[(len(ordered) - 1) // 2]
+    return text, value
 
 
 def is_slower(old: Sequence[float], new: Sequence[float]) -> bool:

@@ -48,6 +48,15 @@ def comparison_markdown(comparison: Comparison) -> str:
             rows += f"\n| … and {format_count(more, 'more finding')} | | |" if more > 0 else ""
             title = f"{heading[0].upper()}{heading[1:]} ({len(findings)})"
             parts.append(f"### {title}\n\n| finding | what | where |\n| --- | --- | --- |\n{rows}")
+    if comparison.figures:
+        rows = "\n".join(
+            f"| {_escaped(each.name)} | {_escaped(each.old)} | {_escaped(each.new)} | {_escaped(each.text)} |"
+            for each in comparison.figures[:_MOST_ROWS]
+        )
+        more = len(comparison.figures) - _MOST_ROWS
+        rows += f"\n| … and {format_count(more, 'more figure')} | | | |" if more > 0 else ""
+        title = f"Figures of speed ({len(comparison.figures)})"
+        parts.append(f"### {title}\n\n| | baseline | new | |\n| --- | --- | --- | --- |\n{rows}")
     for heading, changes in comparison.lists.items():
         if changes:
             rows = "\n".join(f"| {_escaped(each.case)} | {_escaped(each.text)} |" for each in changes[:_MOST_ROWS])
@@ -69,6 +78,11 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     for heading, findings in comparison.findings.items():
         for finding in findings:
             yield from _finding(_FINDING_WORDS[heading], finding)
+    for figure in comparison.figures:
+        yield (
+            f"FIGURE {escape_invalid_xml(figure.name)}: {escape_invalid_xml(figure.old)} -> "
+            f"{escape_invalid_xml(figure.new)} ({figure.text}) - {escape_invalid_xml(figure.case)}"
+        )
     for heading, changes in comparison.lists.items():
         for each in changes:
             yield from _case(_WORDS[heading], each)

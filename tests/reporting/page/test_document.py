@@ -102,13 +102,41 @@ def hostile_run(text: str) -> list[build.Line]:
         build.start(case, **names),
         build.finish(case, Outcome.FAILED, notes=[text], phases={text: 1.0}, struck={text: 1}, **names, **words),
         build.finish(f"{case}2", Outcome.GATED, gate=gate, **names),
-        build.finish(f"{case}3", stdout=text, keeps=text, **names),
+        build.finish(
+            f"{case}3",
+            stdout=text,
+            keeps=text,
+            properties=[(f"performance.{text}", "1 us"), (f"performance.{text}.floor", text), (text, text)],
+            **names,
+        ),
         *(build.levels(case, number, executor=text, heap_bytes=number << 20) for number in range(1, 15)),
         build.device("sick", device=text, message=text),
         build.finding(text, kind=text, cases=[case], reproduce=text),
         build.bisected(case, [text], reproduce=text),
         build.end(),
     ]
+
+
+def test_figures_of_speed_are_a_table_with_a_bar_for_each_floor() -> None:
+    case = "suites/performance/test_copies.py::a"
+    properties = [
+        ("performance.d2d_bandwidth.floor", ">=2TB/s"),
+        ("performance.d2d_bandwidth", "1 TB/s"),
+        ("performance.d2d_bandwidth.again", "1.5 TB/s"),
+        ("performance.d2d_bandwidth.again.quartiles", "1.4 TB/s to 1.6 TB/s in 7 repetitions"),
+        ("performance.allocation", "6.5 us"),
+    ]
+    page = rendered(build.run(), build.collected(case), build.start(case), build.finish(case, properties=properties))
+    (table,) = re.findall(r'<section id="speed".*?</section>', page, re.DOTALL)
+    rows = [re.sub(r"<[^>]*>", " ", row).split() for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]]
+    assert [row[:3] for row in rows] == [
+        ["d2d_bandwidth", "1", "TB/s"],
+        ["d2d_bandwidth.again", "1.5", "TB/s"],
+        ["allocation", "6.5", "us"],
+    ]
+    assert re.findall(r'value="([0-9.]+)">(\d+%)', table) == [("0.5", "50%"), ("0.75", "75%")]
+    assert "1.4 TB/s to 1.6 TB/s in 7 repetitions" in table
+    assert "speed" not in {attributes.get("id") for tag, attributes in PLAIN.tags if tag == "section"}
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -213,6 +213,21 @@ def test_findings_are_written_in_every_form() -> None:
     assert json.loads(comparison_text.comparison_json(found))["new_findings"][0]["cases"] == list(many)
 
 
+def test_figures_of_both_runs_are_listed_and_make_nothing_worse() -> None:
+    def run(name: str, **figures: tuple[str, ...]) -> RunRecord:
+        return RunRecord(name, {A: CaseRecord(P, figures=figures)})
+
+    old = [run("a", d2d=("3 TB/s", "2.9 TB/s"), gone=("1 us",)), run("b", d2d=("3.2 TB/s",))]
+    found = compare_runs(old, run("new", d2d=("1500 GB/s",), added=("1 us",)))
+    assert [(each.name, each.old, each.new, each.text) for each in found.figures] == [
+        ("d2d", "3 TB/s", "1500 GB/s", "0.50 times")
+    ]
+    assert not found.is_worse(strict=True)
+    assert f"FIGURE d2d: 3 TB/s -> 1500 GB/s (0.50 times) - {A}" in comparison_text.comparison_text(found)
+    assert r"| d2d | 3 TB/s | 1500 GB/s | 0\.50 times |" in comparison_text.comparison_markdown(found)
+    assert json.loads(comparison_text.comparison_json(found))["figures"][0]["name"] == "d2d"
+
+
 OUTCOMES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(list(Outcome)), max_size=6)
 
 

@@ -103,9 +103,8 @@ EXPORT cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 EXPORT cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
                                        cudaStream_t stream) {
   FRONT(cudaMemcpyPeerAsync, of_stream, (to, to_device, from, from_device, bytes, stream), {
-    return copied(to, from, bytes, stream, true, [=](size_t most, cudaStream_t where) {
-      return next(to, to_device, from, from_device, most, where);
-    });
+    return copied(to, from, bytes, stream, true,
+                  [=](size_t most, cudaStream_t where) { return next(to, to_device, from, from_device, most, where); });
   });
 }
 

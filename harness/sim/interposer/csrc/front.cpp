@@ -29,8 +29,10 @@ std::atomic<bool> any_lost{false};
 std::atomic<int> told{0};  // the sticky error that a call has told, if any
 
 constexpr cudaError_t sticky_errors[] = {
-    cudaErrorIllegalAddress, cudaErrorAssert,         cudaErrorHardwareStackError, cudaErrorIllegalInstruction,
-    cudaErrorMisalignedAddress, cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,  cudaErrorLaunchFailure,
+    cudaErrorIllegalAddress,     cudaErrorAssert,
+    cudaErrorHardwareStackError, cudaErrorIllegalInstruction,
+    cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
+    cudaErrorInvalidPc,          cudaErrorLaunchFailure,
 };
 
 bool is_sticky(cudaError_t error) {

@@ -1,5 +1,5 @@
-// A function of CUDA's runtime as the program sees it: it may do what it is told, break it, and pass it on to the runtime
-// behind this library, be it NVIDIA's or the simulated one.
+// A function of CUDA's runtime as the program sees it: it may do what it is told, break it, and pass it on to the
+// runtime behind this library, be it NVIDIA's or the simulated one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,9 +28,9 @@ Function* next_of(std::atomic<void*>& known, const char* name) {
 }
 
 // The runtime's own function.
-#define NEXT(name)                                                            \
-  ([] {                                                                       \
-    static std::atomic<void*> known{nullptr};                                 \
+#define NEXT(name)                                                                        \
+  ([] {                                                                                   \
+    static std::atomic<void*> known{nullptr};                                             \
     return ::interposer::next_of<std::remove_pointer_t<decltype(&::name)>>(known, #name); \
   }())
 
@@ -83,9 +83,9 @@ cudaError_t call(Next next, Order order, Pass&& pass, Body&& body) {
 }
 
 // In FRONT(function, order, (arguments), { ... }) the body is the rest of the function, and `next` the one behind it.
-#define FRONT(name, order, arguments, ...)                                                                        \
-  return ::interposer::call(                                                                                      \
-      NEXT(name), ::interposer::Order::order, [&](auto* next) -> cudaError_t { return next arguments; },          \
-      [&]([[maybe_unused]] auto* next) -> cudaError_t __VA_ARGS__)
+#define FRONT(name, order, arguments, ...)                                                               \
+  return ::interposer::call(                                                                             \
+      NEXT(name), ::interposer::Order::order, [&](auto* next) -> cudaError_t { return next arguments; }, \
+      [&]([[maybe_unused]] auto* next)->cudaError_t __VA_ARGS__)
 
 }  // namespace interposer

@@ -49,16 +49,14 @@ EXPORT cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph
 }
 
 EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
-  FRONT(cudaGraphInstantiateWithFlags, any, (exec, graph, flags), {
-    return made(next(exec, graph, flags), exec, graph);
-  });
+  FRONT(cudaGraphInstantiateWithFlags, any, (exec, graph, flags),
+        { return made(next(exec, graph, flags), exec, graph); });
 }
 
 EXPORT cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
                                                   cudaGraphInstantiateParams* params) {
-  FRONT(cudaGraphInstantiateWithParams, any, (exec, graph, params), {
-    return made(next(exec, graph, params), exec, graph);
-  });
+  FRONT(cudaGraphInstantiateWithParams, any, (exec, graph, params),
+        { return made(next(exec, graph, params), exec, graph); });
 }
 
 EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {

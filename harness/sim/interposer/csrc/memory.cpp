@@ -158,27 +158,22 @@ EXPORT cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 EXPORT cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t stream) {
-  FRONT(cudaMallocAsync, any, (address, bytes, stream), {
-    return allocate_from_pool(address, bytes, stream, [&] { return next(address, bytes, stream); });
-  });
+  FRONT(cudaMallocAsync, any, (address, bytes, stream),
+        { return allocate_from_pool(address, bytes, stream, [&] { return next(address, bytes, stream); }); });
 }
 
 EXPORT cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
-  FRONT(cudaMallocFromPoolAsync, any, (address, bytes, pool, stream), {
-    return allocate_from_pool(address, bytes, stream, [&] { return next(address, bytes, pool, stream); });
-  });
+  FRONT(cudaMallocFromPoolAsync, any, (address, bytes, pool, stream),
+        { return allocate_from_pool(address, bytes, stream, [&] { return next(address, bytes, pool, stream); }); });
 }
 
 EXPORT cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
-  FRONT(cudaFreeAsync, any, (address, stream), {
-    return still_held(address) ? cudaSuccess : next(address, stream);
-  });
+  FRONT(cudaFreeAsync, any, (address, stream), { return still_held(address) ? cudaSuccess : next(address, stream); });
 }
 
 EXPORT cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep) {
-  FRONT(cudaMemPoolTrimTo, any, (pool, keep), {
-    return strikes(Fault::pool_keeps_memory) ? cudaSuccess : next(pool, keep);
-  });
+  FRONT(cudaMemPoolTrimTo, any, (pool, keep),
+        { return strikes(Fault::pool_keeps_memory) ? cudaSuccess : next(pool, keep); });
 }
 
 EXPORT cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which, void* value) {

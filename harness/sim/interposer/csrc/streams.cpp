@@ -75,9 +75,7 @@ EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
 }
 
 EXPORT cudaError_t cudaEventQuery(cudaEvent_t event) {
-  FRONT(cudaEventQuery, any, (event), {
-    return early(next(event), Fault::event_early);
-  });
+  FRONT(cudaEventQuery, any, (event), { return early(next(event), Fault::event_early); });
 }
 
 EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -96,9 +94,7 @@ EXPORT cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, 
 }
 
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  FRONT(cudaStreamQuery, any, (stream), {
-    return early(next(stream), Fault::stream_query_early);
-  });
+  FRONT(cudaStreamQuery, any, (stream), { return early(next(stream), Fault::stream_query_early); });
 }
 
 EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// Follows the kernel that Inductor generated, and the bindings' function that tells a tensor's address. It queues a call
-// of the kernel, with what the arguments are now.
+// Follows the kernel that Inductor generated, and the bindings' function that tells a tensor's address. It queues a
+// call of the kernel, with what the arguments are now.
 #include <functional>
 #include <string>
 #include <tuple>
@@ -16,7 +16,8 @@ namespace simcuda {
 template <typename T>
 T number(PyObject* object) {
   if constexpr (std::is_integral_v<T>) {
-    const T result = static_cast<T>(PyLong_Check(object) ? PyLong_AsUnsignedLongLongMask(object) : PyObject_IsTrue(object));
+    const T result =
+        static_cast<T>(PyLong_Check(object) ? PyLong_AsUnsignedLongLongMask(object) : PyObject_IsTrue(object));
     if (PyErr_Occurred()) throw std::runtime_error("expected a whole number");
     return result;
   } else {
@@ -62,7 +63,8 @@ inline PyObject* at(PyObject* const* call, std::size_t place) { return call[plac
 // The arguments of the call are the kernel's name, what the kernel takes, and the stream.
 template <typename Call, typename... Types, std::size_t... Places>
 PyObject* launch(Call call, void (*kernel)(Types...), std::index_sequence<Places...>) {
-  static std::unordered_set<std::string> names;  // under Python's lock; a record of a launch may outlive the Python object
+  static std::unordered_set<std::string>
+      names;  // under Python's lock; a record of a launch may outlive the Python object
   const char* name = PyUnicode_AsUTF8(at(call, 0));
   if (name == nullptr) throw std::runtime_error("expected a name");
   name = names.emplace(name).first->c_str();

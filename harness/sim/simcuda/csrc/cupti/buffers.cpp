@@ -94,17 +94,27 @@ bool find_room(State& state, Lock& lock, std::size_t needed, std::optional<Reque
 std::size_t size_of(const CUpti_Activity& record) {
   switch (record.kind) {
     case CUPTI_ACTIVITY_KIND_RUNTIME:
-    case CUPTI_ACTIVITY_KIND_DRIVER: return sizeof(CallRecord);
-    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(ExternalRecord);
+    case CUPTI_ACTIVITY_KIND_DRIVER:
+      return sizeof(CallRecord);
+    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
+      return sizeof(ExternalRecord);
     case CUPTI_ACTIVITY_KIND_KERNEL:
-    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(KernelRecord);
-    case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CopyRecord);
-    case CUPTI_ACTIVITY_KIND_MEMCPY2: return sizeof(PeerCopyRecord);
-    case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(FillRecord);
-    case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return sizeof(WaitRecord);
-    case CUPTI_ACTIVITY_KIND_CUDA_EVENT: return sizeof(EventRecord);
-    case CUPTI_ACTIVITY_KIND_OVERHEAD: return sizeof(OverheadRecord);
-    default: return 0;
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
+      return sizeof(KernelRecord);
+    case CUPTI_ACTIVITY_KIND_MEMCPY:
+      return sizeof(CopyRecord);
+    case CUPTI_ACTIVITY_KIND_MEMCPY2:
+      return sizeof(PeerCopyRecord);
+    case CUPTI_ACTIVITY_KIND_MEMSET:
+      return sizeof(FillRecord);
+    case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION:
+      return sizeof(WaitRecord);
+    case CUPTI_ACTIVITY_KIND_CUDA_EVENT:
+      return sizeof(EventRecord);
+    case CUPTI_ACTIVITY_KIND_OVERHEAD:
+      return sizeof(OverheadRecord);
+    default:
+      return 0;
   }
 }
 

@@ -127,14 +127,16 @@ bool call_callbacks_enabled() {
   return any(enabled_[CUPTI_CB_DOMAIN_RUNTIME_API]) || any(enabled_[CUPTI_CB_DOMAIN_DRIVER_API]);
 }
 
-bool context_callbacks_enabled() {
-  return on(CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED);
-}
+bool context_callbacks_enabled() { return on(CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED); }
 
 void call_back(const SimcudaActivity& activity) {
   switch (activity.kind) {
-    case SimcudaActivityKind::call_begins: tell_call(activity, CUPTI_API_ENTER); break;
-    case SimcudaActivityKind::call: tell_call(activity, CUPTI_API_EXIT); break;
+    case SimcudaActivityKind::call_begins:
+      tell_call(activity, CUPTI_API_ENTER);
+      break;
+    case SimcudaActivityKind::call:
+      tell_call(activity, CUPTI_API_EXIT);
+      break;
     case SimcudaActivityKind::context: {
       if (!context_callbacks_enabled()) break;
       CUpti_ResourceData data{};
@@ -142,7 +144,8 @@ void call_back(const SimcudaActivity& activity) {
       tell(CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED, &data);
       break;
     }
-    default: break;
+    default:
+      break;
   }
 }
 

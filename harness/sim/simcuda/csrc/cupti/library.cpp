@@ -21,10 +21,13 @@ CUPTI_EXPORT CUptiResult cuptiGetResultString(CUptiResult result, const char** t
   if (text == nullptr) return CUPTI_ERROR_INVALID_PARAMETER;
   switch (static_cast<int>(result)) {
 #define RESULT(number, name) \
-  case number: *text = #name; return CUPTI_SUCCESS;
+  case number:               \
+    *text = #name;           \
+    return CUPTI_SUCCESS;
 #include "results.def"
 #undef RESULT
-    default: return CUPTI_ERROR_INVALID_PARAMETER;
+    default:
+      return CUPTI_ERROR_INVALID_PARAMETER;
   }
 }
 

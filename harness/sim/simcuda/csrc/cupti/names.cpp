@@ -39,20 +39,24 @@ Function driver_function(const char* name) {
 const char* runtime_name(CUpti_CallbackId id) {
   switch (id) {
 #define CALLBACK(number, name, full) \
-  case number: return #full;
+  case number:                       \
+    return #full;
 #include "runtime_callbacks.def"
 #undef CALLBACK
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
 const char* driver_name(CUpti_CallbackId id) {
   switch (id) {
 #define CALLBACK(number, name, full) \
-  case number: return #full;
+  case number:                       \
+    return #full;
 #include "driver_callbacks.def"
 #undef CALLBACK
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 

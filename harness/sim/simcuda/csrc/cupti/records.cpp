@@ -23,11 +23,16 @@ namespace simcuda::cupti {
 namespace {
 
 constexpr CUpti_ActivityKind served[] = {
-    CUPTI_ACTIVITY_KIND_MEMCPY,          CUPTI_ACTIVITY_KIND_MEMSET,
-    CUPTI_ACTIVITY_KIND_KERNEL,          CUPTI_ACTIVITY_KIND_DRIVER,
-    CUPTI_ACTIVITY_KIND_RUNTIME,         CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-    CUPTI_ACTIVITY_KIND_OVERHEAD,        CUPTI_ACTIVITY_KIND_MEMCPY2,
-    CUPTI_ACTIVITY_KIND_CUDA_EVENT,      CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+    CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_KERNEL,
+    CUPTI_ACTIVITY_KIND_DRIVER,
+    CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUPTI_ACTIVITY_KIND_OVERHEAD,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_CUDA_EVENT,
+    CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
 };
 
@@ -119,11 +124,16 @@ void tell_call(const SimcudaActivity& activity) {
 
 CUpti_ActivitySynchronizationType type_of(SimcudaWait wait) {
   switch (wait) {
-    case SimcudaWait::event: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE;
-    case SimcudaWait::stream_for_event: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
-    case SimcudaWait::stream: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE;
-    case SimcudaWait::device: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE;
-    default: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_UNKNOWN;
+    case SimcudaWait::event:
+      return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE;
+    case SimcudaWait::stream_for_event:
+      return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
+    case SimcudaWait::stream:
+      return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE;
+    case SimcudaWait::device:
+      return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE;
+    default:
+      return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_UNKNOWN;
   }
 }
 
@@ -146,8 +156,8 @@ void tell_wait(const SimcudaActivity& activity) {
   add(record, activity);
 }
 
-// It is told once: when the device has come to it if its time is wanted, otherwise in the call. It is told to clients of
-// SYNCHRONIZATION, too: torch's profiler enables that kind alone, and learns from events what is waited for.
+// It is told once: when the device has come to it if its time is wanted, otherwise in the call. It is told to clients
+// of SYNCHRONIZATION, too: torch's profiler enables that kind alone, and learns from events what is waited for.
 void tell_event(const SimcudaActivity& activity) {
   const bool reached = activity.kind == SimcudaActivityKind::event_reached;
   if (!on(CUPTI_ACTIVITY_KIND_CUDA_EVENT, activity) && !on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, activity)) return;
@@ -213,10 +223,14 @@ void tell_kernel(const SimcudaActivity& activity) {
 
 std::uint8_t memory_kind(const SimcudaPlace& place) {
   switch (place.memory) {
-    case SimcudaMemory::pageable: return CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE;
-    case SimcudaMemory::pinned: return CUPTI_ACTIVITY_MEMORY_KIND_PINNED;
-    case SimcudaMemory::managed: return CUPTI_ACTIVITY_MEMORY_KIND_MANAGED;
-    default: return CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
+    case SimcudaMemory::pageable:
+      return CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE;
+    case SimcudaMemory::pinned:
+      return CUPTI_ACTIVITY_MEMORY_KIND_PINNED;
+    case SimcudaMemory::managed:
+      return CUPTI_ACTIVITY_MEMORY_KIND_MANAGED;
+    default:
+      return CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
   }
 }
 
@@ -351,15 +365,30 @@ CUptiResult pop_external(CUpti_ExternalCorrelationKind kind, std::uint64_t* id) 
 
 void tell_record(const SimcudaActivity& activity) {
   switch (activity.kind) {
-    case SimcudaActivityKind::call_begins: tell_call_begins(activity); break;
-    case SimcudaActivityKind::call: tell_call(activity); break;
-    case SimcudaActivityKind::wait: tell_wait(activity); break;
+    case SimcudaActivityKind::call_begins:
+      tell_call_begins(activity);
+      break;
+    case SimcudaActivityKind::call:
+      tell_call(activity);
+      break;
+    case SimcudaActivityKind::wait:
+      tell_wait(activity);
+      break;
     case SimcudaActivityKind::event_record:
-    case SimcudaActivityKind::event_reached: tell_event(activity); break;
-    case SimcudaActivityKind::kernel: tell_kernel(activity); break;
-    case SimcudaActivityKind::copy: tell_copy(activity); break;
-    case SimcudaActivityKind::fill: tell_fill(activity); break;
-    case SimcudaActivityKind::context: break;
+    case SimcudaActivityKind::event_reached:
+      tell_event(activity);
+      break;
+    case SimcudaActivityKind::kernel:
+      tell_kernel(activity);
+      break;
+    case SimcudaActivityKind::copy:
+      tell_copy(activity);
+      break;
+    case SimcudaActivityKind::fill:
+      tell_fill(activity);
+      break;
+    case SimcudaActivityKind::context:
+      break;
   }
 }
 

@@ -22,8 +22,8 @@ Context contexts[machine::most_devices];
 
 // Contexts that cuCtxPushCurrent has covered, of this thread; the one on top is the runtime's current device.
 thread_local std::vector<CUcontext> covered;
-thread_local bool none = false;           // cuCtxSetCurrent(0)
-thread_local CUcontext green = nullptr;   // the green context that was set, as long as its device is the current one
+thread_local bool none = false;          // cuCtxSetCurrent(0)
+thread_local CUcontext green = nullptr;  // the green context that was set, as long as its device is the current one
 
 bool valid(CUdevice device) { return device >= 0 && device < simcudaDeviceCount(); }
 
@@ -117,15 +117,20 @@ DRIVER_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribut
       case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
-      case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR: *value = 1; return CUDA_SUCCESS;
+      case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
+        *value = 1;
+        return CUDA_SUCCESS;
       case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
-      case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: *value = 0; return CUDA_SUCCESS;
-      default: return result(cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), device));
+      case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
+        *value = 0;
+        return CUDA_SUCCESS;
+      default:
+        return result(cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), device));
     }
   });
 }

@@ -43,7 +43,7 @@ CUresult call(const char* name, Body&& body) {
 // A function that is what one of the runtime is.
 #define FORWARD(...) return ::simcuda::driver::call(__func__, [&] { return ::simcuda::driver::result(__VA_ARGS__); })
 // In DRIVER_CALL({ ... }) the body is the rest of the function, and returns a CUresult.
-#define DRIVER_CALL(...) return ::simcuda::driver::call(__func__, [&]() -> CUresult __VA_ARGS__)
+#define DRIVER_CALL(...) return ::simcuda::driver::call(__func__, [&]()->CUresult __VA_ARGS__)
 
 inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 

@@ -18,7 +18,7 @@ DRIVER_API int cuGetProcAddress(const char* symbol, void** function, int version
 
 namespace {
 
-constexpr int success = 0, invalid_value = 1, not_found = 500;           // of CUresult
+constexpr int success = 0, invalid_value = 1, not_found = 500;              // of CUresult
 constexpr int found = 0, symbol_not_found = 1, version_not_sufficient = 2;  // of CUdriverProcAddressQueryResult
 constexpr unsigned long long legacy_stream = 1, per_thread_stream = 2;
 

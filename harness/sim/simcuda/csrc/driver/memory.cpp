@@ -19,9 +19,8 @@ To as(From from) {
 
 CUresult fill(const char* name, CUdeviceptr address, size_t pitch, unsigned value, unsigned element, size_t width,
               size_t height, CUstream stream, bool synchronous) {
-  return call(name, [&] {
-    return simcudaFill(pointer(address), pitch, value, element, width, height, stream, synchronous);
-  });
+  return call(name,
+              [&] { return simcudaFill(pointer(address), pitch, value, element, width, height, stream, synchronous); });
 }
 
 }  // namespace
@@ -119,49 +118,54 @@ DRIVER_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUde
 }
 
 // The sizes of elements are in the names.
-#define FILLS(bits, Value)                                                                                            \
-  DRIVER_API CUresult cuMemsetD##bits##_v2(CUdeviceptr to, Value value, size_t count) {                               \
-    return fill(__func__, to, 0, value, bits / 8, count, 1, nullptr, true);                                           \
-  }                                                                                                                   \
-  DRIVER_API CUresult cuMemsetD##bits##Async(CUdeviceptr to, Value value, size_t count, CUstream stream) {            \
-    return fill(__func__, to, 0, value, bits / 8, count, 1, stream, false);                                           \
-  }                                                                                                                   \
+#define FILLS(bits, Value)                                                                                             \
+  DRIVER_API CUresult cuMemsetD##bits##_v2(CUdeviceptr to, Value value, size_t count) {                                \
+    return fill(__func__, to, 0, value, bits / 8, count, 1, nullptr, true);                                            \
+  }                                                                                                                    \
+  DRIVER_API CUresult cuMemsetD##bits##Async(CUdeviceptr to, Value value, size_t count, CUstream stream) {             \
+    return fill(__func__, to, 0, value, bits / 8, count, 1, stream, false);                                            \
+  }                                                                                                                    \
   DRIVER_API CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, Value value, size_t width, size_t height) { \
-    return fill(__func__, to, pitch, value, bits / 8, width, height, nullptr, true);                                  \
-  }                                                                                                                   \
+    return fill(__func__, to, pitch, value, bits / 8, width, height, nullptr, true);                                   \
+  }                                                                                                                    \
   DRIVER_API CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, Value value, size_t width, size_t height, \
-                                               CUstream stream) {                                                     \
-    return fill(__func__, to, pitch, value, bits / 8, width, height, stream, false);                                  \
+                                               CUstream stream) {                                                      \
+    return fill(__func__, to, pitch, value, bits / 8, width, height, stream, false);                                   \
   }
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)
 FILLS(32, unsigned)
 #undef FILLS
 
-#define SAME(name, parameters, ...) \
-  DRIVER_API CUresult cu##name parameters { return call(__func__, [&] { return simcuda##name(__VA_ARGS__); }); }
-SAME(MemAddressReserve, (CUdeviceptr* to, size_t size, size_t alignment, CUdeviceptr wish, unsigned long long flags),
+#define SAME(name, parameters, ...)                                    \
+  DRIVER_API CUresult cu##name parameters {                            \
+    return call(__func__, [&] { return simcuda##name(__VA_ARGS__); }); \
+  }
+SAME(MemAddressReserve, (CUdeviceptr * to, size_t size, size_t alignment, CUdeviceptr wish, unsigned long long flags),
      to, size, alignment, wish, flags)
 SAME(MemAddressFree, (CUdeviceptr address, size_t size), address, size)
-SAME(MemCreate, (CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
-                 unsigned long long flags), handle, size, prop, flags)
+SAME(MemCreate,
+     (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags),
+     handle, size, prop, flags)
 SAME(MemRelease, (CUmemGenericAllocationHandle handle), handle)
-SAME(MemMap, (CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-              unsigned long long flags), address, size, offset, handle, flags)
+SAME(MemMap,
+     (CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags),
+     address, size, offset, handle, flags)
 SAME(MemUnmap, (CUdeviceptr address, size_t size), address, size)
 SAME(MemSetAccess, (CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count), address, size,
      access, count)
 SAME(MemGetAccess, (unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address), flags, location,
      address)
-SAME(MemGetAllocationGranularity, (size_t* size, const CUmemAllocationProp* prop,
-                                   CUmemAllocationGranularity_flags option), size, prop, option)
-SAME(MemGetAllocationPropertiesFromHandle, (CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle), prop,
+SAME(MemGetAllocationGranularity,
+     (size_t* size, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags option), size, prop, option)
+SAME(MemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle), prop,
      handle)
-SAME(MemRetainAllocationHandle, (CUmemGenericAllocationHandle* handle, void* address), handle, address)
-SAME(MemExportToShareableHandle, (void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                  unsigned long long flags), shareable, handle, type, flags)
-SAME(MemImportFromShareableHandle, (CUmemGenericAllocationHandle* handle, void* shareable,
-                                    CUmemAllocationHandleType type), handle, shareable, type)
+SAME(MemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void* address), handle, address)
+SAME(MemExportToShareableHandle,
+     (void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags),
+     shareable, handle, type, flags)
+SAME(MemImportFromShareableHandle,
+     (CUmemGenericAllocationHandle * handle, void* shareable, CUmemAllocationHandleType type), handle, shareable, type)
 #undef SAME
 
 DRIVER_API CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
@@ -196,28 +200,40 @@ CUresult attribute(void* value, CUpointer_attribute which, CUdeviceptr address) 
     return CUDA_SUCCESS;
   };
   switch (which) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(context_of(found.device));
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return give(context_of(found.device));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return give(static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(address);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return give(address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return host || managed ? give(pointer(address)) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give(0U);
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(found.id);
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give(static_cast<unsigned>(managed));
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(found.device);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return give(0U);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return give(found.id);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return give(static_cast<unsigned>(managed));
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return give(found.device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return give(static_cast<unsigned>(!host && !managed && !found.from_pool && !found.mapped));
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(found.base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(found.size);
-    case CU_POINTER_ATTRIBUTE_MAPPED: return give(1U);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return give(found.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return give(found.size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return give(1U);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return give(static_cast<unsigned>(found.mapped ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0));
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give(0U);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return give(0U);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return give(static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(static_cast<CUmemoryPool>(nullptr));
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return give(static_cast<CUmemoryPool>(nullptr));
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -230,9 +246,14 @@ void clear(void* value, CUpointer_attribute which) {
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: std::memset(value, 0, 8); break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(value) = -2; break;
-    default: std::memset(value, 0, 4);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      std::memset(value, 0, 8);
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(value) = -2;
+      break;
+    default:
+      std::memset(value, 0, 4);
   }
 }
 

@@ -3,8 +3,8 @@
 //
 // cuda.h is not included: it declares the functions with their arguments, none of which is looked at.
 
-#define UNSUPPORTED(name)                                         \
-  extern "C" __attribute__((visibility("default"))) int name() { \
+#define UNSUPPORTED(name)                                              \
+  extern "C" __attribute__((visibility("default"))) int name() {       \
     return simcuda::driver::ready() ? not_supported : not_initialized; \
   }
 

@@ -8,10 +8,14 @@ DRIVER_API CUresult cuGetErrorName(CUresult error, const char** name) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (static_cast<int>(error)) {
 #define RESULT(number, text) \
-  case number: *name = #text; return CUDA_SUCCESS;
+  case number:               \
+    *name = #text;           \
+    return CUDA_SUCCESS;
 #include "results.def"
 #undef RESULT
-    default: *name = nullptr; return CUDA_ERROR_INVALID_VALUE;
+    default:
+      *name = nullptr;
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

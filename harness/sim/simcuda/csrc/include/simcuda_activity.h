@@ -31,17 +31,17 @@ struct SimcudaActivity {
   std::uint64_t start, end;   // by the observer's clock
   std::uint32_t correlation;  // the same for a call and for what it asked for
   // Of a call, and of what it waited for.
-  bool driver;            // a function of the driver
-  std::uint32_t thread;   // that made the call
-  int result;             // a cudaError_t or a CUresult
-  std::uint64_t* data;    // the observer's own; lives from a call's begin to its end
+  bool driver;           // a function of the driver
+  std::uint32_t thread;  // that made the call
+  int result;            // a cudaError_t or a CUresult
+  std::uint64_t* data;   // the observer's own; lives from a call's begin to its end
   // Of the rest.
   int device;
   std::uint64_t stream;  // its number: 0 is the legacy default stream, simcuda_no_stream none
   SimcudaWait wait;
-  std::uint32_t event;   // its number, from 1; 0 is none
-  std::uint64_t record;  // the number of the event's record
-  std::uint64_t bytes;   // of copies and fills
+  std::uint32_t event;    // its number, from 1; 0 is none
+  std::uint64_t record;   // the number of the event's record
+  std::uint64_t bytes;    // of copies and fills
   SimcudaPlace from, to;  // of a copy; a fill has `to` alone
   bool asynchronous;
   std::uint32_t value;  // of a fill

@@ -143,7 +143,7 @@ NVML_API Status nvmlDeviceGetCudaComputeCapability(Device device, int* major, in
 NVML_API Status nvmlDeviceGetArchitecture(Device device, unsigned* architecture) {
   return give(device, architecture, 9U);  // Hopper
 }
-NVML_API Status nvmlDeviceGetBrand(Device device, unsigned* brand) { return give(device, brand, 14U); }  // NVIDIA
+NVML_API Status nvmlDeviceGetBrand(Device device, unsigned* brand) { return give(device, brand, 14U); }     // NVIDIA
 NVML_API Status nvmlDeviceGetComputeMode(Device device, unsigned* mode) { return give(device, mode, 0U); }  // default
 NVML_API Status nvmlDeviceGetPersistenceMode(Device device, unsigned* mode) { return give(device, mode, enabled); }
 NVML_API Status nvmlDeviceGetDisplayActive(Device device, unsigned* state) { return give(device, state, disabled); }

@@ -68,31 +68,56 @@ NVML_API Status nvmlShutdown() {
 // The texts are those of NVIDIA's library.
 NVML_API const char* nvmlErrorString(int status) {
   switch (status) {
-    case 0: return "Success";
-    case 1: return "Uninitialized";
-    case 2: return "Invalid Argument";
-    case 3: return "Not Supported";
-    case 4: return "Insufficient Permissions";
-    case 5: return "Already Initialized";
-    case 6: return "Not Found";
-    case 7: return "Insufficient Size";
-    case 8: return "Insufficient External Power";
-    case 9: return "Driver Not Loaded";
-    case 10: return "Timeout";
-    case 11: return "Interrupt Request Issue";
-    case 12: return "NVML Shared Library Not Found";
-    case 13: return "Function Not Found";
-    case 14: return "Corrupted infoROM";
-    case 15: return "GPU is lost";
-    case 16: return "GPU requires restart";
-    case 17: return "The operating system has blocked the request.";
-    case 18: return "RM has detected an NVML/RM version mismatch.";
-    case 19: return "Resource is in use";
-    case 20: return "Insufficient Memory";
-    case 21: return "No data";
-    case 25: return "Argument version mismatch";
-    case 26: return "Deprecated";
-    default: return "Unknown Error";
+    case 0:
+      return "Success";
+    case 1:
+      return "Uninitialized";
+    case 2:
+      return "Invalid Argument";
+    case 3:
+      return "Not Supported";
+    case 4:
+      return "Insufficient Permissions";
+    case 5:
+      return "Already Initialized";
+    case 6:
+      return "Not Found";
+    case 7:
+      return "Insufficient Size";
+    case 8:
+      return "Insufficient External Power";
+    case 9:
+      return "Driver Not Loaded";
+    case 10:
+      return "Timeout";
+    case 11:
+      return "Interrupt Request Issue";
+    case 12:
+      return "NVML Shared Library Not Found";
+    case 13:
+      return "Function Not Found";
+    case 14:
+      return "Corrupted infoROM";
+    case 15:
+      return "GPU is lost";
+    case 16:
+      return "GPU requires restart";
+    case 17:
+      return "The operating system has blocked the request.";
+    case 18:
+      return "RM has detected an NVML/RM version mismatch.";
+    case 19:
+      return "Resource is in use";
+    case 20:
+      return "Insufficient Memory";
+    case 21:
+      return "No data";
+    case 25:
+      return "Argument version mismatch";
+    case 26:
+      return "Deprecated";
+    default:
+      return "Unknown Error";
   }
 }
 

@@ -196,8 +196,8 @@ NVML_API Status nvmlDeviceGetTotalEccErrors(Device device, unsigned type, unsign
   if (const Status status = check(device)) return status;
   if (type > 1 || counter > 1) return invalid_argument;
   const char* word = counter == 1 ? "ecc_aggregate" : type == 0 ? "ecc_corrected" : "ecc_uncorrected";
-  return give(device, count, static_cast<unsigned long long>(
-                                 type == 0 && counter == 1 ? 0 : state(device->index, word, 0)));
+  return give(device, count,
+              static_cast<unsigned long long>(type == 0 && counter == 1 ? 0 : state(device->index, word, 0)));
 }
 
 NVML_API Status nvmlDeviceGetRemappedRows(Device device, unsigned* correctable, unsigned* uncorrectable,

@@ -5,9 +5,9 @@
 
 namespace simcuda::nvml {
 
-#define X(name)                            \
-  NVML_API Status name() {                 \
-    const Status status = ready();         \
+#define X(name)                             \
+  NVML_API Status name() {                  \
+    const Status status = ready();          \
     return status ? status : not_supported; \
   }
 

@@ -37,16 +37,16 @@ void check_product(Arguments arguments) {
     }
     const at::ScalarType dtype = tensor(value).scalar_type();
     TORCH_CHECK(first == at::ScalarType::Undefined || dtype == first,
-                "expected m1 and m2 to have the same dtype, but got: ", c10::toString(first), " != ",
-                c10::toString(dtype));
+                "expected m1 and m2 to have the same dtype, but got: ", c10::toString(first),
+                " != ", c10::toString(dtype));
     TORCH_CHECK_NOT_IMPLEMENTED(!at::isIntegralType(dtype, true), "\"addmm_cuda\" not implemented for '",
                                 c10::toString(dtype), "'");
     first = dtype;
   }
 }
 
-// The CPU's kernel on float32: CUDA's kernels compute in it, and round once. The CPU's own products of halves take a hundred
-// times as long where the processor has no arithmetic for them; those of bfloat16 are as on CUDA.
+// The CPU's kernel on float32: CUDA's kernels compute in it, and round once. The CPU's own products of halves take a
+// hundred times as long where the processor has no arithmetic for them; those of bfloat16 are as on CUDA.
 template <bool bfloat>
 void in_float(const c10::OperatorHandle& op, Stack* stack) {
   const Stack given = *stack;
@@ -119,22 +119,43 @@ void softmax_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
 
 operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
   static const std::set<std::string> products = {
-      "mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_", "addmv",
-      "addmv.out", "addmv_", "_addmm_activation", "_addmm_activation.out", "addbmm", "addbmm.out", "addbmm_"};
+      "mm",        "mm.out",     "bmm",     "bmm.out",           "addmm",
+      "addmm.out", "addmm_",     "baddbmm", "baddbmm.out",       "baddbmm_",
+      "addmv",     "addmv.out",  "addmv_",  "_addmm_activation", "_addmm_activation.out",
+      "addbmm",    "addbmm.out", "addbmm_"};
   // For types of 16 bits, the CPU has no kernels of these, or some that round in between.
-  static const std::set<std::string> float_inside = {
-      "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward",
-      "avg_pool3d", "avg_pool3d.out", "avg_pool3d_backward", "avg_pool3d_backward.grad_input", "_upsample_bilinear2d_aa",
-      "_upsample_bilinear2d_aa.out", "_upsample_bilinear2d_aa_backward", "_upsample_bilinear2d_aa_backward.grad_input",
-      "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa.out", "_upsample_bicubic2d_aa_backward",
-      "_upsample_bicubic2d_aa_backward.grad_input", "multi_margin_loss", "multi_margin_loss.out",
-      "multi_margin_loss_backward", "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "polygamma",
-      "polygamma.out", "native_layer_norm", "native_layer_norm_backward", "_native_batch_norm_legit.no_stats",
-      "native_batch_norm_backward"};
+  static const std::set<std::string> float_inside = {"grid_sampler_2d",
+                                                     "grid_sampler_2d_backward",
+                                                     "grid_sampler_3d",
+                                                     "grid_sampler_3d_backward",
+                                                     "avg_pool3d",
+                                                     "avg_pool3d.out",
+                                                     "avg_pool3d_backward",
+                                                     "avg_pool3d_backward.grad_input",
+                                                     "_upsample_bilinear2d_aa",
+                                                     "_upsample_bilinear2d_aa.out",
+                                                     "_upsample_bilinear2d_aa_backward",
+                                                     "_upsample_bilinear2d_aa_backward.grad_input",
+                                                     "_upsample_bicubic2d_aa",
+                                                     "_upsample_bicubic2d_aa.out",
+                                                     "_upsample_bicubic2d_aa_backward",
+                                                     "_upsample_bicubic2d_aa_backward.grad_input",
+                                                     "multi_margin_loss",
+                                                     "multi_margin_loss.out",
+                                                     "multi_margin_loss_backward",
+                                                     "multilabel_margin_loss_forward",
+                                                     "multilabel_margin_loss_backward",
+                                                     "polygamma",
+                                                     "polygamma.out",
+                                                     "native_layer_norm",
+                                                     "native_layer_norm_backward",
+                                                     "_native_batch_norm_legit.no_stats",
+                                                     "native_batch_norm_backward"};
   static const std::set<std::string> bytes_on_host = {"upsample_bilinear2d", "upsample_bicubic2d",
                                                       "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"};
   static const std::map<std::string, const char*> nondeterministic = {
-#define NONDETERMINISTIC(name, as) {name, as}, {std::string(name) + ".grad_input", as}, {std::string(name) + ".out", as},
+#define NONDETERMINISTIC(name, as) \
+  {name, as}, {std::string(name) + ".grad_input", as}, {std::string(name) + ".out", as},
 #include "nondeterministic.def"
 #undef NONDETERMINISTIC
   };

@@ -1,5 +1,5 @@
-// Attention as the fused kernels of CUDA compute it: flash, memory-efficient and cuDNN's. The scores are computed in float
-// and whole; a backward computes them again.
+// Attention as the fused kernels of CUDA compute it: flash, memory-efficient and cuDNN's. The scores are computed in
+// float and whole; a backward computes them again.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -204,8 +204,9 @@ void flash_forward(const c10::OperatorHandle& op, Stack* stack) {
 void flash_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor query = tensor(a[1]);
-  const Mode mode{scale_of(a[14], query), a[11].toBool() ? Causal::from_bottom_right : Causal::no, window(a[15]),
-                  window(a[16]), a[10].toDouble(), first_word(tensor(a[12]))};
+  const Mode mode{scale_of(a[14], query), a[11].toBool() ? Causal::from_bottom_right : Causal::no,
+                  window(a[15]),          window(a[16]),
+                  a[10].toDouble(),       first_word(tensor(a[12]))};
   const at::Tensor grad = in_float(tensor(a[0])), q = in_float(query), k = in_float(tensor(a[2])),
                    v = in_float(tensor(a[3]));
   Backward result;
@@ -240,8 +241,8 @@ at::Tensor padded(const at::Tensor& logsumexp, bool wanted) {
   return result;
 }
 
-// Arguments: query, key, value, bias, cumulative lengths of both, largest of both, dropout, kind of mask, whether sums are
-// wanted, scale, ...
+// Arguments: query, key, value, bias, cumulative lengths of both, largest of both, dropout, kind of mask, whether sums
+// are wanted, scale, ...
 void efficient_forward(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   const std::size_t arguments = op.schema().arguments().size();
@@ -262,7 +263,9 @@ void efficient_forward(const c10::OperatorHandle& op, Stack* stack) {
     for (std::size_t i = 0; i + 1 < spans.query.size(); ++i) {
       const Forward one = forward(sequences(q.squeeze(0), k.squeeze(0), v.squeeze(0), spans, i), mode);
       place(packed, spans.query, i, one.output);
-      result.logsumexp[static_cast<std::int64_t>(i)].slice(-1, 0, one.logsumexp.size(-1)).copy_(one.logsumexp.squeeze(0));
+      result.logsumexp[static_cast<std::int64_t>(i)]
+          .slice(-1, 0, one.logsumexp.size(-1))
+          .copy_(one.logsumexp.squeeze(0));
     }
     result.output = packed.unsqueeze(0);
   } else {
@@ -300,19 +303,18 @@ void efficient_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
                  bias.defined() && a[15].toBool() ? result.bias.sum_to_size(bias.sizes()).to(dtype) : at::Tensor()});
 }
 
-// Arguments: query, key, value as [batch, heads, length, size], bias, cumulative lengths of both, largest of both, whether
-// sums are wanted, dropout, causal, debug, scale.
+// Arguments: query, key, value as [batch, heads, length, size], bias, cumulative lengths of both, largest of both,
+// whether sums are wanted, dropout, causal, debug, scale.
 void cudnn_forward(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   const std::size_t arguments = op.schema().arguments().size();
   const at::Tensor query = tensor(a[0]);
   Mode mode{scale_of(a[12], query), a[10].toBool() ? Causal::from_top_left : Causal::no, -1, -1, a[9].toDouble()};
   mode.seed = mode.dropout > 0 ? seed_from(a[arguments]) : 0;
-  const Forward result =
-      forward({in_float(query), in_float(tensor(a[1])), in_float(tensor(a[2])), tensor(a[3])}, mode);
-  answer(stack, {result.output.to(query.scalar_type()),
-                 a[8].toBool() ? result.logsumexp.unsqueeze(-1) : at::Tensor(), at::Tensor(), at::Tensor(), a[6], a[7],
-                 words(mode.seed, {}, at::kLong), words(0, {}, at::kLong), at::Tensor()});
+  const Forward result = forward({in_float(query), in_float(tensor(a[1])), in_float(tensor(a[2])), tensor(a[3])}, mode);
+  answer(stack, {result.output.to(query.scalar_type()), a[8].toBool() ? result.logsumexp.unsqueeze(-1) : at::Tensor(),
+                 at::Tensor(), at::Tensor(), a[6], a[7], words(mode.seed, {}, at::kLong), words(0, {}, at::kLong),
+                 at::Tensor()});
 }
 
 void cudnn_forward_shape(const c10::OperatorHandle& /*op*/, Stack* stack) {
@@ -331,13 +333,14 @@ void cudnn_forward_shape(const c10::OperatorHandle& /*op*/, Stack* stack) {
                  at::Tensor(), at::Tensor(), a[6], a[7], seed, at::empty_like(seed), at::Tensor()});
 }
 
-// Arguments: the result's gradient, query, key, value, result, logsumexp, seed, offset, bias, cumulative lengths of both,
-// largest of both, dropout, causal, scale.
+// Arguments: the result's gradient, query, key, value, result, logsumexp, seed, offset, bias, cumulative lengths of
+// both, largest of both, dropout, causal, scale.
 void cudnn_attention_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor query = tensor(a[1]);
-  const Mode mode{scale_of(a[15], query), a[14].toBool() ? Causal::from_top_left : Causal::no, -1, -1,
-                  a[13].toDouble(), first_word(tensor(a[6]))};
+  const Mode mode{
+      scale_of(a[15], query),  a[14].toBool() ? Causal::from_top_left : Causal::no, -1, -1, a[13].toDouble(),
+      first_word(tensor(a[6]))};
   const Backward result = backward({in_float(query), in_float(tensor(a[2])), in_float(tensor(a[3])), tensor(a[8])},
                                    in_float(tensor(a[0])), mode);
   const at::ScalarType dtype = query.scalar_type();

@@ -3,8 +3,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <initializer_list>
@@ -28,7 +28,9 @@ inline std::optional<at::Tensor> optional(const c10::IValue& value) {
 inline at::Tensor wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
-inline double number(const c10::IValue& value, double otherwise) { return value.isNone() ? otherwise : value.toDouble(); }
+inline double number(const c10::IValue& value, double otherwise) {
+  return value.isNone() ? otherwise : value.toDouble();
+}
 
 // Lets a body use autograd on the CPU, which is left out everywhere else in a stream's thread.
 class Taping {

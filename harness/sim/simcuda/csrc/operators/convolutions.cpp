@@ -121,14 +121,17 @@ class Convolution final : public c10::OperatorKernel {
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
         return;
       case ConvBackend::Cudnn:
-      case ConvBackend::CudnnTranspose: cudnn_(op, keys, stack); return;
-      default: own_(op, keys, stack);
+      case ConvBackend::CudnnTranspose:
+        cudnn_(op, keys, stack);
+        return;
+      default:
+        own_(op, keys, stack);
     }
   }
 
  private:
-  // Torch's own choice, after torch's own checks. Arguments: input, weight, bias, stride, padding, dilation, whether it is
-  // transposed, output's padding, groups. The backward has the result's gradient in front, and sizes for the bias.
+  // Torch's own choice, after torch's own checks. Arguments: input, weight, bias, stride, padding, dilation, whether it
+  // is transposed, output's padding, groups. The backward has the result's gradient in front, and sizes for the bias.
   ConvBackend chosen(Arguments a) const {
     std::optional<std::vector<c10::SymInt>> sizes;
     if (backward_) {
@@ -148,13 +151,14 @@ class Convolution final : public c10::OperatorKernel {
     recipe.check = rehearsal(backward ? "convolution_backward" : "convolution");
     recipe.shape = [backward, by_cudnn](const c10::OperatorHandle& /*op*/, Stack* stack) {
       const Arguments tensors = Arguments(*stack).slice(backward ? 1 : 0);
-      const at::MemoryFormat format = by_cudnn ? cudnn_conv_suggest_memory_format(tensor(tensors[0]), tensor(tensors[1]))
-                                               : at::MemoryFormat::Contiguous;
+      const at::MemoryFormat format = by_cudnn
+                                          ? cudnn_conv_suggest_memory_format(tensor(tensors[0]), tensor(tensors[1]))
+                                          : at::MemoryFormat::Contiguous;
       if (backward) {
         stack->erase(stack->begin() + 3);  // the sizes of the bias tell no more than the weight does
       }
-      const operators::Results results = backward ? operators::rules::convolution_backward(*stack)
-                                                  : operators::rules::convolution(*stack);
+      const operators::Results results =
+          backward ? operators::rules::convolution_backward(*stack) : operators::rules::convolution(*stack);
       for (const at::Tensor& result : results) {
         if (result.defined() && result.dim() > 1) {
           result.unsafeGetTensorImpl()->empty_tensor_restride(format);

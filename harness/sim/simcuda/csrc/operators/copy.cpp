@@ -1,12 +1,13 @@
 // Copies. torch's own code does what CUDA does with copies of memory, pinned memory and temporaries; what is left are
 // those that its kernels do: on the device, with a change of type or layout on the way.
+#include "copy.h"
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/cuda/PeerToPeerAccess.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/expand.h>
 #include <c10/core/Event.h>
 
-#include "copy.h"
 #include "front.h"
 #include "launch.h"
 
@@ -49,8 +50,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (!plain(self) || !plain(source) || bytes_alone(self, source)) {
     return at::native::copy_(self, source, non_blocking);
   }
-  if (self.device() != source.device() &&
-      !at::cuda::get_p2p_access(source.device().index(), self.device().index())) {
+  if (self.device() != source.device() && !at::cuda::get_p2p_access(source.device().index(), self.device().index())) {
     return at::native::copy_(self, source, non_blocking);  // by temporaries, whose copies come back here
   }
   const at::Tensor from = source.expand(self.sizes());

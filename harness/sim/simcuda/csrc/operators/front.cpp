@@ -27,7 +27,8 @@ std::uint64_t numbers_for(std::int64_t elements, const Stream& stream) {
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, stream.device()));
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&resident, cudaDevAttrMaxThreadsPerMultiProcessor, stream.device()));
   const std::int64_t wanted = (std::max<std::int64_t>(elements, 1) + threads - 1) / threads;
-  const std::int64_t blocks = std::max<std::int64_t>(std::min(wanted, std::int64_t{processors} * (resident / threads)), 1);
+  const std::int64_t blocks =
+      std::max<std::int64_t>(std::min(wanted, std::int64_t{processors} * (resident / threads)), 1);
   return static_cast<std::uint64_t>(((std::max<std::int64_t>(elements, 1) - 1) / (threads * blocks * per_thread) + 1) *
                                     per_call);
 }
@@ -77,8 +78,8 @@ at::Tensor make_strided(c10::DeviceIndex device, at::IntArrayRef sizes, at::IntA
 }
 
 void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  const std::size_t bytes = at::detail::computeStorageNbytes(
-      sizes, strides, tensor.element_size(), static_cast<std::size_t>(tensor.storage_offset()));
+  const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, tensor.element_size(),
+                                                             static_cast<std::size_t>(tensor.storage_offset()));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   if (tensor.numel() > 0 && bytes > tensor.storage().nbytes()) {
     const c10::cuda::CUDAGuard guard(tensor.device());
@@ -99,9 +100,8 @@ std::function<at::Generator()> draw(const std::optional<at::Generator>& generato
   }
   return [state] {
     const std::uint64_t seed = state.captured_ ? static_cast<std::uint64_t>(*state.seed_.ptr) : state.seed_.val;
-    const std::uint64_t place = state.captured_
-                                    ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_
-                                    : state.offset_.val;
+    const std::uint64_t place =
+        state.captured_ ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_ : state.offset_.val;
     return cpu_generator(seed, place);
   };
 }

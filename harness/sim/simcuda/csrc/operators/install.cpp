@@ -78,8 +78,9 @@ void add_all(Registrar& registrar, const std::set<std::string>& names) {
 #define KEPT(name, reason) registrar.kept(name, reason);
 #include "kept.def"
 #undef KEPT
-#define UNSERVED(name, reason) \
-  registrar.boxed(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Refusal>(reason)), How::unserved, reason);
+#define UNSERVED(name, reason)                                                                                      \
+  registrar.boxed(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Refusal>(reason)), How::unserved, \
+                  reason);
 #include "unserved.def"
 #undef UNSERVED
 #define WAITING(name) \
@@ -152,7 +153,7 @@ __attribute__((visibility("default"))) int simcuda_install_operators() {
   }
 }
 
-// A line for each operator: its name, how it is served, and the reason if there is one, with tabs between. "unknown" are
-// those that this torch has a kernel for and that are in no class here.
+// A line for each operator: its name, how it is served, and the reason if there is one, with tabs between. "unknown"
+// are those that this torch has a kernel for and that are in no class here.
 __attribute__((visibility("default"))) const char* simcuda_list_operators() { return simcuda::listed().c_str(); }
 }

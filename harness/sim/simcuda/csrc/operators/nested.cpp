@@ -1,5 +1,5 @@
-// Nested tensors. Most of their operators are made of dense ones by torch; those that have kernels of their own for CUDA are
-// made of dense ones here, too, in the way that torch does it for other devices.
+// Nested tensors. Most of their operators are made of dense ones by torch; those that have kernels of their own for
+// CUDA are made of dense ones here, too, in the way that torch does it for other devices.
 #include <ATen/DimVector.h>
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -38,7 +38,8 @@ void cudnn_out(const c10::OperatorHandle& op, Stack* stack) {
   answer(stack, {a[8], a[9], a[10], a[11]});
 }
 
-// Arguments: input, the result's gradient, weight, running mean and variance, saved mean and deviation, epsilon, reserve.
+// Arguments: input, the result's gradient, weight, running mean and variance, saved mean and deviation, epsilon,
+// reserve.
 void cudnn_norm_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const auto [input, weight, bias] = at::native_batch_norm_backward(
@@ -141,9 +142,8 @@ void apply_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const at::Tensor inverse = tensor(a[3]);
   const at::Tensor mean_grad = by_channel(tensor(a[5]) / total, input);
   const at::Tensor slope = by_channel(tensor(a[6]) / total * inverse.square(), input);
-  at::Tensor result =
-      (wide(tensor(a[0])) - mean_grad - (wide(input) - by_channel(tensor(a[2]), input)) * slope) *
-      by_channel(inverse, input);
+  at::Tensor result = (wide(tensor(a[0])) - mean_grad - (wide(input) - by_channel(tensor(a[2]), input)) * slope) *
+                      by_channel(inverse, input);
   if (tensor(a[4]).defined()) {
     result = result * by_channel(tensor(a[4]), input);
   }

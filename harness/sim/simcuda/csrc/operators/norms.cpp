@@ -43,8 +43,8 @@ operators::Shape with_wide_statistics(operators::Shape shape, bool channels) {
     const at::ScalarType dtype = at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true);
     for (std::size_t i = stack->size() - 2; i < stack->size(); ++i) {
       const at::Tensor statistic = tensor((*stack)[i]);
-      (*stack)[i] = at::empty(channels ? at::IntArrayRef({input.size(1)}) : statistic.sizes(),
-                              statistic.options().dtype(dtype));
+      (*stack)[i] =
+          at::empty(channels ? at::IntArrayRef({input.size(1)}) : statistic.sizes(), statistic.options().dtype(dtype));
     }
   };
 }

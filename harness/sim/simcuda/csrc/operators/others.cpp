@@ -39,8 +39,9 @@ void dropout_mask(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor mask = tensor(a[0]);
   if (!mask.is_meta()) {
-    mask.uniform_(0, 1, operators::cpu_generator(static_cast<std::uint64_t>(a[2].toInt()),
-                                                 static_cast<std::uint64_t>(a[3].toInt())));
+    mask.uniform_(
+        0, 1,
+        operators::cpu_generator(static_cast<std::uint64_t>(a[2].toInt()), static_cast<std::uint64_t>(a[3].toInt())));
   }
   answer(stack, {mask});
 }
@@ -51,7 +52,8 @@ void never(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* s
   stack->emplace_back(false);
 }
 
-// Arguments: dropout, training, seed, type, layout, device. cuDNN keeps a generator's state there; here nobody reads it.
+// Arguments: dropout, training, seed, type, layout, device. cuDNN keeps a generator's state there; here nobody reads
+// it.
 void dropout_state(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   const c10::IValue device = (*stack)[stack->size() - count + 5];
@@ -79,9 +81,9 @@ at::Tensor lower(std::int64_t rows, std::int64_t columns, std::int64_t offset, a
   return at::tril_indices(rows, columns, offset, options);
 }
 
-// Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag. The
-// CPU's kernel tells the bag of each index only where its own backward needs it, takes indices and offsets of one type
-// alone, and tells no size for the end of the last bag.
+// Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag.
+// The CPU's kernel tells the bag of each index only where its own backward needs it, takes indices and offsets of one
+// type alone, and tells no size for the end of the last bag.
 void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   for (std::size_t i : {1, 2}) {

@@ -11,7 +11,7 @@ namespace simcuda {
 void add_attention(Registrar& registrar);
 void add_convolutions(Registrar& registrar);
 void add_foreach(Registrar& registrar, const std::set<std::string>& names);  // of the operators that torch has for CUDA
-void add_nested(Registrar& registrar);  // also for the key of nested tensors
+void add_nested(Registrar& registrar);                                       // also for the key of nested tensors
 void add_normalisations(Registrar& registrar);
 void add_recurrent(Registrar& registrar);
 void add_recurrent_layers();  // for other keys too, and so by libraries of its own

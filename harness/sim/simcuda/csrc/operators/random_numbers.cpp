@@ -1,9 +1,9 @@
 // Random numbers that are a GPU's: for a seed and an offset, those that torch's kernels for CUDA draw.
 //
-// Each thread of such a kernel has a sequence of its own of Philox4x32-10, and takes four numbers from it at a time. Which
-// thread makes which element is in ATen/native/cuda/DistributionTemplates.h; what becomes of the numbers is in cuRAND's
-// headers. Products and sums are fused, as they are in CUDA's code. The last bits of float32 normals differ, since a GPU
-// has instructions of its own for sine and cosine.
+// Each thread of such a kernel has a sequence of its own of Philox4x32-10, and takes four numbers from it at a time.
+// Which thread makes which element is in ATen/native/cuda/DistributionTemplates.h; what becomes of the numbers is in
+// cuRAND's headers. Products and sums are fused, as they are in CUDA's code. The last bits of float32 normals differ,
+// since a GPU has instructions of its own for sine and cosine.
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/OpMathType.h>
@@ -149,9 +149,8 @@ void fill(TensorIteratorBase& iterator, const Generator& generator, const char* 
       [state, elements, threads = layout.threads, places = Places(iterator), change] {
         // In a capture, a replay finds both in device memory.
         const auto seed = state.captured_ ? static_cast<std::uint64_t>(*state.seed_.ptr) : state.seed_.val;
-        const auto offset = state.captured_
-                                ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_
-                                : state.offset_.val;
+        const auto offset = state.captured_ ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_
+                                            : state.offset_.val;
         std::uint64_t call = offset / 4;
         for (std::int64_t first = 0; first < elements; first += threads * Drawn::kElements, ++call) {
           for (std::int64_t thread = 0; thread < std::min(threads, elements - first); ++thread) {
@@ -226,15 +225,17 @@ template <typename>
 struct RandomRangeKernel {
   void operator()(TensorIteratorBase& iterator, std::uint64_t range, std::int64_t base, const Generator& generator) {
     AT_DISPATCH_V2(iterator.dtype(), "random_from_to_kernel_cuda", AT_WRAP([&] {
-      const auto change = [range, base](auto number) {
-        return at::transformation::uniform_int_from_to<scalar_t>(number, range, base);
-      };
-      if (range >= std::uint64_t{1} << 28) {
-        fill<scalar_t, LongWords>(iterator, generator, "aten::random_", change);
-      } else {
-        fill<scalar_t, Words>(iterator, generator, "aten::random_", change);
-      }
-    }), AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16, AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
+                     const auto change = [range, base](auto number) {
+                       return at::transformation::uniform_int_from_to<scalar_t>(number, range, base);
+                     };
+                     if (range >= std::uint64_t{1} << 28) {
+                       fill<scalar_t, LongWords>(iterator, generator, "aten::random_", change);
+                     } else {
+                       fill<scalar_t, Words>(iterator, generator, "aten::random_", change);
+                     }
+                   }),
+                   AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16,
+                   AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
   }
   // All of int64.
   void operator()(TensorIteratorBase& iterator, const Generator& generator) {

@@ -1,5 +1,5 @@
-// Recurrent layers: cuDNN's, and the fused cells of torch. A backward of a whole layer runs the forward again on the CPU,
-// with autograd.
+// Recurrent layers: cuDNN's, and the fused cells of torch. A backward of a whole layer runs the forward again on the
+// CPU, with autograd.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -75,14 +75,20 @@ States layer(const Layers& layers, const at::Tensor& input, at::TensorList weigh
     const auto result = packed ? ragged() : whole();
     return States{std::get<0>(result), std::get<1>(result), {}};
   };
-#define SIMPLE(function)                                                                                              \
-  simple([&] { return at::function(input, hidden, weights, biases, 1, 0.0, layers.training, layers.both_ways,         \
-                                   layers.batch_first); },                                                            \
-         [&] { return at::function(input, sizes, hidden, weights, biases, 1, 0.0, layers.training, layers.both_ways); })
+#define SIMPLE(function)                                                                               \
+  simple(                                                                                              \
+      [&] {                                                                                            \
+        return at::function(input, hidden, weights, biases, 1, 0.0, layers.training, layers.both_ways, \
+                            layers.batch_first);                                                       \
+      },                                                                                               \
+      [&] { return at::function(input, sizes, hidden, weights, biases, 1, 0.0, layers.training, layers.both_ways); })
   switch (layers.cell) {
-    case Cell::gru: return SIMPLE(gru);
-    case Cell::relu: return SIMPLE(rnn_relu);
-    default: return SIMPLE(rnn_tanh);
+    case Cell::gru:
+      return SIMPLE(gru);
+    case Cell::relu:
+      return SIMPLE(rnn_relu);
+    default:
+      return SIMPLE(rnn_tanh);
   }
 #undef SIMPLE
 }
@@ -103,8 +109,9 @@ States run(const Layers& layers, at::Tensor input, const std::vector<at::Tensor>
     }
     input = one.output;
     if (layers.drops() && i + 1 < layers.count) {
-      const at::Tensor kept = at::empty_like(input.detach())
-                                  .bernoulli_(1 - layers.dropout, operators::cpu_generator(seed, static_cast<std::uint64_t>(i)));
+      const at::Tensor kept =
+          at::empty_like(input.detach())
+              .bernoulli_(1 - layers.dropout, operators::cpu_generator(seed, static_cast<std::uint64_t>(i)));
       input = input * kept / (1 - layers.dropout);
     }
   }
@@ -150,8 +157,8 @@ bool drops(const Stack& stack, std::size_t arguments) {
   return Layers(Arguments(stack).slice(stack.size() - arguments), 6, 1).drops();
 }
 
-// Arguments: input, weights, weights of each layer, their buffer, hidden states, cells, output, gradients of output, hidden
-// states and cells, those of Layers from the eleventh on, the reserve, and which results are wanted.
+// Arguments: input, weights, weights of each layer, their buffer, hidden states, cells, output, gradients of output,
+// hidden states and cells, those of Layers from the eleventh on, the reserve, and which results are wanted.
 void layers_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const Layers layers(a, 10, static_cast<std::size_t>(a[2].toInt()));
@@ -259,11 +266,10 @@ void lstm_cell_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   if (tensor(a[1]).defined()) {
     of_cells = of_cells + wide(tensor(a[1]));
   }
-  const at::Tensor of_gates =
-      at::cat({of_cells * cell * in * (1 - in), of_cells * before * forget * (1 - forget),
-               of_cells * in * (1 - cell.square()), of_hidden * bent * out * (1 - out)},
-              1)
-          .to(dtype);
+  const at::Tensor of_gates = at::cat({of_cells * cell * in * (1 - in), of_cells * before * forget * (1 - forget),
+                                       of_cells * in * (1 - cell.square()), of_hidden * bent * out * (1 - out)},
+                                      1)
+                                  .to(dtype);
   answer(stack, {of_gates, (of_cells * forget).to(dtype), a[5].toBool() ? of_gates.sum(0) : at::Tensor()});
 }
 
@@ -271,7 +277,8 @@ void lstm_cell_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
 void gru_cell(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::ScalarType dtype = tensor(a[0]).scalar_type();
-  const auto of_input = with(wide(tensor(a[0])), a[3]).chunk(3, 1), of_hidden = with(wide(tensor(a[1])), a[4]).chunk(3, 1);
+  const auto of_input = with(wide(tensor(a[0])), a[3]).chunk(3, 1),
+             of_hidden = with(wide(tensor(a[1])), a[4]).chunk(3, 1);
   const at::Tensor hidden = wide(tensor(a[2]));
   const at::Tensor reset = (of_input[0] + of_hidden[0]).sigmoid(), update = (of_input[1] + of_hidden[1]).sigmoid();
   const at::Tensor fresh = (of_input[2] + reset * of_hidden[2]).tanh();

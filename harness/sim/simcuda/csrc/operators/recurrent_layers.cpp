@@ -1,5 +1,5 @@
-// The choice of cuDNN for a recurrent layer. torch makes it above the dispatcher, and asks cuDNN itself how weights lie in
-// memory, so that the layers are served as a whole. Elsewhere torch's own code runs.
+// The choice of cuDNN for a recurrent layer. torch makes it above the dispatcher, and asks cuDNN itself how weights lie
+// in memory, so that the layers are served as a whole. Elsewhere torch's own code runs.
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_cudnn_rnn.h>
@@ -50,10 +50,10 @@ void layers(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* 
   const auto each = static_cast<std::int64_t>(parameters.size()) / (layer_count * directions);
   const std::int64_t hidden = mode == lstm ? states[1].size(2) : states[0].size(2);
   const std::int64_t projected = mode == lstm && states[0].size(2) != hidden ? states[0].size(2) : 0;
-  const auto result = at::_cudnn_rnn(
-      input, parameters, each, std::nullopt, states[0], mode == lstm ? std::optional(states[1]) : std::nullopt, mode,
-      hidden, projected, layer_count, a[8].toBool(), a[5].toDouble(), a[6].toBool(), a[7].toBool(), batch_sizes,
-      std::nullopt);
+  const auto result =
+      at::_cudnn_rnn(input, parameters, each, std::nullopt, states[0],
+                     mode == lstm ? std::optional(states[1]) : std::nullopt, mode, hidden, projected, layer_count,
+                     a[8].toBool(), a[5].toDouble(), a[6].toBool(), a[7].toBool(), batch_sizes, std::nullopt);
   stack->emplace_back(std::get<0>(result));
   stack->emplace_back(std::get<1>(result));
   if (mode == lstm) {

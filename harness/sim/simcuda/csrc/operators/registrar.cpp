@@ -9,14 +9,22 @@ namespace simcuda {
 
 const char* text(How how) {
   switch (how) {
-    case How::shaped: return "shaped";
-    case How::meta: return "meta";
-    case How::own: return "own";
-    case How::composite: return "composite";
-    case How::synchronous: return "synchronous";
-    case How::waiting: return "waiting";
-    case How::kept: return "kept";
-    case How::unserved: return "unserved";
+    case How::shaped:
+      return "shaped";
+    case How::meta:
+      return "meta";
+    case How::own:
+      return "own";
+    case How::composite:
+      return "composite";
+    case How::synchronous:
+      return "synchronous";
+    case How::waiting:
+      return "waiting";
+    case How::kept:
+      return "kept";
+    case How::unserved:
+      return "unserved";
   }
   return "";
 }

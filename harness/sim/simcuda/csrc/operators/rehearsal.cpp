@@ -166,8 +166,8 @@ class Props {
     if (!tensor.defined()) {
       return tensor;
     }
-    at::Tensor result =
-        whole(tensor.storage(), tensor.scalar_type()).as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    at::Tensor result = whole(tensor.storage(), tensor.scalar_type())
+                            .as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
     result._set_conj(tensor.is_conj());
     result._set_neg(tensor.is_neg());
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
@@ -235,14 +235,38 @@ void rehearse_indexing(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue>
 }  // namespace
 
 Rehearsal rehearsal(const std::string& name, bool in_float) {
-  static const std::unordered_set<std::string> with_indices = {
-      "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
-      "scatter_reduce_", "take", "put_", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce",
-      "index_reduce_", "index_select", "index_fill_", "embedding_dense_backward", "nll_loss_forward",
-      "multi_margin_loss", "multi_margin_loss_backward",
-      "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "max_unpool2d", "max_unpool3d", "searchsorted"};
+  static const std::unordered_set<std::string> with_indices = {"gather",
+                                                               "scatter",
+                                                               "scatter_",
+                                                               "scatter_add",
+                                                               "scatter_add_",
+                                                               "scatter_reduce",
+                                                               "scatter_reduce_",
+                                                               "take",
+                                                               "put_",
+                                                               "index_add",
+                                                               "index_add_",
+                                                               "index_copy",
+                                                               "index_copy_",
+                                                               "index_reduce",
+                                                               "index_reduce_",
+                                                               "index_select",
+                                                               "index_fill_",
+                                                               "embedding_dense_backward",
+                                                               "nll_loss_forward",
+                                                               "multi_margin_loss",
+                                                               "multi_margin_loss_backward",
+                                                               "multilabel_margin_loss_forward",
+                                                               "multilabel_margin_loss_backward",
+                                                               "nll_loss_backward",
+                                                               "nll_loss2d_forward",
+                                                               "nll_loss2d_backward",
+                                                               "max_unpool2d",
+                                                               "max_unpool3d",
+                                                               "searchsorted"};
   static const std::unordered_set<std::string> without = {
-      "_assert_async", "_functional_assert_async", "masked_scatter_", "linalg_ldl_solve", "_embedding_bag_dense_backward", "_ctc_loss",
+      "_assert_async",     "_functional_assert_async",      "masked_scatter_",
+      "linalg_ldl_solve",  "_embedding_bag_dense_backward", "_ctc_loss",
       "_ctc_loss_backward"};
   const std::string base = name.substr(0, name.find('.'));
   if (base == "index" || base == "_index_put_impl_") {

@@ -15,9 +15,7 @@ using operators::Results;
 using operators::Rule;
 namespace rules = operators::rules;
 
-Results like_first_and_mask(Arguments a) {
-  return {rules::like(tensor(a[0])), rules::like(tensor(a[0]), at::kBool)};
-}
+Results like_first_and_mask(Arguments a) { return {rules::like(tensor(a[0])), rules::like(tensor(a[0]), at::kBool)}; }
 // Of input, scale and zero point, which stand behind the result's gradient.
 Results like_three_behind(Arguments a) {
   return {rules::like(tensor(a[1])), rules::like(tensor(a[2])), rules::like(tensor(a[3]))};

@@ -1,9 +1,9 @@
-// Sparse tensors. Most of their operators are made of dense ones by torch; those that have kernels of their own are done
-// at once, by the CPU, except for sums.
+// Sparse tensors. Most of their operators are made of dense ones by torch; those that have kernels of their own are
+// done at once, by the CPU, except for sums.
 #include <ATen/SparseTensorImpl.h>
-#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/copy_sparse_to_sparse.h>
 #include <ATen/ops/result_type.h>
@@ -19,13 +19,32 @@
 namespace simcuda {
 namespace {
 
-constexpr const char* coordinates[] = {
-    "mul.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "hspmm", "hspmm.out", "sspaddmm.out",
-    "_sparse_sparse_matmul", "_sparse_sum_backward", "_sparse_softmax", "_sparse_softmax_backward_data",
-    "_sparse_log_softmax", "_sparse_log_softmax_backward_data", "_coalesce", "index_select", "sparse_mask",
-    "_sparse_mask_projection"};
-constexpr const char* compressed[] = {"add.out", "addmv.out", "addmm.out", "_sparse_csr_sum.dim_dtype",
-                                      "_sparse_csr_prod.dim_dtype", "sparse_sampled_addmm", "sparse_sampled_addmm.out",
+constexpr const char* coordinates[] = {"mul.out",
+                                       "bmm",
+                                       "bmm.out",
+                                       "addmm",
+                                       "addmm.out",
+                                       "addmm_",
+                                       "hspmm",
+                                       "hspmm.out",
+                                       "sspaddmm.out",
+                                       "_sparse_sparse_matmul",
+                                       "_sparse_sum_backward",
+                                       "_sparse_softmax",
+                                       "_sparse_softmax_backward_data",
+                                       "_sparse_log_softmax",
+                                       "_sparse_log_softmax_backward_data",
+                                       "_coalesce",
+                                       "index_select",
+                                       "sparse_mask",
+                                       "_sparse_mask_projection"};
+constexpr const char* compressed[] = {"add.out",
+                                      "addmv.out",
+                                      "addmm.out",
+                                      "_sparse_csr_sum.dim_dtype",
+                                      "_sparse_csr_prod.dim_dtype",
+                                      "sparse_sampled_addmm",
+                                      "sparse_sampled_addmm.out",
                                       "triangular_solve.X"};
 
 // Gives the target these entries, and the sizes of a tensor that has such entries.
@@ -94,8 +113,8 @@ void by_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* 
   }
 }
 
-// Arguments: self, other, other's factor, output. CUDA puts the entries of both behind each other, of all types; the CPU
-// merges them.
+// Arguments: self, other, other's factor, output. CUDA puts the entries of both behind each other, of all types; the
+// CPU merges them.
 void sum(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const Stack a(stack->end() - 4, stack->end());
   const at::Tensor self = tensor(a[0]), other = tensor(a[1]);
@@ -127,9 +146,10 @@ void sum(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
     out._coalesced_(other.is_coalesced());
     return;
   }
-  TORCH_CHECK(at::sparse::is_same_density(self, other), "add: expected 'self' and 'other' to have same density, but "
-              "'self' has ", self.sparse_dim(), " sparse dimensions while 'other' has ", other.sparse_dim(),
-              " sparse dimensions");
+  TORCH_CHECK(at::sparse::is_same_density(self, other),
+              "add: expected 'self' and 'other' to have same density, but "
+              "'self' has ",
+              self.sparse_dim(), " sparse dimensions while 'other' has ", other.sparse_dim(), " sparse dimensions");
   put(out, other, at::cat({self._indices(), other._indices()}, 1), at::cat({self._values().to(dtype), values}));
   if (out._nnz() > out.numel()) {
     assign(out, out.coalesce());

@@ -27,10 +27,10 @@ std::string Arena::file_name(int number) { return "simcuda-" + std::to_string(nu
 Arena::Arena(Device& device) : device_(device), span_(round_up(std::max(4 * device.memory, least_span), huge_page)) {
   file_ = memfd_create(file_name(device.number).c_str(), MFD_CLOEXEC);
   // Mapped with room to spare, so that it can begin at a multiple of 2 MiB.
-  void* const room = file_ < 0 || ftruncate(file_, static_cast<off_t>(span_)) != 0
-                         ? MAP_FAILED
-                         : mmap(nullptr, span_ + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                -1, 0);
+  void* const room =
+      file_ < 0 || ftruncate(file_, static_cast<off_t>(span_)) != 0
+          ? MAP_FAILED
+          : mmap(nullptr, span_ + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room != MAP_FAILED) {
     char* const begin = static_cast<char*>(room);
     char* const aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(room), huge_page));

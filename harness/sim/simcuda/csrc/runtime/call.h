@@ -42,7 +42,6 @@ cudaError_t call(const char* name, Body&& body) noexcept {
 }
 
 // In SIMCUDA_CALL(needs, { ... }) the body is the rest of the function.
-#define SIMCUDA_CALL(needs, ...) \
-  return ::simcuda::call<::simcuda::Needs::needs>(__func__, [&]() __VA_ARGS__)
+#define SIMCUDA_CALL(needs, ...) return ::simcuda::call<::simcuda::Needs::needs>(__func__, [&]() __VA_ARGS__)
 
 }  // namespace simcuda

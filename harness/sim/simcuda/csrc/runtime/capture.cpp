@@ -40,7 +40,8 @@ bool joined(const Capture& capture) {
     open.insert(open.end(), node->needs.begin(), node->needs.end());
   }
   return std::all_of(capture.members.begin(), capture.members.end(), [&](const Capture::Member& member) {
-    return std::all_of(member.tail.begin(), member.tail.end(), [&](const Node* node) { return reached.contains(node); });
+    return std::all_of(member.tail.begin(), member.tail.end(),
+                       [&](const Node* node) { return reached.contains(node); });
   });
 }
 
@@ -106,9 +107,9 @@ cudaError_t submit(Stream& stream, Operation operation) {
 }
 
 void forbid_unsafe(const char* call) {
-  // "If the local thread has an ongoing capture sequence that was not initiated with cudaStreamCaptureModeRelaxed, or (in
-  // mode global) if any other thread has a concurrent capture sequence initiated with cudaStreamCaptureModeGlobal, this
-  // thread is prohibited from potentially unsafe API calls."
+  // "If the local thread has an ongoing capture sequence that was not initiated with cudaStreamCaptureModeRelaxed, or
+  // (in mode global) if any other thread has a concurrent capture sequence initiated with cudaStreamCaptureModeGlobal,
+  // this thread is prohibited from potentially unsafe API calls."
   if (thread_mode == cudaStreamCaptureModeRelaxed) return;
   forbid(call, cudaErrorStreamCaptureUnsupported, [](const Capture& capture) {
     if (capture.thread == std::this_thread::get_id()) return capture.mode != cudaStreamCaptureModeRelaxed;
@@ -239,8 +240,8 @@ SIMCUDA_EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStrea
 }
 
 SIMCUDA_EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
-                                                        const cudaGraphNode_t* dependencies, const cudaGraphEdgeData*,
-                                                        size_t count, cudaStreamCaptureMode mode) {
+                                                         const cudaGraphNode_t* dependencies, const cudaGraphEdgeData*,
+                                                         size_t count, cudaStreamCaptureMode mode) {
   SIMCUDA_CALL(device,
                { begin_capture(*find_stream(stream), find_graph(graph), true, nodes_of(dependencies, count), mode); });
 }
@@ -264,9 +265,11 @@ SIMCUDA_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStream
   });
 }
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamGetCaptureInfo, _v3)(
-    cudaStream_t stream, cudaStreamCaptureStatus* result, unsigned long long* id, cudaGraph_t* graph,
-    const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamGetCaptureInfo,
+                                              _v3)(cudaStream_t stream, cudaStreamCaptureStatus* result,
+                                                   unsigned long long* id, cudaGraph_t* graph,
+                                                   const cudaGraphNode_t** dependencies,
+                                                   const cudaGraphEdgeData** edges, size_t* count) {
   SIMCUDA_CALL(driver, {
     check(result != nullptr);
     const auto found = find_stream(stream);
@@ -285,8 +288,9 @@ SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamGetCaptureInfo, _v3)(
   });
 }
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamUpdateCaptureDependencies, _v2)(
-    cudaStream_t stream, cudaGraphNode_t* dependencies, const cudaGraphEdgeData*, size_t count, unsigned flags) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamUpdateCaptureDependencies,
+                                              _v2)(cudaStream_t stream, cudaGraphNode_t* dependencies,
+                                                   const cudaGraphEdgeData*, size_t count, unsigned flags) {
   SIMCUDA_CALL(device, {
     check(flags <= cudaStreamSetCaptureDependencies);
     const auto found = find_stream(stream);

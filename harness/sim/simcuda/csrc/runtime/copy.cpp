@@ -44,12 +44,22 @@ Place place_of(const Copy& copy, const Copy::Side& side) {
 
 void check_kind(cudaMemcpyKind kind, const Place& to, const Place& from) {
   switch (kind) {
-    case cudaMemcpyHostToHost: check(to.host && from.host); return;
-    case cudaMemcpyHostToDevice: check(to.device && from.host); return;
-    case cudaMemcpyDeviceToHost: check(to.host && from.device); return;
-    case cudaMemcpyDeviceToDevice: check(to.device && from.device); return;
-    case cudaMemcpyDefault: return;
-    default: throw Error(cudaErrorInvalidMemcpyDirection);
+    case cudaMemcpyHostToHost:
+      check(to.host && from.host);
+      return;
+    case cudaMemcpyHostToDevice:
+      check(to.device && from.host);
+      return;
+    case cudaMemcpyDeviceToHost:
+      check(to.host && from.device);
+      return;
+    case cudaMemcpyDeviceToDevice:
+      check(to.device && from.device);
+      return;
+    case cudaMemcpyDefault:
+      return;
+    default:
+      throw Error(cudaErrorInvalidMemcpyDirection);
   }
 }
 
@@ -85,9 +95,15 @@ struct Fill {
     for (std::size_t y = 0; y < height; ++y) {
       char* const row = address + y * pitch;
       switch (element) {
-        case 1: std::memset(row, static_cast<int>(value), width); break;
-        case 2: fill_row<std::uint16_t>(row, value, width); break;
-        default: fill_row<std::uint32_t>(row, value, width); break;
+        case 1:
+          std::memset(row, static_cast<int>(value), width);
+          break;
+        case 2:
+          fill_row<std::uint16_t>(row, value, width);
+          break;
+        default:
+          fill_row<std::uint32_t>(row, value, width);
+          break;
       }
     }
   }

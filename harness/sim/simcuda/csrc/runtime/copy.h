@@ -34,7 +34,8 @@ Copy copy_of(const cudaMemcpy3DParms& params);
 // Queues the copy, or adds it to the stream's capture. If it is synchronous, it waits. Throws Error.
 cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool synchronous);
 
-// Of nodes that are added by themselves. Throws Error(cudaErrorInvalidValue). Whether a fill is synchronous is only told.
+// Of nodes that are added by themselves. Throws Error(cudaErrorInvalidValue). Whether a fill is synchronous is only
+// told.
 Operation copy_operation(const cudaMemcpy3DParms& params);
 Operation fill_operation(const cudaMemsetParamsV2& params, bool synchronous = false);
 

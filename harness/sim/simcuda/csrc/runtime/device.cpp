@@ -22,8 +22,8 @@ namespace {
 thread_local int current = 0;
 
 // The devices that CUDA_VISIBLE_DEVICES leaves, by their numbers in the machine. CUDA Programming Guide, "CUDA
-// Environment Variables": indices, or beginnings of UUIDs; what follows an entry that is no device is not visible, and a
-// device that is named twice leaves none.
+// Environment Variables": indices, or beginnings of UUIDs; what follows an entry that is no device is not visible, and
+// a device that is named twice leaves none.
 std::vector<int> visible(const char* mask, int count) {
   std::vector<int> numbers;
   if (mask == nullptr) {

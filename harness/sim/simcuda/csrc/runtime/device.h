@@ -68,8 +68,8 @@ constexpr std::size_t context_memory(std::size_t memory) {
 }
 
 int device_count() noexcept;
-Device& device(int index);        // throws Error(cudaErrorInvalidDevice)
-Device& current_device();         // throws Error(cudaErrorNoDevice) if there is none
+Device& device(int index);  // throws Error(cudaErrorInvalidDevice)
+Device& current_device();   // throws Error(cudaErrorNoDevice) if there is none
 int current_index() noexcept;
 void set_current_index(int index) noexcept;  // of the calling thread
 

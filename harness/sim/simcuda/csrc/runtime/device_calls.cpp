@@ -31,12 +31,9 @@ std::atomic<unsigned> device_flags[machine::most_devices];
 std::mutex limits_mutex;
 std::map<cudaLimit, size_t>& limits() {
   static auto* const limits = new std::map<cudaLimit, size_t>{
-      {cudaLimitStackSize, 1024},
-      {cudaLimitPrintfFifoSize, 7340032},
-      {cudaLimitMallocHeapSize, 8388608},
-      {cudaLimitDevRuntimePendingLaunchCount, 2048},
-      {cudaLimitMaxL2FetchGranularity, 64},
-      {cudaLimitPersistingL2CacheSize, 0},
+      {cudaLimitStackSize, 1024},           {cudaLimitPrintfFifoSize, 7340032},
+      {cudaLimitMallocHeapSize, 8388608},   {cudaLimitDevRuntimePendingLaunchCount, 2048},
+      {cudaLimitMaxL2FetchGranularity, 64}, {cudaLimitPersistingL2CacheSize, 0},
   };
   return *limits;
 }
@@ -255,25 +252,17 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
-  SIMCUDA_CALL(device, {});
-}
+SIMCUDA_EXPORT cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { SIMCUDA_CALL(device, {}); }
 
-SIMCUDA_EXPORT cudaError_t cudaCtxResetPersistingL2Cache() {
-  SIMCUDA_CALL(device, {});
-}
+SIMCUDA_EXPORT cudaError_t cudaCtxResetPersistingL2Cache() { SIMCUDA_CALL(device, {}); }
 
 SIMCUDA_EXPORT cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarget,
-                                                             cudaFlushGPUDirectRDMAWritesScope) {
+                                                              cudaFlushGPUDirectRDMAWritesScope) {
   SIMCUDA_CALL(device, {});
 }
 
-SIMCUDA_EXPORT cudaError_t cudaProfilerStart() {
-  SIMCUDA_CALL(driver, {});
-}
+SIMCUDA_EXPORT cudaError_t cudaProfilerStart() { SIMCUDA_CALL(driver, {}); }
 
-SIMCUDA_EXPORT cudaError_t cudaProfilerStop() {
-  SIMCUDA_CALL(driver, {});
-}
+SIMCUDA_EXPORT cudaError_t cudaProfilerStop() { SIMCUDA_CALL(driver, {}); }
 
 SIMCUDA_EXPORT int simcudaThreadCount() { return initialized() ? pool().started() + watching_threads() : 0; }

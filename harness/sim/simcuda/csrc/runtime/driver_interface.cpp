@@ -1,7 +1,5 @@
 // What the driver, libcuda, asks the runtime for.
 
-#include "simcuda_driver.h"
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,6 +12,7 @@
 #include "copy.h"
 #include "memory.h"
 #include "process.h"
+#include "simcuda_driver.h"
 
 using namespace simcuda;
 
@@ -39,11 +38,14 @@ bool holds(unsigned long long found, unsigned long long wanted, unsigned size, u
   const auto difference = size == 4 ? static_cast<std::int32_t>(static_cast<std::uint32_t>(found - wanted))
                                     : static_cast<std::int64_t>(found - wanted);
   switch (flags & 3U) {
-    case CU_STREAM_WAIT_VALUE_EQ: return difference == 0;
-    case CU_STREAM_WAIT_VALUE_AND: return (found & wanted) != 0;
-    case CU_STREAM_WAIT_VALUE_NOR: return (size == 4 ? static_cast<std::uint32_t>(~(found | wanted))
-                                                     : ~(found | wanted)) != 0;
-    default: return difference >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return difference == 0;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (found & wanted) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+      return (size == 4 ? static_cast<std::uint32_t>(~(found | wanted)) : ~(found | wanted)) != 0;
+    default:
+      return difference >= 0;
   }
 }
 
@@ -58,8 +60,13 @@ SIMCUDA_EXPORT int simcudaFindAllocation(const void* address, SimcudaAllocation*
   if (forked()) return 0;
   const auto found = find_allocation(address);
   if (!found) return 0;
-  *allocation = {found->base, found->size, found->type(), found->device->index, found->id,
-                 found->kind == Allocation::Kind::pool, found->kind == Allocation::Kind::mapped};
+  *allocation = {found->base,
+                 found->size,
+                 found->type(),
+                 found->device->index,
+                 found->id,
+                 found->kind == Allocation::Kind::pool,
+                 found->kind == Allocation::Kind::mapped};
   return 1;
 }
 

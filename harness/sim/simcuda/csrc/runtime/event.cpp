@@ -46,7 +46,7 @@ void record(Event& event, Stream& stream, unsigned flags) {
       Capture::Member& member = *capture->member(stream);
       if (flags & cudaEventRecordExternal) {
         Node& node = capture->graph->add(bare_operation(cudaGraphNodeTypeEventRecord, "event record"),
-                                        stream.device().index, member.tail);
+                                         stream.device().index, member.tail);
         node.event = event.shared_from_this();
         member.tail = {&node};
       } else {
@@ -110,7 +110,7 @@ void wait(Stream& stream, Event& event, unsigned flags) {
     }
     Capture::Member& member = *capture->member(stream);
     Node& node = capture->graph->add(bare_operation(cudaGraphNodeTypeWaitEvent, "event wait"), stream.device().index,
-                                    member.tail);
+                                     member.tail);
     node.event = event.shared_from_this();
     member.tail = {&node};
     return;
@@ -182,7 +182,9 @@ SIMCUDA_EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+SIMCUDA_EXPORT cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
 
 SIMCUDA_EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event) {
   SIMCUDA_CALL(driver, { check(handles().remove(event) != nullptr, cudaErrorInvalidResourceHandle); });

@@ -32,9 +32,7 @@ class Event : public std::enable_shared_from_this<Event> {
 
   // What it is told under: its number, and that of its last record.
   activity::EventRecord told() const { return {device_.index, number_, record_.load(std::memory_order_relaxed)}; }
-  void count_record(bool observed) {
-    record_.store(observed ? activity::next_record() : 0, std::memory_order_relaxed);
-  }
+  void count_record(bool observed) { record_.store(observed ? activity::next_record() : 0, std::memory_order_relaxed); }
 
   // Of the capture that it was last recorded in; under the mutex of graphs.
   std::atomic<bool> captured{false};  // stays true when the capture is gone

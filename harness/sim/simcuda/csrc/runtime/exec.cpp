@@ -125,7 +125,8 @@ cudaError_t Exec::launch(Stream& stream) {
       auto mark = std::make_shared<Mark>();
       flush(i, nullptr);
       Work finish;
-      if (step.event->page) finish = [page = step.event->page, number = step.event->page->record()] { page->finish(number); };
+      if (step.event->page)
+        finish = [page = step.event->page, number = step.event->page->record()] { page->finish(number); };
       items.push_back({nullptr, std::move(finish), mark});
       step.event->set_mark(std::move(mark));
     } else {
@@ -190,8 +191,10 @@ Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {
     const auto& a = theirs[i]->needs;
     const auto& b = ours[i]->needs;
     const bool same = a.size() == b.size() && std::all_of(a.begin(), a.end(), [&](const Node* one) {
-      return std::any_of(b.begin(), b.end(), [&](const Node* other) { return our_places.at(other) == their_places.at(one); });
-    });
+                        return std::any_of(b.begin(), b.end(), [&](const Node* other) {
+                          return our_places.at(other) == their_places.at(one);
+                        });
+                      });
     if (!same) return theirs[i];
     if (theirs[i]->type() != ours[i]->type()) {
       result = cudaGraphExecUpdateErrorNodeTypeChanged;
@@ -211,7 +214,8 @@ Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {
   }
   for (const auto& node : source->nodes) node->id = numbers.at(node->id);
   const std::lock_guard own(mutex_);
-  for (std::size_t i = 0; i < program->size() && i < program_->size(); ++i) (*program)[i].enabled = (*program_)[i].enabled;
+  for (std::size_t i = 0; i < program->size() && i < program_->size(); ++i)
+    (*program)[i].enabled = (*program_)[i].enabled;
   program_ = std::move(program);
   source_ = std::move(source);
   result = cudaGraphExecUpdateSuccess;

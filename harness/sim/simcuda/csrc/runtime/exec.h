@@ -22,8 +22,8 @@ class Exec : public std::enable_shared_from_this<Exec> {
   unsigned long long flags() const { return flags_; }
   std::uint32_t number() const { return number_; }  // for observers
 
-  // Behind what was launched on the stream, and behind earlier launches of this graph. What the graph records is pending
-  // from now on. On a captured stream it becomes a child graph node.
+  // Behind what was launched on the stream, and behind earlier launches of this graph. What the graph records is
+  // pending from now on. On a captured stream it becomes a child graph node.
   cudaError_t launch(Stream& stream);
 
   // Takes over what the nodes of a graph of the same shape do. Returns the node that does not match, or null.

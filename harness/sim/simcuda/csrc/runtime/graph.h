@@ -25,11 +25,11 @@ struct Graph;
 // What a call asks a stream to do: it is queued, or becomes a node of the stream's capture.
 struct Operation {
   cudaGraphNodeType type = cudaGraphNodeTypeKernel;
-  const char* name = "kernel";  // lives for ever
-  Work work;                    // may be run more than once, as part of a graph
+  const char* name = "kernel";   // lives for ever
+  Work work;                     // may be run more than once, as part of a graph
   cudaGraphNodeParams params{};  // what the node's parameters are asked for; pointers in it must stay valid
-  // Of a node: called by the launching thread at each launch of a graph that has it, before anything is queued. An error
-  // that it returns is the launch's. For memory.
+  // Of a node: called by the launching thread at each launch of a graph that has it, before anything is queued. An
+  // error that it returns is the launch's. For memory.
   std::function<cudaError_t()> at_launch;
   // Of a node: kept as long as the node, or a graph made of it, or a replay.
   std::shared_ptr<void> kept;
@@ -52,10 +52,10 @@ struct Node {
   Operation operation;
   Graph* graph = nullptr;
   int device = 0;
-  unsigned long long id = 0;        // in its graph
-  std::vector<Node*> needs;         // each once
-  std::shared_ptr<Event> event;     // of event record and wait nodes
-  std::shared_ptr<Graph> child;     // of a child graph node
+  unsigned long long id = 0;     // in its graph
+  std::vector<Node*> needs;      // each once
+  std::shared_ptr<Event> event;  // of event record and wait nodes
+  std::shared_ptr<Graph> child;  // of a child graph node
   // Of a conditional node.
   std::shared_ptr<Conditional> conditional;
   cudaGraphConditionalNodeType condition = cudaGraphCondTypeIf;
@@ -109,15 +109,16 @@ struct Graph {
 };
 
 // The number of a node for observers, unlike that of any other: CUPTI's has that of its graph in the upper half, too.
-constexpr std::uint64_t node_number(std::uint32_t graph, unsigned long long id) { return std::uint64_t{graph} << 32 | id; }
+constexpr std::uint64_t node_number(std::uint32_t graph, unsigned long long id) {
+  return std::uint64_t{graph} << 32 | id;
+}
 
 // Guards all graphs, captures, and what streams and events have of captures. Whoever holds it waits for no work.
 std::recursive_mutex& graphs_mutex();
 
 std::shared_ptr<Graph> new_graph();
-void forget_graph(cudaGraph_t handle);  // and its nodes; whoever holds it still can use it
+void forget_graph(cudaGraph_t handle);                  // and its nodes; whoever holds it still can use it
 std::shared_ptr<Graph> find_graph(cudaGraph_t handle);  // throws Error(cudaErrorInvalidValue)
 Node& find_node(cudaGraphNode_t handle);                // the same
-
 
 }  // namespace simcuda

@@ -14,8 +14,8 @@ using namespace simcuda;
 
 namespace {
 
-constexpr unsigned long long known_flags = cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUpload |
-                                           cudaGraphInstantiateFlagUseNodePriority;
+constexpr unsigned long long known_flags =
+    cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUpload | cudaGraphInstantiateFlagUseNodePriority;
 
 cudaGraphExec_t instantiate(cudaGraph_t graph, unsigned long long flags) {
   check((flags & cudaGraphInstantiateFlagDeviceLaunch) == 0, cudaErrorNotSupported);
@@ -54,7 +54,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph)
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* node, cudaGraphNode_t original, cudaGraph_t clone) {
+SIMCUDA_EXPORT cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* node, cudaGraphNode_t original,
+                                                    cudaGraph_t clone) {
   SIMCUDA_CALL(device, {
     check(node != nullptr);
     const std::lock_guard lock(graphs_mutex());
@@ -69,7 +70,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* node, cudaG
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
-                                                        unsigned long long flags) {
+                                                         unsigned long long flags) {
   SIMCUDA_CALL(device, {
     check(exec != nullptr);
     *exec = instantiate(graph, flags);
@@ -81,7 +82,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
-                                                         cudaGraphInstantiateParams* params) {
+                                                          cudaGraphInstantiateParams* params) {
   SIMCUDA_CALL(device, {
     check(exec != nullptr && params != nullptr);
     params->errNode_out = nullptr;
@@ -99,7 +100,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned 
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
-                                              cudaGraphExecUpdateResultInfo* info) {
+                                               cudaGraphExecUpdateResultInfo* info) {
   SIMCUDA_CALL(device, {
     check(info != nullptr);
     *info = {};
@@ -137,7 +138,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char*
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle* handle, cudaGraph_t graph,
-                                                           unsigned default_value, unsigned flags) {
+                                                            unsigned default_value, unsigned flags) {
   SIMCUDA_CALL(device, {
     check(handle != nullptr && (flags & ~unsigned{cudaGraphCondAssignDefault}) == 0);
     static std::atomic<cudaGraphConditionalHandle> next{1};
@@ -150,7 +151,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditional
 }
 
 SIMCUDA_EXPORT cudaError_t cudaUserObjectCreate(cudaUserObject_t* handle, void* object, cudaHostFn_t destroy,
-                                               unsigned count, unsigned flags) {
+                                                unsigned count, unsigned flags) {
   SIMCUDA_CALL(device, {
     check(handle != nullptr && destroy != nullptr && count > 0 && flags == cudaUserObjectNoDestructorSync);
     *handle = reinterpret_cast<cudaUserObject_t>(new UserObject{object, destroy, count});
@@ -172,7 +173,7 @@ SIMCUDA_EXPORT cudaError_t cudaUserObjectRelease(cudaUserObject_t handle, unsign
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t handle, unsigned count,
-                                                    unsigned flags) {
+                                                     unsigned flags) {
   SIMCUDA_CALL(device, {
     check(count > 0 && (flags & ~unsigned{cudaGraphUserObjectMove}) == 0);
     const auto found = find_graph(graph);

@@ -194,11 +194,20 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceGetGraphMemAttribute(int index, cudaGraphMe
     const Use& use = use_of(device);
     auto& to = *static_cast<std::uint64_t*>(value);
     switch (which) {
-      case cudaGraphMemAttrUsedMemCurrent: to = use.used; break;
-      case cudaGraphMemAttrUsedMemHigh: to = use.used_high; break;
-      case cudaGraphMemAttrReservedMemCurrent: to = use.reserved; break;
-      case cudaGraphMemAttrReservedMemHigh: to = use.reserved_high; break;
-      default: throw Error(cudaErrorInvalidValue);
+      case cudaGraphMemAttrUsedMemCurrent:
+        to = use.used;
+        break;
+      case cudaGraphMemAttrUsedMemHigh:
+        to = use.used_high;
+        break;
+      case cudaGraphMemAttrReservedMemCurrent:
+        to = use.reserved;
+        break;
+      case cudaGraphMemAttrReservedMemHigh:
+        to = use.reserved_high;
+        break;
+      default:
+        throw Error(cudaErrorInvalidValue);
     }
   });
 }
@@ -210,9 +219,14 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceSetGraphMemAttribute(int index, cudaGraphMe
     const std::lock_guard lock(state().mutex);
     Use& use = use_of(device);
     switch (which) {
-      case cudaGraphMemAttrUsedMemHigh: use.used_high = use.used; break;
-      case cudaGraphMemAttrReservedMemHigh: use.reserved_high = use.reserved; break;
-      default: throw Error(cudaErrorInvalidValue);
+      case cudaGraphMemAttrUsedMemHigh:
+        use.used_high = use.used;
+        break;
+      case cudaGraphMemAttrReservedMemHigh:
+        use.reserved_high = use.reserved;
+        break;
+      default:
+        throw Error(cudaErrorInvalidValue);
     }
   });
 }

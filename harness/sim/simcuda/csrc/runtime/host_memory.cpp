@@ -23,8 +23,8 @@ cudaError_t allocate_host(void** address, std::size_t bytes, unsigned flags, con
   *address = nullptr;
   if (bytes == 0) return cudaSuccess;
   forbid_unsafe(call);
-  void* const memory = mmap(nullptr, round_up(bytes, Arena::page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                            -1, 0);
+  void* const memory =
+      mmap(nullptr, round_up(bytes, Arena::page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, cudaErrorMemoryAllocation);
   add_allocation({static_cast<char*>(memory), bytes, Kind::host, &device, flags});
   *address = memory;

@@ -1,4 +1,5 @@
-// Events that processes share: a page of counters, and a thread that watches those that streams of this process wait for.
+// Events that processes share: a page of counters, and a thread that watches those that streams of this process wait
+// for.
 #pragma once
 
 #include <driver_types.h>
@@ -17,7 +18,7 @@ struct IpcEventPage {
     std::atomic<std::uint64_t> done;      // the last record that is done
   };
 
-  static std::shared_ptr<IpcEventPage> make();                                   // throws Error
+  static std::shared_ptr<IpcEventPage> make();                                    // throws Error
   static std::shared_ptr<IpcEventPage> open(const cudaIpcEventHandle_t& handle);  // throws Error
   ~IpcEventPage();
   IpcEventPage(const IpcEventPage&) = delete;

@@ -64,27 +64,28 @@ SIMCUDA_EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* fun
   return cudaSuccess;
 }
 
-SIMCUDA_EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared,
-                                             cudaStream_t stream) {
+SIMCUDA_EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                                              size_t shared, cudaStream_t stream) {
   SIMCUDA_CALL(device, { return launch(kernel, grid, block, arguments, shared, stream); });
 }
 
 SIMCUDA_EXPORT cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
-                                                  size_t shared, cudaStream_t stream) {
+                                                   size_t shared, cudaStream_t stream) {
   return __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream ? stream : cudaStreamPerThread);
 }
 
-SIMCUDA_EXPORT cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared,
-                                           cudaStream_t stream) {
+SIMCUDA_EXPORT cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                            size_t shared, cudaStream_t stream) {
   SIMCUDA_CALL(device, { return launch(function, grid, block, arguments, shared, stream); });
 }
 
 SIMCUDA_EXPORT cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
-                                                      size_t shared, cudaStream_t stream) {
+                                                       size_t shared, cudaStream_t stream) {
   SIMCUDA_CALL(device, { return launch(function, grid, block, arguments, shared, stream); });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+SIMCUDA_EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
+                                               void** arguments) {
   SIMCUDA_CALL(device, {
     check(config != nullptr);
     return launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream);
@@ -113,7 +114,7 @@ SIMCUDA_EXPORT cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAt
 }
 
 SIMCUDA_EXPORT cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribute attribute, int value,
-                                                          int) {
+                                                           int) {
   return cudaFuncSetAttribute(kernel, attribute, value);
 }
 
@@ -145,7 +146,7 @@ SIMCUDA_EXPORT cudaError_t cudaGetFuncBySymbol(cudaFunction_t* result, const voi
 }
 
 SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int size,
-                                                                                 size_t shared, unsigned) {
+                                                                                  size_t shared, unsigned) {
   SIMCUDA_CALL(device, {
     check(blocks != nullptr && size > 0);
     int most = 2048 / ((size + 31) / 32 * 32);
@@ -155,7 +156,7 @@ SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlag
 }
 
 SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int size,
-                                                                        size_t shared) {
+                                                                         size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, size, shared, 0);
 }
 
@@ -197,12 +198,12 @@ SIMCUDA_EXPORT cudaError_t cudaGetSymbolSize(size_t* size, const void* symbol) {
 // Modules that are compiled while the program runs: nothing here could run their kernels.
 
 SIMCUDA_EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned,
-                                              cudaLibraryOption*, void**, unsigned) {
+                                               cudaLibraryOption*, void**, unsigned) {
   SIMCUDA_CALL(device, { return cudaErrorNotSupported; });
 }
 
 SIMCUDA_EXPORT cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t*, const char*, cudaJitOption*, void**, unsigned,
-                                                  cudaLibraryOption*, void**, unsigned) {
+                                                   cudaLibraryOption*, void**, unsigned) {
   SIMCUDA_CALL(device, { return cudaErrorNotSupported; });
 }
 

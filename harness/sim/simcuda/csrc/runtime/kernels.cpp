@@ -168,7 +168,7 @@ SIMCUDA_EXPORT void __cudaUnregisterFatBinary(void**) {}
 SIMCUDA_EXPORT char __cudaInitModule(void**) { return 1; }
 
 SIMCUDA_EXPORT void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*,
-                                          dim3*, dim3*, int*) {
+                                           dim3*, dim3*, int*) {
   const std::lock_guard lock(registry().mutex);
   registry().noted.push_back({function, name});
 }

@@ -17,7 +17,8 @@ const std::string& kernel_name(const void* function);
 
 // What a launch of the kernel does. The arguments are copied. Nothing if the kernel is not simulated: that is told to
 // stderr, once for each kernel, and at each launch with SIMCUDA_TRACE.
-std::optional<Operation> kernel_operation(const void* function, dim3 grid, dim3 block, std::size_t shared, void** arguments);
+std::optional<Operation> kernel_operation(const void* function, dim3 grid, dim3 block, std::size_t shared,
+                                          void** arguments);
 
 // A variable of a module: its size, and its memory on the current device, zero at first. Throws
 // Error(cudaErrorInvalidSymbol).

@@ -167,9 +167,15 @@ SIMCUDA_EXPORT cudaError_t cudaFree(void* address) {
       const auto allocation = remove_allocation(address, {Kind::device, Kind::managed, Kind::pool});
       check(allocation.has_value());  // otherwise another thread was faster
       switch (allocation->kind) {
-        case Kind::device: free_device(*allocation); break;
-        case Kind::managed: munmap(allocation->base, allocation->size); break;
-        default: free_in_pool(*allocation, nullptr); break;
+        case Kind::device:
+          free_device(*allocation);
+          break;
+        case Kind::managed:
+          munmap(allocation->base, allocation->size);
+          break;
+        default:
+          free_in_pool(*allocation, nullptr);
+          break;
       }
     }
     release_after_wait(*found->device);

@@ -29,9 +29,9 @@ struct Allocation {
   char* base = nullptr;
   std::size_t size = 0;
   Kind kind = Kind::device;
-  Device* device = nullptr;     // host memory: the one that was current
-  unsigned flags = 0;           // of host and managed memory
-  unsigned long long id = 0;    // unlike any other of this process
+  Device* device = nullptr;       // host memory: the one that was current
+  unsigned flags = 0;             // of host and managed memory
+  unsigned long long id = 0;      // unlike any other of this process
   std::shared_ptr<void> owner{};  // what its kind needs
 
   bool contains(const void* address) const { return address >= base && address < base + size; }

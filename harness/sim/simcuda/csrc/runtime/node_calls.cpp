@@ -92,9 +92,10 @@ void list(const std::vector<Node*>& nodes, cudaGraphNode_t* out, std::size_t* co
 
 }  // namespace
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddNode, _v2)(
-    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, const cudaGraphEdgeData*, size_t count,
-    cudaGraphNodeParams* params) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddNode, _v2)(cudaGraphNode_t* node, cudaGraph_t graph,
+                                                                     const cudaGraphNode_t* needs,
+                                                                     const cudaGraphEdgeData*, size_t count,
+                                                                     cudaGraphNodeParams* params) {
   SIMCUDA_CALL(device, {
     check(params != nullptr);
     add(node, graph, needs, count, *params);
@@ -102,7 +103,7 @@ SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddNode, _v2)(
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                size_t count) {
+                                                 size_t count) {
   SIMCUDA_CALL(device, {
     auto params = params_of(cudaGraphNodeTypeEmpty);
     add(node, graph, needs, count, params);
@@ -110,30 +111,29 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGrap
 }
 
 // The calls for nodes whose parameters are a structure.
-#define PARAMS_CALLS(KIND, PARAMS)                                                                                    \
-  SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(cudaGraphNode_t* node, cudaGraph_t graph,                       \
-                                                      const cudaGraphNode_t* needs, size_t count,                     \
-                                                      const PARAMS* given) {                                          \
-    SIMCUDA_CALL(device, {                                                                                            \
-      check(given != nullptr);                                                                                        \
-      auto params = params_of(*given);                                                                                \
-      add(node, graph, needs, count, params);                                                                         \
-    });                                                                                                               \
-  }                                                                                                                   \
-  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeSetParams(cudaGraphNode_t node, const PARAMS* given) {              \
-    SIMCUDA_CALL(device, {                                                                                            \
-      check(given != nullptr);                                                                                        \
-      auto params = params_of(*given);                                                                                \
-      set_node(find_node(node), params);                                                                              \
-    });                                                                                                               \
-  }                                                                                                                   \
-  SIMCUDA_EXPORT cudaError_t cudaGraphExec##KIND##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,           \
-                                                                const PARAMS* given) {                                \
-    SIMCUDA_CALL(device, {                                                                                            \
-      check(given != nullptr);                                                                                        \
-      auto params = params_of(*given);                                                                                \
-      set_exec(exec, node, params);                                                                                   \
-    });                                                                                                               \
+#define PARAMS_CALLS(KIND, PARAMS)                                                                                 \
+  SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(                                                             \
+      cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const PARAMS* given) { \
+    SIMCUDA_CALL(device, {                                                                                         \
+      check(given != nullptr);                                                                                     \
+      auto params = params_of(*given);                                                                             \
+      add(node, graph, needs, count, params);                                                                      \
+    });                                                                                                            \
+  }                                                                                                                \
+  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeSetParams(cudaGraphNode_t node, const PARAMS* given) {           \
+    SIMCUDA_CALL(device, {                                                                                         \
+      check(given != nullptr);                                                                                     \
+      auto params = params_of(*given);                                                                             \
+      set_node(find_node(node), params);                                                                           \
+    });                                                                                                            \
+  }                                                                                                                \
+  SIMCUDA_EXPORT cudaError_t cudaGraphExec##KIND##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,        \
+                                                                const PARAMS* given) {                             \
+    SIMCUDA_CALL(device, {                                                                                         \
+      check(given != nullptr);                                                                                     \
+      auto params = params_of(*given);                                                                             \
+      set_exec(exec, node, params);                                                                                \
+    });                                                                                                            \
   }
 
 PARAMS_CALLS(Kernel, cudaKernelNodeParams)
@@ -142,45 +142,44 @@ PARAMS_CALLS(Memset, cudaMemsetParams)
 PARAMS_CALLS(Host, cudaHostNodeParams)
 
 // The calls for nodes of events. `field` is that of cudaGraphNodeParams.
-#define EVENT_CALLS(KIND, type, field)                                                                                \
-  SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(cudaGraphNode_t* node, cudaGraph_t graph,                       \
-                                                      const cudaGraphNode_t* needs, size_t count,                     \
-                                                      cudaEvent_t event) {                                            \
-    SIMCUDA_CALL(device, {                                                                                            \
-      auto params = params_of(type);                                                                                  \
-      params.field.event = event;                                                                                     \
-      add(node, graph, needs, count, params);                                                                         \
-    });                                                                                                               \
-  }                                                                                                                   \
-  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) {                \
-    SIMCUDA_CALL(device, {                                                                                            \
-      check(event != nullptr);                                                                                        \
-      params_of(node, type);                                                                                          \
-      *event = find_node(node).event->handle();                                                                       \
-    });                                                                                                               \
-  }                                                                                                                   \
-  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) {                 \
-    SIMCUDA_CALL(device, {                                                                                            \
-      auto params = params_of(type);                                                                                  \
-      params.field.event = event;                                                                                     \
-      set_node(find_node(node), params);                                                                              \
-    });                                                                                                               \
-  }                                                                                                                   \
-  SIMCUDA_EXPORT cudaError_t cudaGraphExec##KIND##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node,            \
-                                                               cudaEvent_t event) {                                   \
-    SIMCUDA_CALL(device, {                                                                                            \
-      auto params = params_of(type);                                                                                  \
-      params.field.event = event;                                                                                     \
-      set_exec(exec, node, params);                                                                                   \
-    });                                                                                                               \
+#define EVENT_CALLS(KIND, type, field)                                                                                 \
+  SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(cudaGraphNode_t* node, cudaGraph_t graph,                        \
+                                                      const cudaGraphNode_t* needs, size_t count, cudaEvent_t event) { \
+    SIMCUDA_CALL(device, {                                                                                             \
+      auto params = params_of(type);                                                                                   \
+      params.field.event = event;                                                                                      \
+      add(node, graph, needs, count, params);                                                                          \
+    });                                                                                                                \
+  }                                                                                                                    \
+  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) {                 \
+    SIMCUDA_CALL(device, {                                                                                             \
+      check(event != nullptr);                                                                                         \
+      params_of(node, type);                                                                                           \
+      *event = find_node(node).event->handle();                                                                        \
+    });                                                                                                                \
+  }                                                                                                                    \
+  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) {                  \
+    SIMCUDA_CALL(device, {                                                                                             \
+      auto params = params_of(type);                                                                                   \
+      params.field.event = event;                                                                                      \
+      set_node(find_node(node), params);                                                                               \
+    });                                                                                                                \
+  }                                                                                                                    \
+  SIMCUDA_EXPORT cudaError_t cudaGraphExec##KIND##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node,             \
+                                                               cudaEvent_t event) {                                    \
+    SIMCUDA_CALL(device, {                                                                                             \
+      auto params = params_of(type);                                                                                   \
+      params.field.event = event;                                                                                      \
+      set_exec(exec, node, params);                                                                                    \
+    });                                                                                                                \
   }
 
 EVENT_CALLS(EventRecord, cudaGraphNodeTypeEventRecord, eventRecord)
 EVENT_CALLS(EventWait, cudaGraphNodeTypeWaitEvent, eventWait)
 
 SIMCUDA_EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph,
-                                                   const cudaGraphNode_t* needs, size_t count, void* to, const void* from, size_t bytes,
-                                                   cudaMemcpyKind kind) {
+                                                    const cudaGraphNode_t* needs, size_t count, void* to,
+                                                    const void* from, size_t bytes, cudaMemcpyKind kind) {
   SIMCUDA_CALL(device, {
     auto params = params_of(plain_copy(to, from, bytes, kind));
     add(node, graph, needs, count, params);
@@ -188,7 +187,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaG
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph,
-                                                     const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
+                                                      const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
   SIMCUDA_CALL(device, {
     auto params = params_of(cudaGraphNodeTypeGraph);
     params.graph.graph = child;
@@ -197,7 +196,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cud
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t graph,
-                                                   const cudaGraphNode_t* needs, size_t count, cudaMemAllocNodeParams* alloc) {
+                                                    const cudaGraphNode_t* needs, size_t count,
+                                                    cudaMemAllocNodeParams* alloc) {
   SIMCUDA_CALL(device, {
     check(alloc != nullptr);
     auto params = params_of(cudaGraphNodeTypeMemAlloc);
@@ -211,7 +211,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaG
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* node, cudaGraph_t graph,
-                                                  const cudaGraphNode_t* needs, size_t count, void* address) {
+                                                   const cudaGraphNode_t* needs, size_t count, void* address) {
   SIMCUDA_CALL(device, {
     auto params = params_of(cudaGraphNodeTypeMemFree);
     params.free.dptr = address;
@@ -227,7 +227,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphNodeSetParams(cudaGraphNode_t node, cudaGrap
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphExecNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
-                                                     cudaGraphNodeParams* params) {
+                                                      cudaGraphNodeParams* params) {
   SIMCUDA_CALL(device, {
     check(params != nullptr);
     set_exec(exec, node, *params);
@@ -250,7 +250,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, cu
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void* to, const void* from,
-                                                         size_t bytes, cudaMemcpyKind kind) {
+                                                          size_t bytes, cudaMemcpyKind kind) {
   SIMCUDA_CALL(device, {
     auto params = params_of(plain_copy(to, from, bytes, kind));
     set_node(find_node(node), params);
@@ -258,7 +258,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, 
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void* to,
-                                                             const void* from, size_t bytes, cudaMemcpyKind kind) {
+                                                              const void* from, size_t bytes, cudaMemcpyKind kind) {
   SIMCUDA_CALL(device, {
     auto params = params_of(plain_copy(to, from, bytes, kind));
     set_exec(exec, node, params);
@@ -311,8 +311,9 @@ SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphN
   });
 }
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphNodeGetDependencies, _v2)(
-    cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData* edges, size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphNodeGetDependencies,
+                                              _v2)(cudaGraphNode_t node, cudaGraphNode_t* needs,
+                                                   cudaGraphEdgeData* edges, size_t* count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     list(find_node(node).needs, needs, count);
@@ -320,8 +321,9 @@ SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphNodeGetDependencies, _v2)
   });
 }
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphNodeGetDependentNodes, _v2)(
-    cudaGraphNode_t node, cudaGraphNode_t* dependents, cudaGraphEdgeData* edges, size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphNodeGetDependentNodes,
+                                              _v2)(cudaGraphNode_t node, cudaGraphNode_t* dependents,
+                                                   cudaGraphEdgeData* edges, size_t* count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     Node& found = find_node(node);
@@ -381,8 +383,9 @@ SIMCUDA_EXPORT cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNod
   });
 }
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphGetEdges, _v2)(
-    cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* edges, size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphGetEdges, _v2)(cudaGraph_t graph, cudaGraphNode_t* from,
+                                                                      cudaGraphNode_t* to, cudaGraphEdgeData* edges,
+                                                                      size_t* count) {
   SIMCUDA_CALL(device, {
     check(count != nullptr && (from == nullptr) == (to == nullptr));
     const std::lock_guard lock(graphs_mutex());
@@ -403,9 +406,9 @@ SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphGetEdges, _v2)(
   });
 }
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddDependencies, _v2)(
-    cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*,
-    size_t count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddDependencies,
+                                              _v2)(cudaGraph_t graph, const cudaGraphNode_t* from,
+                                                   const cudaGraphNode_t* to, const cudaGraphEdgeData*, size_t count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     const auto found = find_graph(graph);
@@ -419,9 +422,9 @@ SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddDependencies, _v2)(
   });
 }
 
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphRemoveDependencies, _v2)(
-    cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*,
-    size_t count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphRemoveDependencies,
+                                              _v2)(cudaGraph_t graph, const cudaGraphNode_t* from,
+                                                   const cudaGraphNode_t* to, const cudaGraphEdgeData*, size_t count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     const auto found = find_graph(graph);

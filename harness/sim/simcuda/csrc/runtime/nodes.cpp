@@ -64,8 +64,8 @@ Operation operation_of(cudaGraphNodeParams& params) {
     case cudaGraphNodeTypeKernel: {
       auto& kernel = params.kernel;
       check(kernel.extra == nullptr, cudaErrorNotSupported);
-      auto operation = kernel_operation(kernel.func, kernel.gridDim, kernel.blockDim, kernel.sharedMemBytes,
-                                        kernel.kernelParams);
+      auto operation =
+          kernel_operation(kernel.func, kernel.gridDim, kernel.blockDim, kernel.sharedMemBytes, kernel.kernelParams);
       check(operation.has_value(), cudaErrorNotSupported);
       return std::move(*operation);
     }

@@ -99,13 +99,18 @@ SIMCUDA_EXPORT cudaError_t cudaMemRangeGetAttribute(void* value, size_t size, cu
     check_managed(address, bytes);
     auto* const numbers = static_cast<int*>(value);
     switch (which) {
-      case cudaMemRangeAttributeReadMostly: *numbers = 0; break;
+      case cudaMemRangeAttributeReadMostly:
+        *numbers = 0;
+        break;
       case cudaMemRangeAttributePreferredLocation:
-      case cudaMemRangeAttributeLastPrefetchLocation: *numbers = cudaInvalidDeviceId; break;
+      case cudaMemRangeAttributeLastPrefetchLocation:
+        *numbers = cudaInvalidDeviceId;
+        break;
       case cudaMemRangeAttributeAccessedBy:
         for (size_t i = 0; i < size / sizeof(int); ++i) numbers[i] = cudaInvalidDeviceId;
         break;
-      default: throw Error(cudaErrorInvalidValue);
+      default:
+        throw Error(cudaErrorInvalidValue);
     }
   });
 }

@@ -167,8 +167,8 @@ void Pool::drop(std::size_t keep) {
   Arena& arena = arena_of(device_);
   for (auto chunk = chunks_.begin(); chunk != chunks_.end() && reserved_ > keep;) {
     auto& pieces = chunk->second.pieces;
-    const bool unused = std::all_of(pieces.begin(), pieces.end(),
-                                    [](auto& each) { return each.second.free && each.second.ready(); });
+    const bool unused =
+        std::all_of(pieces.begin(), pieces.end(), [](auto& each) { return each.second.free && each.second.ready(); });
     if (!unused) {
       ++chunk;
       continue;
@@ -194,15 +194,32 @@ void Pool::attribute(cudaMemPoolAttr which, void* value) {
   const std::lock_guard lock(mutex_);
   const auto bytes = [&](std::uint64_t is) { *static_cast<std::uint64_t*>(value) = is; };
   switch (which) {
-    case cudaMemPoolReuseFollowEventDependencies: *static_cast<int*>(value) = reuse_[0]; break;
-    case cudaMemPoolReuseAllowOpportunistic: *static_cast<int*>(value) = reuse_[1]; break;
-    case cudaMemPoolReuseAllowInternalDependencies: *static_cast<int*>(value) = reuse_[2]; break;
-    case cudaMemPoolAttrReleaseThreshold: bytes(threshold_); break;
-    case cudaMemPoolAttrReservedMemCurrent: bytes(reserved_); break;
-    case cudaMemPoolAttrReservedMemHigh: bytes(reserved_high_); break;
-    case cudaMemPoolAttrUsedMemCurrent: bytes(used_); break;
-    case cudaMemPoolAttrUsedMemHigh: bytes(used_high_); break;
-    default: throw Error(cudaErrorInvalidValue);
+    case cudaMemPoolReuseFollowEventDependencies:
+      *static_cast<int*>(value) = reuse_[0];
+      break;
+    case cudaMemPoolReuseAllowOpportunistic:
+      *static_cast<int*>(value) = reuse_[1];
+      break;
+    case cudaMemPoolReuseAllowInternalDependencies:
+      *static_cast<int*>(value) = reuse_[2];
+      break;
+    case cudaMemPoolAttrReleaseThreshold:
+      bytes(threshold_);
+      break;
+    case cudaMemPoolAttrReservedMemCurrent:
+      bytes(reserved_);
+      break;
+    case cudaMemPoolAttrReservedMemHigh:
+      bytes(reserved_high_);
+      break;
+    case cudaMemPoolAttrUsedMemCurrent:
+      bytes(used_);
+      break;
+    case cudaMemPoolAttrUsedMemHigh:
+      bytes(used_high_);
+      break;
+    default:
+      throw Error(cudaErrorInvalidValue);
   }
 }
 
@@ -214,13 +231,26 @@ void Pool::set_attribute(cudaMemPoolAttr which, const void* value) {
     high = current;
   };
   switch (which) {
-    case cudaMemPoolReuseFollowEventDependencies: reuse_[0] = *static_cast<const int*>(value); break;
-    case cudaMemPoolReuseAllowOpportunistic: reuse_[1] = *static_cast<const int*>(value); break;
-    case cudaMemPoolReuseAllowInternalDependencies: reuse_[2] = *static_cast<const int*>(value); break;
-    case cudaMemPoolAttrReleaseThreshold: threshold_ = *static_cast<const std::uint64_t*>(value); break;
-    case cudaMemPoolAttrReservedMemHigh: reset(reserved_high_, reserved_); break;
-    case cudaMemPoolAttrUsedMemHigh: reset(used_high_, used_); break;
-    default: throw Error(cudaErrorInvalidValue);
+    case cudaMemPoolReuseFollowEventDependencies:
+      reuse_[0] = *static_cast<const int*>(value);
+      break;
+    case cudaMemPoolReuseAllowOpportunistic:
+      reuse_[1] = *static_cast<const int*>(value);
+      break;
+    case cudaMemPoolReuseAllowInternalDependencies:
+      reuse_[2] = *static_cast<const int*>(value);
+      break;
+    case cudaMemPoolAttrReleaseThreshold:
+      threshold_ = *static_cast<const std::uint64_t*>(value);
+      break;
+    case cudaMemPoolAttrReservedMemHigh:
+      reset(reserved_high_, reserved_);
+      break;
+    case cudaMemPoolAttrUsedMemHigh:
+      reset(used_high_, used_);
+      break;
+    default:
+      throw Error(cudaErrorInvalidValue);
   }
 }
 

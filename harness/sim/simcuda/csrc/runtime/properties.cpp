@@ -112,79 +112,149 @@ cudaDeviceProp properties_of(const Device& device) {
 int attribute_of(const Device& device, cudaDeviceAttr attribute) {
   const cudaDeviceProp p = properties_of(device);
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: return p.maxThreadsPerBlock;
-    case cudaDevAttrMaxBlockDimX: return p.maxThreadsDim[0];
-    case cudaDevAttrMaxBlockDimY: return p.maxThreadsDim[1];
-    case cudaDevAttrMaxBlockDimZ: return p.maxThreadsDim[2];
-    case cudaDevAttrMaxGridDimX: return p.maxGridSize[0];
-    case cudaDevAttrMaxGridDimY: return p.maxGridSize[1];
-    case cudaDevAttrMaxGridDimZ: return p.maxGridSize[2];
-    case cudaDevAttrMaxSharedMemoryPerBlock: return static_cast<int>(p.sharedMemPerBlock);
-    case cudaDevAttrTotalConstantMemory: return static_cast<int>(p.totalConstMem);
-    case cudaDevAttrWarpSize: return p.warpSize;
-    case cudaDevAttrMaxPitch: return static_cast<int>(p.memPitch);
-    case cudaDevAttrMaxRegistersPerBlock: return p.regsPerBlock;
-    case cudaDevAttrClockRate: return clock_khz;
-    case cudaDevAttrTextureAlignment: return static_cast<int>(p.textureAlignment);
-    case cudaDevAttrGpuOverlap: return 1;
-    case cudaDevAttrMultiProcessorCount: return p.multiProcessorCount;
-    case cudaDevAttrCanMapHostMemory: return p.canMapHostMemory;
-    case cudaDevAttrMaxTexture1DWidth: return p.maxTexture1D;
-    case cudaDevAttrMaxTexture2DWidth: return p.maxTexture2D[0];
-    case cudaDevAttrMaxTexture2DHeight: return p.maxTexture2D[1];
+    case cudaDevAttrMaxThreadsPerBlock:
+      return p.maxThreadsPerBlock;
+    case cudaDevAttrMaxBlockDimX:
+      return p.maxThreadsDim[0];
+    case cudaDevAttrMaxBlockDimY:
+      return p.maxThreadsDim[1];
+    case cudaDevAttrMaxBlockDimZ:
+      return p.maxThreadsDim[2];
+    case cudaDevAttrMaxGridDimX:
+      return p.maxGridSize[0];
+    case cudaDevAttrMaxGridDimY:
+      return p.maxGridSize[1];
+    case cudaDevAttrMaxGridDimZ:
+      return p.maxGridSize[2];
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      return static_cast<int>(p.sharedMemPerBlock);
+    case cudaDevAttrTotalConstantMemory:
+      return static_cast<int>(p.totalConstMem);
+    case cudaDevAttrWarpSize:
+      return p.warpSize;
+    case cudaDevAttrMaxPitch:
+      return static_cast<int>(p.memPitch);
+    case cudaDevAttrMaxRegistersPerBlock:
+      return p.regsPerBlock;
+    case cudaDevAttrClockRate:
+      return clock_khz;
+    case cudaDevAttrTextureAlignment:
+      return static_cast<int>(p.textureAlignment);
+    case cudaDevAttrGpuOverlap:
+      return 1;
+    case cudaDevAttrMultiProcessorCount:
+      return p.multiProcessorCount;
+    case cudaDevAttrCanMapHostMemory:
+      return p.canMapHostMemory;
+    case cudaDevAttrMaxTexture1DWidth:
+      return p.maxTexture1D;
+    case cudaDevAttrMaxTexture2DWidth:
+      return p.maxTexture2D[0];
+    case cudaDevAttrMaxTexture2DHeight:
+      return p.maxTexture2D[1];
     case cudaDevAttrMaxTexture3DWidth:
     case cudaDevAttrMaxTexture3DHeight:
-    case cudaDevAttrMaxTexture3DDepth: return p.maxTexture3D[0];
+    case cudaDevAttrMaxTexture3DDepth:
+      return p.maxTexture3D[0];
     case cudaDevAttrMaxTexture2DLayeredWidth:
-    case cudaDevAttrMaxTexture2DLayeredHeight: return p.maxTexture2DLayered[0];
-    case cudaDevAttrMaxTexture2DLayeredLayers: return p.maxTexture2DLayered[2];
-    case cudaDevAttrSurfaceAlignment: return static_cast<int>(p.surfaceAlignment);
-    case cudaDevAttrConcurrentKernels: return p.concurrentKernels;
-    case cudaDevAttrPciBusId: return p.pciBusID;
-    case cudaDevAttrPciDeviceId: return p.pciDeviceID;
-    case cudaDevAttrMemoryClockRate: return memory_clock_khz;
-    case cudaDevAttrGlobalMemoryBusWidth: return p.memoryBusWidth;
-    case cudaDevAttrL2CacheSize: return p.l2CacheSize;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: return p.maxThreadsPerMultiProcessor;
-    case cudaDevAttrAsyncEngineCount: return p.asyncEngineCount;
-    case cudaDevAttrUnifiedAddressing: return p.unifiedAddressing;
-    case cudaDevAttrMaxTexture1DLayeredWidth: return p.maxTexture1DLayered[0];
-    case cudaDevAttrMaxTexture1DLayeredLayers: return p.maxTexture1DLayered[1];
-    case cudaDevAttrPciDomainId: return p.pciDomainID;
-    case cudaDevAttrTexturePitchAlignment: return static_cast<int>(p.texturePitchAlignment);
-    case cudaDevAttrMaxTextureCubemapWidth: return p.maxTextureCubemap;
-    case cudaDevAttrMaxSurface1DWidth: return p.maxSurface1D;
-    case cudaDevAttrMaxSurface2DWidth: return p.maxSurface2D[0];
-    case cudaDevAttrMaxSurface2DHeight: return p.maxSurface2D[1];
-    case cudaDevAttrComputeCapabilityMajor: return p.major;
-    case cudaDevAttrComputeCapabilityMinor: return p.minor;
-    case cudaDevAttrStreamPrioritiesSupported: return p.streamPrioritiesSupported;
-    case cudaDevAttrGlobalL1CacheSupported: return p.globalL1CacheSupported;
-    case cudaDevAttrLocalL1CacheSupported: return p.localL1CacheSupported;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return static_cast<int>(p.sharedMemPerMultiprocessor);
-    case cudaDevAttrMaxRegistersPerMultiprocessor: return p.regsPerMultiprocessor;
-    case cudaDevAttrManagedMemory: return p.managedMemory;
-    case cudaDevAttrMultiGpuBoardGroupID: return p.multiGpuBoardGroupID;
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio: return 2;
-    case cudaDevAttrConcurrentManagedAccess: return p.concurrentManagedAccess;
-    case cudaDevAttrComputePreemptionSupported: return p.computePreemptionSupported;
-    case cudaDevAttrCanUseHostPointerForRegisteredMem: return p.canUseHostPointerForRegisteredMem;
-    case cudaDevAttrCooperativeLaunch: return p.cooperativeLaunch;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return static_cast<int>(p.sharedMemPerBlockOptin);
-    case cudaDevAttrCanFlushRemoteWrites: return 1;
-    case cudaDevAttrHostRegisterSupported: return p.hostRegisterSupported;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: return p.maxBlocksPerMultiProcessor;
-    case cudaDevAttrMaxPersistingL2CacheSize: return p.persistingL2CacheMaxSize;
-    case cudaDevAttrMaxAccessPolicyWindowSize: return p.accessPolicyMaxWindowSize;
-    case cudaDevAttrReservedSharedMemoryPerBlock: return static_cast<int>(p.reservedSharedMemPerBlock);
-    case cudaDevAttrHostRegisterReadOnlySupported: return p.hostRegisterReadOnlySupported;
-    case cudaDevAttrMemoryPoolsSupported: return p.memoryPoolsSupported;
-    case cudaDevAttrMemoryPoolSupportedHandleTypes: return static_cast<int>(p.memoryPoolSupportedHandleTypes);
-    case cudaDevAttrClusterLaunch: return p.clusterLaunch;
-    case cudaDevAttrIpcEventSupport: return p.ipcEventSupported;
-    case cudaDevAttrMemSyncDomainCount: return 4;
-    case cudaDevAttrNumaId: return device_numa;
-    case cudaDevAttrHostNumaId: return host_numa;
+    case cudaDevAttrMaxTexture2DLayeredHeight:
+      return p.maxTexture2DLayered[0];
+    case cudaDevAttrMaxTexture2DLayeredLayers:
+      return p.maxTexture2DLayered[2];
+    case cudaDevAttrSurfaceAlignment:
+      return static_cast<int>(p.surfaceAlignment);
+    case cudaDevAttrConcurrentKernels:
+      return p.concurrentKernels;
+    case cudaDevAttrPciBusId:
+      return p.pciBusID;
+    case cudaDevAttrPciDeviceId:
+      return p.pciDeviceID;
+    case cudaDevAttrMemoryClockRate:
+      return memory_clock_khz;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      return p.memoryBusWidth;
+    case cudaDevAttrL2CacheSize:
+      return p.l2CacheSize;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      return p.maxThreadsPerMultiProcessor;
+    case cudaDevAttrAsyncEngineCount:
+      return p.asyncEngineCount;
+    case cudaDevAttrUnifiedAddressing:
+      return p.unifiedAddressing;
+    case cudaDevAttrMaxTexture1DLayeredWidth:
+      return p.maxTexture1DLayered[0];
+    case cudaDevAttrMaxTexture1DLayeredLayers:
+      return p.maxTexture1DLayered[1];
+    case cudaDevAttrPciDomainId:
+      return p.pciDomainID;
+    case cudaDevAttrTexturePitchAlignment:
+      return static_cast<int>(p.texturePitchAlignment);
+    case cudaDevAttrMaxTextureCubemapWidth:
+      return p.maxTextureCubemap;
+    case cudaDevAttrMaxSurface1DWidth:
+      return p.maxSurface1D;
+    case cudaDevAttrMaxSurface2DWidth:
+      return p.maxSurface2D[0];
+    case cudaDevAttrMaxSurface2DHeight:
+      return p.maxSurface2D[1];
+    case cudaDevAttrComputeCapabilityMajor:
+      return p.major;
+    case cudaDevAttrComputeCapabilityMinor:
+      return p.minor;
+    case cudaDevAttrStreamPrioritiesSupported:
+      return p.streamPrioritiesSupported;
+    case cudaDevAttrGlobalL1CacheSupported:
+      return p.globalL1CacheSupported;
+    case cudaDevAttrLocalL1CacheSupported:
+      return p.localL1CacheSupported;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      return static_cast<int>(p.sharedMemPerMultiprocessor);
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+      return p.regsPerMultiprocessor;
+    case cudaDevAttrManagedMemory:
+      return p.managedMemory;
+    case cudaDevAttrMultiGpuBoardGroupID:
+      return p.multiGpuBoardGroupID;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+      return 2;
+    case cudaDevAttrConcurrentManagedAccess:
+      return p.concurrentManagedAccess;
+    case cudaDevAttrComputePreemptionSupported:
+      return p.computePreemptionSupported;
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+      return p.canUseHostPointerForRegisteredMem;
+    case cudaDevAttrCooperativeLaunch:
+      return p.cooperativeLaunch;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      return static_cast<int>(p.sharedMemPerBlockOptin);
+    case cudaDevAttrCanFlushRemoteWrites:
+      return 1;
+    case cudaDevAttrHostRegisterSupported:
+      return p.hostRegisterSupported;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      return p.maxBlocksPerMultiProcessor;
+    case cudaDevAttrMaxPersistingL2CacheSize:
+      return p.persistingL2CacheMaxSize;
+    case cudaDevAttrMaxAccessPolicyWindowSize:
+      return p.accessPolicyMaxWindowSize;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      return static_cast<int>(p.reservedSharedMemPerBlock);
+    case cudaDevAttrHostRegisterReadOnlySupported:
+      return p.hostRegisterReadOnlySupported;
+    case cudaDevAttrMemoryPoolsSupported:
+      return p.memoryPoolsSupported;
+    case cudaDevAttrMemoryPoolSupportedHandleTypes:
+      return static_cast<int>(p.memoryPoolSupportedHandleTypes);
+    case cudaDevAttrClusterLaunch:
+      return p.clusterLaunch;
+    case cudaDevAttrIpcEventSupport:
+      return p.ipcEventSupported;
+    case cudaDevAttrMemSyncDomainCount:
+      return 4;
+    case cudaDevAttrNumaId:
+      return device_numa;
+    case cudaDevAttrHostNumaId:
+      return host_numa;
     default:
       check(static_cast<int>(attribute) > 0 && static_cast<int>(attribute) <= last_attribute);
       return 0;

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <string>
 
+#include "activity.h"
 #include "call.h"
 #include "device.h"
 #include "handles.h"
-#include "activity.h"
 #include "ledger.h"
 #include "process.h"
 
@@ -74,14 +74,14 @@ void Stream::destroy() {
 
 void Stream::push(const char* name, Work work) {
   std::vector<Item> items;
-  items.push_back({nullptr,
-                   [&device = device_, name, work = std::move(work),
-                    ticket = activity::ticket(activity_id())]() mutable {
-                     const activity::Scope scope(ticket);
-                     run_guarded(device, name, work);
-                     work = nullptr;
-                   },
-                   nullptr});
+  items.push_back(
+      {nullptr,
+       [&device = device_, name, work = std::move(work), ticket = activity::ticket(activity_id())]() mutable {
+         const activity::Scope scope(ticket);
+         run_guarded(device, name, work);
+         work = nullptr;
+       },
+       nullptr});
   push(std::move(items));
 }
 
@@ -99,7 +99,8 @@ void Stream::push(std::vector<Item> items) {
     queue_->push(std::move(all));
   } else if (blocking()) {
     const std::lock_guard lock(device_.order_);
-    if (auto mark = device_.legacy_->queue_->fence()) items.insert(items.begin(), Item{std::move(mark), nullptr, nullptr});
+    if (auto mark = device_.legacy_->queue_->fence())
+      items.insert(items.begin(), Item{std::move(mark), nullptr, nullptr});
     queue_->push(std::move(items));
   } else if (items.size() == 1) {
     queue_->push(std::move(items.front()));
@@ -133,7 +134,8 @@ bool Stream::idle() {
   if (!queue_->idle()) return false;
   if (!legacy()) return true;
   const std::lock_guard lock(device_.order_);
-  return std::all_of(device_.blocking_.begin(), device_.blocking_.end(), [](const auto& queue) { return queue->idle(); });
+  return std::all_of(device_.blocking_.begin(), device_.blocking_.end(),
+                     [](const auto& queue) { return queue->idle(); });
 }
 
 std::shared_ptr<Stream> find_stream(cudaStream_t handle) {

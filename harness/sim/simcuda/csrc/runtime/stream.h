@@ -38,7 +38,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Device& device() const { return device_; }
   cudaStream_t handle() { return reinterpret_cast<cudaStream_t>(this); }
   bool legacy() const { return kind_ == Kind::legacy; }
-  bool blocking() const { return kind_ == Kind::per_thread || (kind_ == Kind::created && !(flags_ & cudaStreamNonBlocking)); }
+  bool blocking() const {
+    return kind_ == Kind::per_thread || (kind_ == Kind::created && !(flags_ & cudaStreamNonBlocking));
+  }
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
   unsigned long long id() const { return id_; }

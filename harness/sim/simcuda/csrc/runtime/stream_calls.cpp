@@ -5,8 +5,8 @@
 #include "capture.h"
 #include "device.h"
 #include "graph.h"
-#include "process.h"
 #include "pools.h"
+#include "process.h"
 #include "stream.h"
 
 using namespace simcuda;
@@ -14,7 +14,8 @@ using namespace simcuda;
 namespace {
 
 std::shared_ptr<Stream> created_stream(cudaStream_t handle) {
-  check(handle != nullptr && handle != cudaStreamLegacy && handle != cudaStreamPerThread, cudaErrorInvalidResourceHandle);
+  check(handle != nullptr && handle != cudaStreamLegacy && handle != cudaStreamPerThread,
+        cudaErrorInvalidResourceHandle);
   return find_stream(handle);
 }
 
@@ -107,7 +108,7 @@ SIMCUDA_EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t 
 }
 
 SIMCUDA_EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
-                                                unsigned flags) {
+                                                 unsigned flags) {
   SIMCUDA_CALL(device, {
     check(callback != nullptr && flags == 0);
     const auto found = find_stream(stream);
@@ -139,7 +140,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void*, 
 }
 
 SIMCUDA_EXPORT cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID attribute,
-                                                 const cudaStreamAttrValue* value) {
+                                                  const cudaStreamAttrValue* value) {
   SIMCUDA_CALL(device, {
     check(value != nullptr);
     const auto found = find_stream(stream);
@@ -159,7 +160,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStrea
 }
 
 SIMCUDA_EXPORT cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID attribute,
-                                                 cudaStreamAttrValue* value) {
+                                                  cudaStreamAttrValue* value) {
   SIMCUDA_CALL(device, {
     check(value != nullptr);
     const auto found = find_stream(stream);

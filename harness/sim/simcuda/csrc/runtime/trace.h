@@ -8,7 +8,7 @@ namespace simcuda {
 bool tracing();
 void count(const char* kind, const std::string& name);  // does nothing while nobody traces
 void count(const char* kind, const char* name);
-void note(const std::string& line);                     // the same
+void note(const std::string& line);  // the same
 void print_trace();
 
 }  // namespace simcuda

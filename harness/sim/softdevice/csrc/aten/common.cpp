@@ -1,8 +1,8 @@
 #include "common.h"
 
-#include "../core/failure.h"
-
 #include <stdexcept>
+
+#include "../core/failure.h"
 
 namespace soft::aten {
 
@@ -27,9 +27,8 @@ Stream& from_torch(const c10::Stream& stream) {
 
 Device& core_device(c10::Device device) {
   TORCH_CHECK(device.type() == kSoft, "expected a ", kSoft, " device, got ", device);
-  return translated([&]() -> Device& {
-    return soft::device(device.has_index() ? device.index() : soft::current_device());
-  });
+  return translated(
+      [&]() -> Device& { return soft::device(device.has_index() ? device.index() : soft::current_device()); });
 }
 
 }  // namespace soft::aten

@@ -46,7 +46,8 @@ void transfer(const Operand& to, const Operand& from) {
 }
 
 void launch_transfer(Stream& stream, Operand to, Operand from) {
-  operators::enqueue(operators::Stream(stream), "aten::copy_", [to = std::move(to), from = std::move(from)] { transfer(to, from); });
+  operators::enqueue(operators::Stream(stream), "aten::copy_",
+                     [to = std::move(to), from = std::move(from)] { transfer(to, from); });
 }
 
 // On the source's current stream, behind what the target's has been given, which goes on behind the copy.

@@ -79,8 +79,8 @@ at::Tensor make_strided(Device& device, at::IntArrayRef sizes, at::IntArrayRef s
 }
 
 void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  const std::size_t bytes = at::detail::computeStorageNbytes(
-      sizes, strides, tensor.element_size(), static_cast<std::size_t>(tensor.storage_offset()));
+  const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, tensor.element_size(),
+                                                             static_cast<std::size_t>(tensor.storage_offset()));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   if (tensor.numel() > 0 && bytes > tensor.storage().nbytes()) {
     at::native::resize_bytes_nocuda(tensor.storage(), bytes);

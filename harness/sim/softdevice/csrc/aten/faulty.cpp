@@ -31,9 +31,9 @@ void raise(void* data, std::int64_t count) {
 
 Weakness weakness_of(const std::string& name) {
   static constexpr std::array reductions = {"aten::sum", "aten::mean"};
-  static constexpr std::array products = {"aten::mm",     "aten::bmm",    "aten::addmm", "aten::addmm_",
-                                          "aten::baddbmm", "aten::baddbmm_", "aten::addmv", "aten::addmv_",
-                                          "aten::dot",    "aten::_addmm_activation"};
+  static constexpr std::array products = {
+      "aten::mm",       "aten::bmm",   "aten::addmm",  "aten::addmm_", "aten::baddbmm",
+      "aten::baddbmm_", "aten::addmv", "aten::addmv_", "aten::dot",    "aten::_addmm_activation"};
   const auto among = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
   return among(reductions) ? Weakness::reduction : among(products) ? Weakness::product : Weakness::none;
 }
@@ -63,16 +63,22 @@ void spoil_arguments(Weakness weakness, std::vector<c10::IValue>& arguments) {
 }
 
 void spoil_result(Weakness weakness, at::Tensor& result) {
-  if (weakness != Weakness::product || !at::isFloatingType(result.scalar_type()) ||
-      !strikes(Fault::off_by_one_ulp)) {
+  if (weakness != Weakness::product || !at::isFloatingType(result.scalar_type()) || !strikes(Fault::off_by_one_ulp)) {
     return;
   }
   at::Tensor larger = result.contiguous();
   switch (larger.element_size()) {
-    case 2: raise<std::uint16_t>(larger.data_ptr(), larger.numel()); break;
-    case 4: raise<std::uint32_t>(larger.data_ptr(), larger.numel()); break;
-    case 8: raise<std::uint64_t>(larger.data_ptr(), larger.numel()); break;
-    default: return;
+    case 2:
+      raise<std::uint16_t>(larger.data_ptr(), larger.numel());
+      break;
+    case 4:
+      raise<std::uint32_t>(larger.data_ptr(), larger.numel());
+      break;
+    case 8:
+      raise<std::uint64_t>(larger.data_ptr(), larger.numel());
+      break;
+    default:
+      return;
   }
   result.copy_(larger);  // the same memory where the result was contiguous already
 }

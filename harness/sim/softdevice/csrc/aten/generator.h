@@ -25,10 +25,10 @@ class SoftGenerator final : public c10::GeneratorImpl {
   std::uint64_t seed() override;
   void set_offset(std::uint64_t offset) override;
   std::uint64_t get_offset() const override;
-  void set_state(const c10::TensorImpl& new_state) override;        // 16 bytes: seed, offset
+  void set_state(const c10::TensorImpl& new_state) override;  // 16 bytes: seed, offset
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
-  // Shared by all that draw from this generator. The seed is kept in a counter too, from which nothing is taken, so that
-  // a graph's replay reads it as it was when the replay was launched.
+  // Shared by all that draw from this generator. The seed is kept in a counter too, from which nothing is taken, so
+  // that a graph's replay reads it as it was when the replay was launched.
   const std::shared_ptr<Counter>& counter() const { return counter_; }
   const std::shared_ptr<Counter>& seed_counter() const { return seed_; }
 

@@ -91,8 +91,8 @@ class TorchGraph final : public at::GraphImplInterface {
 };
 
 // torch looks it up by the upper-case name of the device type; the renaming comes after the loading of this library.
-const at::RegistererGraphImplRegistry graph_registered(
-    "SOFT", at::GraphImplRegistry(), at::RegistererGraphImplRegistry::DefaultCreator<TorchGraph>);
+const at::RegistererGraphImplRegistry graph_registered("SOFT", at::GraphImplRegistry(),
+                                                       at::RegistererGraphImplRegistry::DefaultCreator<TorchGraph>);
 
 }  // namespace
 }  // namespace soft::aten

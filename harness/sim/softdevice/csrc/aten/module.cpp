@@ -122,9 +122,8 @@ void sleep(int index, std::int64_t stream, double milliseconds) {
   TORCH_CHECK_VALUE(milliseconds >= 0 && milliseconds < 1e12, "expected a number of milliseconds of 0 or more, got ",
                     milliseconds);
   const auto duration = std::chrono::nanoseconds(static_cast<std::int64_t>(milliseconds * 1e6));
-  released([&] {
-    soft::device(index).stream(stream).launch("sleep", [duration] { soft::sleep_in_stream(duration); });
-  });
+  released(
+      [&] { soft::device(index).stream(stream).launch("sleep", [duration] { soft::sleep_in_stream(duration); }); });
 }
 
 at::Generator generator_of(int index) { return default_generator(static_cast<c10::DeviceIndex>(index)); }
@@ -156,11 +155,11 @@ PYBIND11_MODULE(_softdevice, module) {
   soft::pool().at_start(&operators::prepare_thread);
   module.def("device_type", [] { return static_cast<int>(kSoft); });  // as torch's streams number it
   module.def("device_count", &soft::device_count);
-  module.def("uuid", [](int index) { return core_device(c10::Device(kSoft, static_cast<c10::DeviceIndex>(index))).uuid(); });
+  module.def("uuid",
+             [](int index) { return core_device(c10::Device(kSoft, static_cast<c10::DeviceIndex>(index))).uuid(); });
   module.def("memory", [] { return Config::get().memory; });
   module.def("is_awake", [](int index) { return released([&] { return soft::device(index).awake(); }); });
-  module.def("current_stream_id",
-             [](int index) { return released([&] { return soft::current_stream(index).id(); }); });
+  module.def("current_stream_id", [](int index) { return released([&] { return soft::current_stream(index).id(); }); });
   module.def("is_capturing", [](int index) {
     return released([&] { return soft::device(index).awake() && soft::current_stream(index).capture() != nullptr; });
   });
@@ -177,9 +176,8 @@ PYBIND11_MODULE(_softdevice, module) {
   module.def("thread_count", [] { return soft::pool().started(); });
   module.def("forked", &soft::forked);
   module.def("abandon", [] { released([] { soft::abandon(); }); });
-  module.def("manual_seed", [](int index, std::uint64_t seed) {
-    released([&] { generator_of(index).set_current_seed(seed); });
-  });
+  module.def("manual_seed",
+             [](int index, std::uint64_t seed) { released([&] { generator_of(index).set_current_seed(seed); }); });
   module.def("seed", [](int index) { return released([&] { return generator_of(index).seed(); }); });
   module.def("initial_seed", [](int index) { return released([&] { return generator_of(index).current_seed(); }); });
   module.def("get_rng_state", &generator_state);

@@ -1,7 +1,8 @@
 // Pinned memory as torch's generic code uses it: Tensor.pin_memory, is_pinned, and non-blocking copies.
+#include "../core/pinned.h"
+
 #include <ATen/core/CachingHostAllocator.h>
 
-#include "../core/pinned.h"
 #include "common.h"
 
 namespace soft::aten {

@@ -41,9 +41,8 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
 }
 
 at::Tensor& set_nothing(at::Tensor& self) {
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), 0,
-                                                       allocate(0, core_device(self.device())),
-                                                       c10::GetAllocator(kSoft), true);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), 0, allocate(0, core_device(self.device())), c10::GetAllocator(kSoft), true);
   return set_storage(self, at::Storage(std::move(storage)), 0, {0}, {1});
 }
 

@@ -45,11 +45,11 @@ struct Block {
   const Stream* stream = nullptr;
   Pool* pool = nullptr;
   bool large = false;
-  bool free = false;             // in the pool's set
-  int owners = 0;                // 1 while it is in use; more where a fault gave it out again
-  std::uint64_t serial = 0;      // of its allocation
-  std::vector<Stream*> users;    // other streams that were recorded
-  int pending = 0;               // marks that were not done when it was given back
+  bool free = false;                          // in the pool's set
+  int owners = 0;                             // 1 while it is in use; more where a fault gave it out again
+  std::uint64_t serial = 0;                   // of its allocation
+  std::vector<Stream*> users;                 // other streams that were recorded
+  int pending = 0;                            // marks that were not done when it was given back
   Block *before = nullptr, *after = nullptr;  // in its segment
 
   bool split() const { return before != nullptr || after != nullptr; }
@@ -264,8 +264,12 @@ std::vector<SegmentView> Allocator::snapshot() const {
   const std::lock_guard lock(state_->mutex);
   std::vector<SegmentView> views;
   for (const auto& [address, segment] : state_->segments) {
-    SegmentView view{reinterpret_cast<std::size_t>(address), segment.size, segment.stream->id(), segment.large,
-                     segment.pool->id, {}};
+    SegmentView view{reinterpret_cast<std::size_t>(address),
+                     segment.size,
+                     segment.stream->id(),
+                     segment.large,
+                     segment.pool->id,
+                     {}};
     for (const Block* block = segment.first; block != nullptr; block = block->after) {
       view.blocks.push_back({reinterpret_cast<std::size_t>(block->address), block->size,
                              block->free ? 0 : block->requested, block->owners != 0, !block->free});

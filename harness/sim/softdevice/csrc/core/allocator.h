@@ -49,12 +49,12 @@ struct Block;
 // All methods are thread-safe. Sizes are in bytes.
 class Allocator {
  public:
-  static constexpr std::size_t rounding = 512;              // of sizes and addresses
-  static constexpr std::size_t small_limit = 1 << 20;       // up to this a block is of the small pool
+  static constexpr std::size_t rounding = 512;         // of sizes and addresses
+  static constexpr std::size_t small_limit = 1 << 20;  // up to this a block is of the small pool
   static constexpr std::size_t small_segment = 2 << 20;
-  static constexpr std::size_t large_segment = 20 << 20;    // for blocks below large_limit
-  static constexpr std::size_t large_limit = 10 << 20;      // from this on a segment has its block's own size...
-  static constexpr std::size_t large_rounding = 2 << 20;    // ...rounded up to this
+  static constexpr std::size_t large_segment = 20 << 20;  // for blocks below large_limit
+  static constexpr std::size_t large_limit = 10 << 20;    // from this on a segment has its block's own size...
+  static constexpr std::size_t large_rounding = 2 << 20;  // ...rounded up to this
 
   Allocator(Device& device, std::size_t capacity);
   ~Allocator();

@@ -53,8 +53,7 @@ void Device::wake() {
     }
     for (std::int64_t id = 0; id <= last_stream; ++id) {
       const bool high = id > streams_per_priority;
-      streams_.push_back(
-          std::make_unique<Stream>(*this, id, high ? Stream::Priority::high : Stream::Priority::normal));
+      streams_.push_back(std::make_unique<Stream>(*this, id, high ? Stream::Priority::high : Stream::Priority::normal));
     }
     awake_.store(true, std::memory_order_release);
   });

@@ -27,10 +27,10 @@ class Device {
   const std::string& uuid() const { return uuid_; }
   Allocator& allocator() { return *allocator_; }
 
-  bool awake() const;          // whether it was used
-  Stream& stream(std::int64_t id);          // throws Failure(invalid) for an id that is none
+  bool awake() const;                              // whether it was used
+  Stream& stream(std::int64_t id);                 // throws Failure(invalid) for an id that is none
   Stream& next_stream(Stream::Priority priority);  // round robin
-  std::vector<Stream*> streams();           // all, none while it is not awake
+  std::vector<Stream*> streams();                  // all, none while it is not awake
 
   // Waits for all streams. Throws Failure.
   void synchronize();

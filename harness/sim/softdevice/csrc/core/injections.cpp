@@ -43,7 +43,8 @@ std::size_t Injections::named(const std::string& name, const std::string& text) 
     if (name == names_[index]) return index;
   }
   std::string known;
-  for (std::size_t index = 0; index < count_; ++index) known += (known.empty() ? "" : ", ") + std::string(names_[index]);
+  for (std::size_t index = 0; index < count_; ++index)
+    known += (known.empty() ? "" : ", ") + std::string(names_[index]);
   reject(text, "one of " + known);
 }
 

@@ -1,5 +1,5 @@
-// Faults on demand, whatever they are: which of a list of names are injected, and when each of them strikes. The faults of
-// the software device and those of CUDA's interface are two lists.
+// Faults on demand, whatever they are: which of a list of names are injected, and when each of them strikes. The faults
+// of the software device and those of CUDA's interface are two lists.
 #pragma once
 
 #include <atomic>

@@ -22,8 +22,8 @@ namespace soft {
 namespace {
 
 constexpr std::size_t alignment = 64;
-constexpr int least_class = 9;   // 512 bytes
-constexpr int most_class = 47;   // more than any machine's memory
+constexpr int least_class = 9;  // 512 bytes
+constexpr int most_class = 47;  // more than any machine's memory
 
 struct PinnedBlock {
   std::byte* address = nullptr;

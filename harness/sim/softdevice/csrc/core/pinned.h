@@ -12,8 +12,8 @@ namespace soft {
 class Stream;
 
 struct PinnedStatistics {
-  Stat allocation, active_requests, segment;              // counts
-  Stat allocated_bytes, active_bytes, reserved_bytes;     // in use by the user; in use at all; held
+  Stat allocation, active_requests, segment;           // counts
+  Stat allocated_bytes, active_bytes, reserved_bytes;  // in use by the user; in use at all; held
   std::int64_t num_host_alloc = 0, num_host_free = 0;
 };
 

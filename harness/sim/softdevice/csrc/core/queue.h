@@ -125,10 +125,10 @@ class Pool {
   const int threads_;
   std::function<void()> at_start_;
   std::mutex mutex_;
-  std::condition_variable begun_;     // a thread has made its first call
-  std::condition_variable changed_;   // a queue is ready
-  std::condition_variable resting_;   // no thread runs anything
-  std::condition_variable ended_;     // the pool is abandoned
+  std::condition_variable begun_;    // a thread has made its first call
+  std::condition_variable changed_;  // a queue is ready
+  std::condition_variable resting_;  // no thread runs anything
+  std::condition_variable ended_;    // the pool is abandoned
   std::map<int, std::deque<std::shared_ptr<Queue>>> ready_;
   int busy_ = 0, begun_threads_ = 0;
   std::atomic<int> started_{0};

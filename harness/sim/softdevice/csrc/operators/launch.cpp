@@ -43,8 +43,8 @@ class Stage {
       return {};
     }
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    auto result = at::detail::make_tensor<c10::TensorImpl>(
-        storage(tensor.storage()), c10::DispatchKeySet(c10::DispatchKey::Meta), impl->dtype());
+    auto result = at::detail::make_tensor<c10::TensorImpl>(storage(tensor.storage()),
+                                                           c10::DispatchKeySet(c10::DispatchKey::Meta), impl->dtype());
     c10::TensorImpl* stand_in = result.unsafeGetTensorImpl();
     stand_in->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
     if (impl->is_wrapped_number()) {
@@ -68,9 +68,9 @@ class Stage {
       }
     }
     c10::Allocator* allocator = c10::GetAllocator(c10::kMeta);
-    storages_.emplace_back(key, c10::make_intrusive<c10::StorageImpl>(
-                                    c10::StorageImpl::use_byte_size_t(), original.nbytes(),
-                                    c10::DataPtr(nullptr, c10::Device(c10::kMeta)), allocator, true));
+    storages_.emplace_back(
+        key, c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), original.nbytes(),
+                                                   c10::DataPtr(nullptr, c10::Device(c10::kMeta)), allocator, true));
     return storages_.back().second;
   }
   c10::SmallVector<std::pair<const void*, c10::Storage>, 4> storages_;
@@ -192,9 +192,9 @@ void Meeting::refuse(c10::Device other) const {
 struct Launch::Plan {
   const char* name;
   std::size_t arguments;
-  std::vector<bool> written;        // of each argument
-  std::vector<int> returned;        // of each result: the argument that it is, or -1
-  int generator = -1;               // the argument that is one
+  std::vector<bool> written;  // of each argument
+  std::vector<int> returned;  // of each result: the argument that it is, or -1
+  int generator = -1;         // the argument that is one
   Weakness weakness;
 
   explicit Plan(const c10::FunctionSchema& schema)
@@ -224,10 +224,10 @@ struct Launch::Call {
   c10::OperatorHandle op;
   std::shared_ptr<const Plan> plan;
   Body body;
-  std::vector<c10::IValue> plain;                  // the arguments, with tensors left out
-  std::vector<std::vector<Operand>> operands;      // the tensors of each argument
-  std::function<at::Generator()> generator;        // where numbers come from, if any are drawn
-  std::vector<std::vector<Operand>> outputs;       // of each result that is new; empty for one that is an argument
+  std::vector<c10::IValue> plain;              // the arguments, with tensors left out
+  std::vector<std::vector<Operand>> operands;  // the tensors of each argument
+  std::function<at::Generator()> generator;    // where numbers come from, if any are drawn
+  std::vector<std::vector<Operand>> outputs;   // of each result that is new; empty for one that is an argument
 
   c10::IValue argument(std::size_t i) const {
     std::size_t next = 0;

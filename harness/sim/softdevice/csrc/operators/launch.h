@@ -29,8 +29,8 @@ using torch::jit::Stack;
 // A tensor as a piece of work knows it: where it is and how it is laid out, and no reference to it.
 class Operand {
  public:
-  Operand() = default;                           // an undefined tensor
-  explicit Operand(const at::Tensor& device);    // aliases its memory
+  Operand() = default;                              // an undefined tensor
+  explicit Operand(const at::Tensor& device);       // aliases its memory
   static Operand constant(const at::Tensor& host);  // a value of its own: what the host's tensor holds now
 
   bool defined() const { return dtype_ != c10::ScalarType::Undefined; }
@@ -72,18 +72,18 @@ using Shape = std::function<void(const c10::OperatorHandle&, Stack*)>;
 // The same on the CPU's tensors, in the stream's thread.
 using Body = std::function<void(const c10::OperatorHandle&, Stack*)>;
 
-// Calls the CPU's kernel. Its arguments are kept until its results are on the stack: torch before 2.13 drops the arguments
-// first, and several results of a kernel that writes to its arguments only refer to them.
+// Calls the CPU's kernel. Its arguments are kept until its results are on the stack: torch before 2.13 drops the
+// arguments first, and several results of a kernel that writes to its arguments only refer to them.
 inline void call_on_host(const c10::OperatorHandle& op, Stack* stack) {
   const Stack kept = op.schema().returns().size() > 1 ? *stack : Stack();
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
 struct Recipe {
-  Shape shape;                  // none: nothing is checked, and all results are arguments
-  Body body;                    // none: the CPU's kernel of the same operator
+  Shape shape;                   // none: nothing is checked, and all results are arguments
+  Body body;                     // none: the CPU's kernel of the same operator
   const char* kernel = nullptr;  // its name among the device's kernels; none: the operator's
-  bool host_operands = false;   // whether tensors of the host of any size may stand among its operands
+  bool host_operands = false;    // whether tensors of the host of any size may stand among its operands
   // Throws what the body would throw too late. Called first, with the device's tensors.
   void (*check)(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) = nullptr;
   // Asked at each launch, with the arguments on top of the stack.

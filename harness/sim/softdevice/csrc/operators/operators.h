@@ -20,8 +20,8 @@ using Add = std::function<void(const std::string& name, Recipe recipe)>;
 void add_operators(const Add& add);
 void add_pointwise(const Add& add);
 
-// `function` is what answers for the device "meta" in C++. The dispatcher's own entry is not used: torch replaces it with
-// Python, which takes a hundred times as long and the interpreter's lock.
+// `function` is what answers for the device "meta" in C++. The dispatcher's own entry is not used: torch replaces it
+// with Python, which takes a hundred times as long and the interpreter's lock.
 template <typename Operator>
 void add_shaped(const Add& add, typename Operator::schema* function) {
   std::string name = std::string(Operator::name).substr(sizeof("aten::") - 1);
@@ -29,8 +29,8 @@ void add_shaped(const Add& add, typename Operator::schema* function) {
     name += std::string(".") + Operator::overload_name;
   }
   Recipe recipe;
-  recipe.shape = [kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)](
-                     const c10::OperatorHandle& op, Stack* stack) {
+  recipe.shape = [kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)](const c10::OperatorHandle& op,
+                                                                                          Stack* stack) {
     kernel.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
   };
   amend(name, recipe);

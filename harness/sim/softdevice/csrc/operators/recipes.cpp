@@ -34,9 +34,9 @@ void answer(Stack* stack, std::initializer_list<at::Tensor> results) {
 
 void convolve(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Arguments a = *stack;
-  answer(stack, {at::convolution(a[0].toTensor(), a[1].toTensor(), a[2].toOptional<at::Tensor>(), a[3].toIntVector(),
-                                 a[4].toIntVector(), a[5].toIntVector(), a[6].toBool(), a[7].toIntVector(),
-                                 a[8].toInt())});
+  answer(stack,
+         {at::convolution(a[0].toTensor(), a[1].toTensor(), a[2].toOptional<at::Tensor>(), a[3].toIntVector(),
+                          a[4].toIntVector(), a[5].toIntVector(), a[6].toBool(), a[7].toIntVector(), a[8].toInt())});
 }
 
 void convolve_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
@@ -113,9 +113,9 @@ std::vector<std::pair<std::string, Recipe>> recipes() {
   };
   each(plain(like_first), {"relu", "hardswish", "hardtanh", "native_dropout_backward", "bernoulli.out", "poisson",
                            "remainder.Scalar_Tensor", "_logcumsumexp", "_functional_assert_async.msg"});
-  each(plain(like_second), {"hardswish_backward", "mish_backward", "hardtanh_backward", "glu_backward",
-                            "log_sigmoid_backward", "mse_loss_backward", "binary_cross_entropy_backward",
-                            "_adaptive_avg_pool2d_backward", "nll_loss2d_backward"});
+  each(plain(like_second),
+       {"hardswish_backward", "mish_backward", "hardtanh_backward", "glu_backward", "log_sigmoid_backward",
+        "mse_loss_backward", "binary_cross_entropy_backward", "_adaptive_avg_pool2d_backward", "nll_loss2d_backward"});
   each(plain(truth_like_first), {"isnan"});
   each(plain(fractional_like_first), {"logit"});
   each(plain(magnitude_like_first), {"angle"});
@@ -143,11 +143,11 @@ std::vector<std::pair<std::string, Recipe>> recipes() {
   each(putting, {"_index_put_impl_"});
   each(plain(where_out), {"where.self_out"});
   each(plain(loss), {"binary_cross_entropy", "huber_loss"});
-  each(unchecked(), {"smooth_l1_loss_backward.grad_input", "huber_loss_backward.out", "_cummax_helper",
-                     "_cummin_helper", "_assert_async", "_assert_async.msg",
-                     "_amp_update_scale_", "_amp_foreach_non_finite_check_and_unscale_", "_fused_sgd_", "_fused_sgd_.tensor_lr",
-                     "_fused_adam_", "_fused_adam_.tensor_lr", "_fused_adamw_", "_fused_adamw_.tensor_lr",
-                     "_fused_adagrad_", "_fused_adagrad_.tensor_lr"});
+  each(unchecked(),
+       {"smooth_l1_loss_backward.grad_input", "huber_loss_backward.out", "_cummax_helper", "_cummin_helper",
+        "_assert_async", "_assert_async.msg", "_amp_update_scale_", "_amp_foreach_non_finite_check_and_unscale_",
+        "_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adam_", "_fused_adam_.tensor_lr", "_fused_adamw_",
+        "_fused_adamw_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr"});
 
   each(plain(first_as_scalar), {"median", "nanmedian"});
   each(plain(extreme), {"max", "min"});
@@ -187,10 +187,10 @@ std::vector<std::pair<std::string, Recipe>> recipes() {
   each(plain(multinomial), {"multinomial"});
   each(plain(permutation), {"randperm.generator_out"});
 
-  each(asked_of_python(), {"reflection_pad2d", "reflection_pad2d_backward", "replication_pad2d_backward", "im2col",
-                           "col2im", "_cdist_forward", "_prelu_kernel", "_prelu_kernel_backward", "median.dim_values",
-                           "nanmedian.dim_values", "kthvalue.values", "var.correction_out", "std.correction_out",
-                           "multi_margin_loss", "grid_sampler_2d"});
+  each(asked_of_python(),
+       {"reflection_pad2d", "reflection_pad2d_backward", "replication_pad2d_backward", "im2col", "col2im",
+        "_cdist_forward", "_prelu_kernel", "_prelu_kernel_backward", "median.dim_values", "nanmedian.dim_values",
+        "kthvalue.values", "var.correction_out", "std.correction_out", "multi_margin_loss", "grid_sampler_2d"});
   return all;
 }
 

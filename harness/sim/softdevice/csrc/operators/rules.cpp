@@ -75,9 +75,7 @@ at::Tensor masked(const c10::IValue& mask, std::size_t which, const at::Tensor& 
 
 }  // namespace
 
-at::Tensor of(at::IntArrayRef sizes, at::ScalarType dtype) {
-  return at::Tensor(at::detail::empty_meta(sizes, dtype));
-}
+at::Tensor of(at::IntArrayRef sizes, at::ScalarType dtype) { return at::Tensor(at::detail::empty_meta(sizes, dtype)); }
 
 at::Tensor like(const at::Tensor& tensor, at::ScalarType dtype) {
   if (tensor.is_non_overlapping_and_dense()) {
@@ -124,21 +122,21 @@ Results binary(Arguments a) {
 }
 
 // The last argument is the output; those before it count with their sizes alone.
-Results pointwise_out(Arguments a) {
-  return {given(a.back().toTensor(), broadcast(a, a.size() - 1))};
-}
+Results pointwise_out(Arguments a) { return {given(a.back().toTensor(), broadcast(a, a.size() - 1))}; }
 
 Results where(Arguments a) {
   const at::ScalarType condition = a[0].toTensor().scalar_type();
-  TORCH_CHECK(condition == at::kBool || condition == at::kByte, "where expected condition to be a boolean tensor, but "
-              "got a tensor with dtype ", condition);
+  TORCH_CHECK(condition == at::kBool || condition == at::kByte,
+              "where expected condition to be a boolean tensor, but "
+              "got a tensor with dtype ",
+              condition);
   return {of(broadcast(a, 3), at::result_type(a[1].toTensor(), a[2].toTensor()))};
 }
 
 Results where_out(Arguments a) {
   const at::Tensor wanted = where(a.slice(0, 3)).front();
-  TORCH_CHECK(wanted.scalar_type() == a[3].toTensor().scalar_type(), "Expected out type to be ",
-              wanted.scalar_type(), " but got ", a[3].toTensor().scalar_type());
+  TORCH_CHECK(wanted.scalar_type() == a[3].toTensor().scalar_type(), "Expected out type to be ", wanted.scalar_type(),
+              " but got ", a[3].toTensor().scalar_type());
   return {given(a[3].toTensor(), wanted.sizes())};
 }
 
@@ -174,17 +172,23 @@ Results index_fill(Arguments a) {
                     "index_fill_(): Expected dtype int32/int64 for index.");
   TORCH_CHECK_INDEX(index.dim() <= 1, "Index has to be a vector/scalar");
   at::maybe_wrap_dim(a[1].toInt(), a[0].toTensor().dim());
-  TORCH_CHECK(!a[3].isTensor() || a[3].toTensor().dim() == 0, "index_fill_ only supports a 0-dimensional value "
-              "tensor, but got tensor with ", a[3].isTensor() ? a[3].toTensor().dim() : 0, " dimension(s).");
+  TORCH_CHECK(!a[3].isTensor() || a[3].toTensor().dim() == 0,
+              "index_fill_ only supports a 0-dimensional value "
+              "tensor, but got tensor with ",
+              a[3].isTensor() ? a[3].toTensor().dim() : 0, " dimension(s).");
   return self(a);
 }
 
 // Arguments: self, mask, value.
 Results masked_fill(Arguments a) {
-  TORCH_CHECK(a[1].toTensor().scalar_type() == at::kBool, "masked_fill_ only supports boolean masks, but got mask "
-              "with dtype ", a[1].toTensor().scalar_type());
-  TORCH_CHECK(!a[2].isTensor() || a[2].toTensor().dim() == 0, "masked_fill_ only supports a 0-dimensional value "
-              "tensor, but got tensor with ", a[2].isTensor() ? a[2].toTensor().dim() : 0, " dimension(s).");
+  TORCH_CHECK(a[1].toTensor().scalar_type() == at::kBool,
+              "masked_fill_ only supports boolean masks, but got mask "
+              "with dtype ",
+              a[1].toTensor().scalar_type());
+  TORCH_CHECK(!a[2].isTensor() || a[2].toTensor().dim() == 0,
+              "masked_fill_ only supports a 0-dimensional value "
+              "tensor, but got tensor with ",
+              a[2].isTensor() ? a[2].toTensor().dim() : 0, " dimension(s).");
   TORCH_CHECK(broadcast(a, 2) == a[0].toTensor().sizes(), "output with shape ", a[0].toTensor().sizes(),
               " doesn't match the broadcast shape ", at::IntArrayRef(broadcast(a, 2)));
   return self(a);
@@ -192,11 +196,14 @@ Results masked_fill(Arguments a) {
 
 // Arguments: self, mask, source.
 Results masked_scatter(Arguments a) {
-  TORCH_CHECK(a[1].toTensor().scalar_type() == at::kBool, "masked_scatter_ only supports boolean masks, but got mask "
-              "with dtype ", a[1].toTensor().scalar_type());
-  TORCH_CHECK(a[0].toTensor().scalar_type() == a[2].toTensor().scalar_type(), "masked_scatter: expected self and "
-              "source to have same dtypes but got ", a[0].toTensor().scalar_type(), " and ",
-              a[2].toTensor().scalar_type());
+  TORCH_CHECK(a[1].toTensor().scalar_type() == at::kBool,
+              "masked_scatter_ only supports boolean masks, but got mask "
+              "with dtype ",
+              a[1].toTensor().scalar_type());
+  TORCH_CHECK(a[0].toTensor().scalar_type() == a[2].toTensor().scalar_type(),
+              "masked_scatter: expected self and "
+              "source to have same dtypes but got ",
+              a[0].toTensor().scalar_type(), " and ", a[2].toTensor().scalar_type());
   TORCH_CHECK(broadcast(a, 2) == a[0].toTensor().sizes(), "output with shape ", a[0].toTensor().sizes(),
               " doesn't match the broadcast shape ", at::IntArrayRef(broadcast(a, 2)));
   return self(a);
@@ -206,12 +213,14 @@ Results masked_scatter(Arguments a) {
 Results put(Arguments a) {
   TORCH_CHECK_INDEX(a[1].toTensor().scalar_type() == at::kLong, "put_(): Expected a long tensor for index, but got ",
                     a[1].toTensor().scalar_type());
-  TORCH_CHECK(a[0].toTensor().scalar_type() == a[2].toTensor().scalar_type(), "put_(): self and source expected to "
-              "have the same dtype, but got self.dtype = ", a[0].toTensor().scalar_type(), " and source.dtype = ",
-              a[2].toTensor().scalar_type());
-  TORCH_CHECK_INDEX(a[1].toTensor().numel() == a[2].toTensor().numel(), "put_(): Expected source and index to have "
-                    "the same number of elements, but got source.numel() = ", a[2].toTensor().numel(),
-                    ", index.numel() = ", a[1].toTensor().numel());
+  TORCH_CHECK(a[0].toTensor().scalar_type() == a[2].toTensor().scalar_type(),
+              "put_(): self and source expected to "
+              "have the same dtype, but got self.dtype = ",
+              a[0].toTensor().scalar_type(), " and source.dtype = ", a[2].toTensor().scalar_type());
+  TORCH_CHECK_INDEX(a[1].toTensor().numel() == a[2].toTensor().numel(),
+                    "put_(): Expected source and index to have "
+                    "the same number of elements, but got source.numel() = ",
+                    a[2].toTensor().numel(), ", index.numel() = ", a[1].toTensor().numel());
   return self(a);
 }
 
@@ -223,9 +232,10 @@ bool is_mask(const at::Tensor& index) {
 Results index_put(Arguments a) {
   const at::Tensor& target = a[0].toTensor();
   const at::Tensor& values = a[2].toTensor();
-  TORCH_CHECK_INDEX(target.scalar_type() == values.scalar_type(), "Index put requires the source and destination "
-                    "dtypes match, got ", target.scalar_type(), " for the destination and ", values.scalar_type(),
-                    " for the source.");
+  TORCH_CHECK_INDEX(target.scalar_type() == values.scalar_type(),
+                    "Index put requires the source and destination "
+                    "dtypes match, got ",
+                    target.scalar_type(), " for the destination and ", values.scalar_type(), " for the source.");
   c10::List<std::optional<at::Tensor>> indices;
   std::int64_t at = 0;
   bool masks = false;
@@ -253,18 +263,20 @@ Results index_put(Arguments a) {
 
 Results bernoulli(Arguments a) {
   if (a[1].isTensor()) {
-    TORCH_CHECK(at::is_expandable_to(a[1].toTensor().sizes(), a[0].toTensor().sizes()), "bernoulli_: probabilities of "
-                "shape ", a[1].toTensor().sizes(), " for a tensor of shape ", a[0].toTensor().sizes());
+    TORCH_CHECK(at::is_expandable_to(a[1].toTensor().sizes(), a[0].toTensor().sizes()),
+                "bernoulli_: probabilities of "
+                "shape ",
+                a[1].toTensor().sizes(), " for a tensor of shape ", a[0].toTensor().sizes());
   } else {
-    TORCH_CHECK(0 <= a[1].toDouble() && a[1].toDouble() <= 1, "bernoulli_ expects p to be in [0, 1], but got p=",
-                a[1].toDouble());
+    TORCH_CHECK(0 <= a[1].toDouble() && a[1].toDouble() <= 1,
+                "bernoulli_ expects p to be in [0, 1], but got p=", a[1].toDouble());
   }
   return self(a);
 }
 
 Results geometric(Arguments a) {
-  TORCH_CHECK(0 < a[1].toDouble() && a[1].toDouble() < 1, "geometric_ expects p to be in (0, 1), but got p=",
-              a[1].toDouble());
+  TORCH_CHECK(0 < a[1].toDouble() && a[1].toDouble() < 1,
+              "geometric_ expects p to be in (0, 1), but got p=", a[1].toDouble());
   return self(a);
 }
 
@@ -335,9 +347,9 @@ Results dot(Arguments a) {
               "D tensors");
   TORCH_CHECK(self.scalar_type() == other.scalar_type(), "dot : expected both vectors to have same dtype, but found ",
               self.scalar_type(), " and ", other.scalar_type());
-  TORCH_CHECK(self.numel() == other.numel(), "inconsistent tensor size, expected tensor [", self.numel(),
-              "] and src [", other.numel(), "] to have the same number of elements, but got ", self.numel(), " and ",
-              other.numel(), " elements respectively");
+  TORCH_CHECK(self.numel() == other.numel(), "inconsistent tensor size, expected tensor [", self.numel(), "] and src [",
+              other.numel(), "] to have the same number of elements, but got ", self.numel(), " and ", other.numel(),
+              " elements respectively");
   return first_as_scalar(a);
 }
 
@@ -382,22 +394,25 @@ Results roll(Arguments a) {
 }
 
 Results bucketize(Arguments a) {
-  TORCH_CHECK(a[1].toTensor().dim() == 1, "boundaries tensor must be 1 dimension, but got dim(",
-              a[1].toTensor().dim(), ")");
+  TORCH_CHECK(a[1].toTensor().dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", a[1].toTensor().dim(),
+              ")");
   return {of(a[0].toTensor().sizes(), a[2].toBool() ? at::kInt : at::kLong)};
 }
 
 Results searchsorted(Arguments a) {
   const at::Tensor& boundaries = a[0].toTensor();
   const at::Tensor& values = a[1].toTensor();
-  TORCH_CHECK(boundaries.scalar_type() == values.scalar_type(), "torch.searchsorted(): boundary tensor and input "
-              "value tensor should have same dtype, but got boundary tensor dtype ", boundaries.scalar_type(),
-              " and input value tensor dtype ", values.scalar_type());
+  TORCH_CHECK(boundaries.scalar_type() == values.scalar_type(),
+              "torch.searchsorted(): boundary tensor and input "
+              "value tensor should have same dtype, but got boundary tensor dtype ",
+              boundaries.scalar_type(), " and input value tensor dtype ", values.scalar_type());
   const bool same_rows = boundaries.dim() == values.dim() && boundaries.dim() > 0 &&
                          boundaries.sizes().slice(0, boundaries.dim() - 1) == values.sizes().slice(0, values.dim() - 1);
-  TORCH_CHECK(boundaries.dim() == 1 || same_rows, "torch.searchsorted(): boundaries tensor should be 1 dimension or "
+  TORCH_CHECK(boundaries.dim() == 1 || same_rows,
+              "torch.searchsorted(): boundaries tensor should be 1 dimension or "
               "the first N-1 dimensions of boundaries tensor and input value tensor must match, but we got boundaries "
-              "tensor ", boundaries.sizes(), " and input value tensor ", values.sizes());
+              "tensor ",
+              boundaries.sizes(), " and input value tensor ", values.sizes());
   return {of(values.sizes(), a[2].toBool() ? at::kInt : at::kLong)};
 }
 
@@ -436,16 +451,21 @@ Results layer_norm(Arguments a) {
   const at::Tensor& input = a[0].toTensor();
   const auto shape = a[1].toIntVector();
   const auto inner = static_cast<std::int64_t>(shape.size());
-  TORCH_CHECK(inner >= 1, "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one "
-              "element, but got normalized_shape = ", at::IntArrayRef(shape));
+  TORCH_CHECK(inner >= 1,
+              "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one "
+              "element, but got normalized_shape = ",
+              at::IntArrayRef(shape));
   TORCH_CHECK(input.dim() >= inner && input.sizes().slice(input.dim() - inner) == at::IntArrayRef(shape),
-              "Given normalized_shape=", at::IntArrayRef(shape), ", expected input with its last sizes, but got input "
-              "of size", input.sizes());
+              "Given normalized_shape=", at::IntArrayRef(shape),
+              ", expected input with its last sizes, but got input "
+              "of size",
+              input.sizes());
   for (std::size_t i = 2; i < 4; ++i) {
     const at::Tensor parameter = optional(a[i]);
-    TORCH_CHECK(!parameter.defined() || parameter.sizes() == at::IntArrayRef(shape), "Expected weight and bias of the "
-                "same shape as normalized_shape, but got one of shape ", parameter.sizes(), " and normalized_shape = ",
-                at::IntArrayRef(shape));
+    TORCH_CHECK(!parameter.defined() || parameter.sizes() == at::IntArrayRef(shape),
+                "Expected weight and bias of the "
+                "same shape as normalized_shape, but got one of shape ",
+                parameter.sizes(), " and normalized_shape = ", at::IntArrayRef(shape));
   }
   at::DimVector statistics(input.sizes());
   std::fill(statistics.end() - inner, statistics.end(), 1);
@@ -487,12 +507,12 @@ Results convolution(Arguments a) {
   TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.scalar_type(), ") and weight type (",
               weight.scalar_type(), ") should be the same");
   if (a[6].toBool()) {
-    return {of(at::native::conv_input_size(input.sizes(), weight.sizes(), padding, each(a[7], "output_padding"),
-                                           stride, dilation, a[8].toInt()),
+    return {of(at::native::conv_input_size(input.sizes(), weight.sizes(), padding, each(a[7], "output_padding"), stride,
+                                           dilation, a[8].toInt()),
                input.scalar_type())};
   }
-  return {of(at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation),
-             input.scalar_type())};
+  return {
+      of(at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation), input.scalar_type())};
 }
 
 Results convolution_backward(Arguments a) {
@@ -523,10 +543,10 @@ Results log_sigmoid(Arguments a) { return {like(a[0].toTensor()), like(a[0].toTe
 Results nll_loss2d(Arguments a) {
   const at::Tensor& input = a[0].toTensor();
   const at::Tensor& target = a[1].toTensor();
-  TORCH_CHECK(target.dim() == 3, "only batches of spatial targets supported (3D tensors) but got targets of dimension: ",
-              target.dim());
-  TORCH_CHECK(input.dim() == 4, "only batches of spatial inputs supported (4D tensors), but got input of dimension: ",
-              input.dim());
+  TORCH_CHECK(target.dim() == 3,
+              "only batches of spatial targets supported (3D tensors) but got targets of dimension: ", target.dim());
+  TORCH_CHECK(input.dim() == 4,
+              "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", input.dim());
   TORCH_CHECK(input.size(0) == target.size(0) && input.size(2) == target.size(1) && input.size(3) == target.size(2),
               "size mismatch (got input: ", input.sizes(), " , target: ", target.sizes());
   const bool whole = a[3].toInt() != at::Reduction::None;

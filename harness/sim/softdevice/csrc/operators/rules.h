@@ -63,7 +63,7 @@ Results prod(Arguments arguments);
 Results nansum(Arguments arguments);
 Results trace(Arguments arguments);
 Results count_nonzero(Arguments arguments);
-Results spread(Arguments arguments);           // var and std
+Results spread(Arguments arguments);  // var and std
 Results spread_and_mean(Arguments arguments);
 Results dot(Arguments arguments);
 Results addbmm(Arguments arguments);

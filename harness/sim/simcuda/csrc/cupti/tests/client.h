@@ -19,7 +19,8 @@ namespace simcuda::cupti::testing {
 using namespace ::testing;
 
 void check_success(const char* file, int line, const char* text, int got);
-#define OK(...) ::simcuda::cupti::testing::check_success(__FILE__, __LINE__, #__VA_ARGS__, static_cast<int>(__VA_ARGS__))
+#define OK(...) \
+  ::simcuda::cupti::testing::check_success(__FILE__, __LINE__, #__VA_ARGS__, static_cast<int>(__VA_ARGS__))
 
 // What `register_client` has registered works with these. Set them before.
 struct Client {

@@ -1,9 +1,8 @@
 // What the records say of calls, kernels, copies, fills, waits and events.
 
+#include <cuda.h>
 #include <pthread.h>
 #include <unistd.h>
-
-#include <cuda.h>
 
 #include <algorithm>
 

@@ -167,11 +167,11 @@ TEST(unsafe_calls_are_refused_as_the_modes_say) {
   const auto global = cudaStreamCaptureModeGlobal, local = cudaStreamCaptureModeThreadLocal,
              relaxed = cudaStreamCaptureModeRelaxed;
   const Case cases[] = {
-      {global, global, false, true},  {global, local, false, true},   {global, relaxed, false, false},
-      {local, global, false, true},   {local, local, false, true},    {local, relaxed, false, false},
+      {global, global, false, true},   {global, local, false, true},   {global, relaxed, false, false},
+      {local, global, false, true},    {local, local, false, true},    {local, relaxed, false, false},
       {relaxed, global, false, false}, {relaxed, local, false, false}, {relaxed, relaxed, false, false},
-      {global, global, true, true},   {global, local, true, false},   {global, relaxed, true, false},
-      {local, global, true, false},   {local, local, true, false},    {relaxed, global, true, false},
+      {global, global, true, true},    {global, local, true, false},   {global, relaxed, true, false},
+      {local, global, true, false},    {local, local, true, false},    {relaxed, global, true, false},
   };
   for (const Case& one : cases) {
     begin(stream, one.capture);

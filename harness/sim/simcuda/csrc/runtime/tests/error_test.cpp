@@ -14,7 +14,9 @@
 namespace simcuda::testing {
 
 TEST(errors_have_the_names_and_texts_of_cuda) {
-  const auto told = [](cudaError_t error) { return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error); };
+  const auto told = [](cudaError_t error) {
+    return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
+  };
   EQUAL(told(cudaSuccess), "cudaSuccess: no error");
   EQUAL(told(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation: out of memory");
   EQUAL(told(cudaErrorInvalidDevice), "cudaErrorInvalidDevice: invalid device ordinal");

@@ -41,9 +41,7 @@ std::uint64_t graph_attribute(cudaGraphMemAttributeType which) {
   return value;
 }
 
-void keep(std::uint64_t bytes) {
-  OK(cudaMemPoolSetAttribute(default_pool(), cudaMemPoolAttrReleaseThreshold, &bytes));
-}
+void keep(std::uint64_t bytes) { OK(cudaMemPoolSetAttribute(default_pool(), cudaMemPoolAttrReleaseThreshold, &bytes)); }
 
 }  // namespace
 

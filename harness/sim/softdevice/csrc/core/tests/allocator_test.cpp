@@ -51,9 +51,9 @@ void check_consistent(const Allocator& allocator) {
   EQUAL(stats.inactive_split[all].current, split);
   EQUAL(stats.inactive_split_bytes[all].current, split_bytes);
   EQUAL(allocator.memory().first, allocator.memory().second - static_cast<std::size_t>(reserved));
-  for (const Stats3* each : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
-                             &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
-                             &stats.inactive_split_bytes, &stats.requested_bytes}) {
+  for (const Stats3* each :
+       {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
+        &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes}) {
     EQUAL((*each)[all].current, (*each)[small_pool].current + (*each)[large_pool].current);
     for (const Stat& stat : *each) {
       EQUAL(stat.current, stat.allocated - stat.freed);
@@ -279,7 +279,7 @@ TEST(pools_keep_their_memory_to_themselves) {
   allocator.empty();
   std::map<PoolId, int> segments;
   for (const SegmentView& segment : allocator.snapshot()) ++segments[segment.pool];
-  EQUAL(segments[pool], 1);  // in use
+  EQUAL(segments[pool], 1);   // in use
   EQUAL(segments[inner], 0);  // retained by nobody
   check_consistent(allocator);
 }

@@ -66,8 +66,8 @@ TEST(a_bad_environment_is_told_where_a_device_is_used) {
 
 TEST(injections_are_read) {
   EQUAL(parse_injections("").size(), 0u);
-  const auto injections = parse_injections(
-      "slow; event_early:0.25 ;block_given_twice,seed=7;device_lost:1,seed=18446744073709551615");
+  const auto injections =
+      parse_injections("slow; event_early:0.25 ;block_given_twice,seed=7;device_lost:1,seed=18446744073709551615");
   EQUAL(injections.size(), 4u);
   CHECK(injections[0].fault == Fault::slow && injections[0].probability == 1.0 && injections[0].seed == 0);
   CHECK(injections[1].fault == Fault::event_early && injections[1].probability == 0.25);
@@ -255,7 +255,11 @@ TEST(fault_replay_skips_node) {
   inject(parse_injections("replay_skips_node"));
   for (int i = 0; i < 4; ++i) graph.replay(stream);
   stream.synchronize();
-  EQUAL(order, "bc" "ac" "ab" "bc");
+  EQUAL(order,
+        "bc"
+        "ac"
+        "ab"
+        "bc");
 }
 
 TEST(fault_synchronize_early) {

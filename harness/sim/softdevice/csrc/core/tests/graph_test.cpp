@@ -439,9 +439,8 @@ TEST(many_threads_capture_and_replay) {
         event.record(stream);
         event.block(branch);
         const auto offset = stream.capture()->take(counter, 2);
-        branch.launch("add", [data, offset, key = counter.get()] {
-          *data += replay_place(key) + offset < 1u << 30 ? 1 : 0;
-        });
+        branch.launch("add",
+                      [data, offset, key = counter.get()] { *data += replay_place(key) + offset < 1u << 30 ? 1 : 0; });
         allocator.record(block, branch);
         event.record(branch);
         event.block(stream);

@@ -1,0 +1,1 @@
+"""Measurements of ``harness history`` on generated nights; see ../README.md."""

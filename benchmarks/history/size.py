@@ -1,0 +1,188 @@
+"""How long it takes to enter a run into a large history, to draw its front page and to look up a case; its size.
+
+python -m benchmarks.history.size                                    # 365 nights, 12 machines, 6,000 cases
+python -m benchmarks.history.size --nights 30 --cases 500            # a check that it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
+from benchmarks.measuring import machine_facts
+from harness.journal.journal import FILE_NAME, digest_of_ids
+from harness.tools.history import front, record, site, text, views
+from harness.tools.history.answers import Answers
+from harness.tools.history.database import remove_runs, transaction
+from harness.tools.history.store import FileStore
+from harness.tools.history.suspicion import suspicions
+
+
+def timed(what: Callable[[], object], repeats: int = 5) -> dict[str, float]:
+    """Median and largest wall time in seconds, and the median of the processor time."""
+    walls, cpus = [], []
+    for _ in range(repeats):
+        cpu, wall = time.process_time(), time.perf_counter()
+        what()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    return {
+        "median_s": round(statistics.median(walls), 3),
+        "most_s": round(max(walls), 3),
+        "cpu_s": round(statistics.median(cpus), 3),
+    }
+
+
+def fill(store: FileStore, generator: Generator, batch: int) -> float:
+    """Enter all nights but the last. Return the seconds."""
+    begun = time.perf_counter()
+    with store.writing() as database:
+        for columns in generator.batches(range(generator.shape.nights - 1), batch):
+            enter(database, columns)
+    return time.perf_counter() - begun
+
+
+def run_directory(folder: Path, generator: Generator, machine: int) -> Path:
+    """The run directory of a machine in the last night, with a journal as the harness writes it."""
+    night = generator.shape.nights - 1
+    columns = generator.columns([(night, machine)])
+    verdicts, uuid = columns["verdict"], generator.device(machine)
+    messages = dict(zip(columns["trouble"]["case"], columns["trouble"]["message"], strict=True))
+    ids = [str(case) for case in verdicts["case"]]
+    at = BEGIN + night * DAY + machine
+    on = {"worker": "gw0", "executor": "gw0-1", "devices": [uuid], "seed": 1}
+    lines: list[dict[str, Any]] = [
+        {"event": "run", "t": at, "schema": 1, "run_id": generator.run_id(night, machine), "argv": ["pytest"]}
+        | {"seed": 1, "isolation": "batch", "host": f"node{machine}", "pid": 1, "devices": [uuid], "rootdir": "/r"}
+        | {"fail_on_flaky": False, "profile": "nightly", "identity": {"driver": generator.driver(night, machine)}},
+        {"event": "collected", "t": at, "worker": "gw0", "count": len(ids), "hash": digest_of_ids(ids), "ids": ids},
+    ]
+    for case, outcome, seconds in zip(ids, verdicts["outcome"], verdicts["seconds"], strict=True):
+        about = {"case": case, "attempt": 1, **on}
+        lines.append({"event": "start", "t": at + 1, **about})
+        finish = {"event": "finish", "t": at + 2, **about, "outcome": outcome, "final": True}
+        finish["duration"] = 0.0 if outcome == "gated" else float(seconds)
+        if outcome == "gated":
+            finish["gate"] = {"capability": "memory", "wanted": ">=40GiB", "found": "24GiB"}
+        elif case in messages:
+            finish |= {
+                "outcome": "failed",
+                "message": messages[case],
+                "detail": "suites/test.py:1: RuntimeError\n" * 20,
+            }
+        lines.append(finish)
+    lines.append({"event": "end", "t": at + 3, "exit_status": 1, "duration": 3.0})
+    path = folder / generator.run_id(night, machine)
+    path.mkdir(exist_ok=True)
+    (path / FILE_NAME).write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    environment = {
+        "schema": 1,
+        "driver": generator.driver(night, machine),
+        "versions": {"torch": "2.13.0", "cuda": "13.0"},
+        "devices": [{"uuid": uuid, "name": str(columns["device"]["name"][0]), "kind": "cuda"}],
+    }
+    (path / "environment.json").write_text(json.dumps(environment))
+    return path
+
+
+def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
+    """All figures."""
+    store, generator = FileStore(folder / "history.duckdb"), Generator(shape)
+    found: dict[str, Any] = {"shape": vars_of(shape)}
+    if not store.path.exists():
+        found["fill_s"] = round(fill(store, generator, batch), 1)
+    else:
+        with store.writing() as database, transaction(database):
+            late = [f"{generator.run_id(shape.nights - 1, machine)}" for machine in range(shape.machines)]
+            rows = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [late]).fetchall()
+            remove_runs(database, [run for (run,) in rows])
+    paths = [run_directory(folder, generator, machine) for machine in range(shape.machines)]
+    found["read_run"] = timed(lambda: record.read_record(paths[0]), 3)
+    records = [record.read_record(path) for path in paths]
+    walls = []
+    for each in records:
+        begun = time.perf_counter()
+        store.add(each)
+        walls.append(time.perf_counter() - begun)
+    found["add_run"] = {"median_s": round(statistics.median(walls), 3), "most_s": round(max(walls), 3)}
+    found["add_run_again"] = timed(lambda: store.add(records[0]))
+    command = [sys.executable, "-m", "harness.cli", "history"]
+    db = ["--db", str(store.path)]
+    found["command_add"] = timed(
+        lambda: subprocess.run([*command, "add", str(paths[0]), *db], check=True, stdout=subprocess.DEVNULL), 3
+    )
+    found["command_report"] = timed(
+        lambda: subprocess.run([*command, "report", *db], check=True, stdout=subprocess.DEVNULL), 3
+    )
+    found["megabytes"] = round(store.path.stat().st_size / 1e6, 1)
+    with store.reading() as database:
+        (found["verdicts"],) = database.execute("SELECT count(*) FROM verdict").fetchall()[0]
+        (found["troubles"],) = database.execute("SELECT count(*) FROM trouble").fetchall()[0]
+        found["front_page"] = timed(lambda: text.front_text(front.front(Answers(database))))
+        answers = Answers(database)
+        answers.runs  # noqa: B018 - read once, as a page does
+        found["front_page_parts"] = parts(answers)
+        case = str(generator.cases[3])
+        found["case"] = timed(lambda: list(views.case_lines(answers, case)))
+        group = answers.groups()[0].key
+        found["bisect"] = timed(lambda: list(views.bisect_lines(answers, group)), 3)
+        print(json.dumps(found, indent=2), flush=True)
+        begun = time.perf_counter()
+        found["pages"] = site.export(answers, folder / "site")
+        found["export_s"] = round(time.perf_counter() - begun, 1)
+        found["site_megabytes"] = round(
+            sum(path.stat().st_size for path in (folder / "site").rglob("*") if path.is_file()) / 1e6, 1
+        )
+    return found
+
+
+def parts(answers: Answers) -> dict[str, float]:
+    """Seconds of the parts of the front page."""
+    each: dict[str, Callable[[], object]] = {
+        "runs": lambda: Answers(answers.database).runs,
+        "lanes": answers.lanes,
+        "groups": answers.groups,
+        "suspicions": lambda: suspicions(answers.database),
+        "flaky": answers.flaky_cases,
+        "slow": answers.slow_cases,
+        "not_run": answers.not_run,
+        "never_run": answers.never_run,
+        "healed": answers.healed_waivers,
+    }
+    return {name: timed(what, 3)["median_s"] for name, what in each.items()}
+
+
+def vars_of(shape: Shape) -> dict[str, Any]:
+    return {name: getattr(shape, name) for name in shape.__slots__}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--nights", type=int, default=365)
+    parser.add_argument("--machines", type=int, default=12)
+    parser.add_argument("--cases", type=int, default=6000)
+    parser.add_argument("--batch", type=int, default=5, help="nights that are entered at once")
+    parser.add_argument("--folder", type=Path, help="keep everything in this folder; a history that is there is used")
+    parser.add_argument("--output", type=Path, help="write the figures to this file")
+    wanted = parser.parse_args()
+    shape = Shape(wanted.nights, wanted.machines, wanted.cases)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = wanted.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        found = {**measure(shape, folder, wanted.batch), "machine": machine_facts()}
+    print(json.dumps(found, indent=2))
+    if wanted.output:
+        wanted.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""``harness history``: runs over nights in a database, what changed, and pages of it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.core.outcome import EXIT_RED
+
+if TYPE_CHECKING:
+    from harness.tools.history.answers import Answers
+    from harness.tools.history.folder import FolderStore
+    from harness.tools.history.store import FileStore
+
+app = typer.Typer(
+    help=(
+        "Keep runs over nights in a database, and report what changed. The database is --db, or HARNESS_HISTORY. "
+        "It needs the package duckdb: pip install 'gpu-conformance-harness[history]'."
+    ),
+    no_args_is_help=True,
+)
+
+_Db = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        metavar="PATH",
+        envvar="HARNESS_HISTORY",
+        show_envvar=False,
+        help="The history: a DuckDB file, or a folder of Parquet files (an existing folder, or a name that ends with "
+        "a slash). Default: HARNESS_HISTORY.",
+    ),
+]
+
+
+def _store(db: str) -> FileStore | FolderStore:
+    from harness.tools.history.database import HistoryError
+    from harness.tools.history.store import open_store
+
+    if not db:
+        raise HistoryError("no history is named: give --db PATH, or set HARNESS_HISTORY")
+    return open_store(db)
+
+
+@contextlib.contextmanager
+def _answers(db: str) -> Generator[Answers]:
+    from harness.tools.history.answers import Answers
+
+    with _store(db).reading() as database:
+        yield Answers(database)
+
+
+@app.command()
+def add(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...",
+            help="Run directories, folders with run directories up to four levels below, or archives of harness "
+            "package.",
+        ),
+    ],
+    db: _Db = "",
+    machine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="The machine's name, where the host's name differs each night, as in containers."
+        ),
+    ] = "",
+) -> None:
+    """Enter runs: run directories, merged and cluster runs, imported runs, evidence archives.
+
+    A run that is there is not entered again. A run that was resumed since replaces its former state, and a merged run
+    replaces its shards. Evidence is verified first.
+
+    Exit status: 0 if all runs are there now; 1 if one cannot be read, and the others are there; 4 if a DIR has no run
+    or the history cannot be written.
+    """
+    from harness.core.errors import HarnessError
+    from harness.core.text import escape_invalid_xml, format_count
+    from harness.tools.history import record, runs
+    from harness.tools.history.database import HistoryError
+
+    store = _store(db)
+    found = runs.find(paths)
+    counts: dict[str, int] = {}
+    for path in found.paths:
+        try:
+            made = record.read_record(path, machine)
+        except HarnessError as error:
+            print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
+            counts["refused"] = counts.get("refused", 0) + 1
+            continue
+        result = store.add(made).value
+        counts[result] = counts.get(result, 0) + 1
+        if len(found.paths) <= 20:
+            cases = format_count(len(made.verdicts), "case")
+            print(escape_invalid_xml(f"{path}: run {made.run_id}, {cases}: {result}"))
+    for note in found.notes:
+        print(note)
+    if not counts:
+        raise HistoryError(f"no run in {', '.join(repr(str(path)) for path in paths)}: give run directories")
+    print(f"{db}: {', '.join(f'{number} {what}' for what, number in counts.items())}")
+    if "refused" in counts:
+        raise typer.Exit(EXIT_RED)
+
+
+@app.command()
+def report(
+    db: _Db = "",
+    case: Annotated[str, typer.Option(metavar="ID", help="Report on this case.")] = "",
+    run: Annotated[str, typer.Option(metavar="ID", help="Report what is new in this run.")] = "",
+) -> None:
+    """Print the last night: red groups with age and spread, machines, suspicious devices, flaky and slower cases.
+
+    Exit status: 0, also if something is red; 4 if there is no such history, case or run.
+    """
+    from harness.tools.history import front, text, views
+
+    with _answers(db) as answers:
+        if case:
+            lines = list(views.case_lines(answers, case))
+        elif run:
+            lines = list(views.run_lines(answers, run))
+        else:
+            sys.stdout.write(text.front_text(front.front(answers)))
+            return
+    print("\n".join(lines))
+
+
+@app.command()
+def bisect(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The key of a group, or the begin of it.")],
+    db: _Db = "",
+) -> None:
+    """Print the pair of drivers, releases of torch, commits or other facts between which a group of failures began.
+
+    The last lines are the commands that decide it. Nothing runs.
+
+    Exit status: 0; 4 if the history has no such group.
+    """
+    from harness.tools.history import views
+
+    with _answers(db) as answers:
+        print("\n".join(views.bisect_lines(answers, group)))
+
+
+@app.command()
+def export(
+    db: _Db = "",
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder to write.")] = Path("site"),
+) -> None:
+    """Write static pages: the last night, and each red group, case, device and run of the last 90 nights.
+
+    The pages load nothing and run no script. They can be put on any web server. FOLDER may exist; pages of an earlier
+    export are replaced.
+
+    Exit status: 0; 4 if there is no history or FOLDER cannot be written.
+    """
+    from harness.core.text import format_count
+    from harness.tools.history import site
+
+    with _answers(db) as answers:
+        pages = site.export(answers, out)
+    print(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="SQL of DuckDB, such as 'FROM runs LIMIT 5'.")],
+    db: _Db = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
+) -> None:
+    """Run SQL, read-only: the query cannot change the history, and can reach no file and no network.
+
+    docs/history.md describes the views runs, results, failures, groups, devices, health, findings and cases.
+
+    Exit status: 0; 4 if there is no history, or the query has an error.
+    """
+    from harness.tools.history import query as queries
+
+    with _answers(db) as answers:
+        queries.print_rows(answers.database, query, as_json=as_json)
+
+
+@app.command()
+def prune(
+    keep: Annotated[str, typer.Option("--keep", metavar="DURATION", help="How long runs are kept: 400d, 12w or 2y.")],
+    db: _Db = "",
+) -> None:
+    """Remove the runs that began before the last DURATION.
+
+    Exit status: 0; 4 if the duration is not valid or there is no history.
+    """
+    from datetime import UTC, datetime
+
+    from harness.core.text import format_count
+    from harness.tools.history.keep import parse_keep
+
+    removed = _store(db).prune(parse_keep(keep), datetime.now(UTC))
+    print(f"{db}: removed {format_count(removed, 'run')}")

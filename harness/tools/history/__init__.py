@@ -1,0 +1,1 @@
+"""Runs over nights in a database: `record` reads one, `store` keeps them, `answers` asks, `site` shows."""

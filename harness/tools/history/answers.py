@@ -1,0 +1,586 @@
+"""Questions to a history, answered as plain values. All SQL of reports and pages is here and in `suspicion`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome
+from harness.tools.history.changes import Onset, onset
+from harness.tools.history.timeline import Observation, Slower, slower
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+#: Nights of the trend, and of what counts as recent.
+NIGHTS = 90
+#: A lane without a run for this many nights has no present state.
+STALE = 14
+#: A case that ran in no run for this many nights is reported.
+NOT_RUN = 7
+#: Maximum entries of one list.
+MOST = 200
+
+_RUN = (
+    'run, run_id, lane, begun, night, seconds, host, model, driver, cuda, torch, python, harness, "commit", '
+    "dirty, suites, profile, hardware, shard, seed, argv, tool, exit_status, complete, cases, ran, passed, red, "
+    "flaky, waived, gated, path, page, identity"
+)
+_LATEST = """
+    latest AS (
+        SELECT lane, arg_max(run, (begun, run)) AS run FROM run GROUP BY lane
+        HAVING max(night) > (SELECT max(night) FROM run) - INTERVAL (?) DAY
+    )
+"""
+_SILENT = """
+    recent AS (SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY),
+    listed AS (
+        SELECT "case", bool_or(o.ran) AS ran, any_value(reason) AS reason
+        FROM verdict JOIN outcome_name o USING (outcome) WHERE run IN (SELECT run FROM recent) GROUP BY "case"
+    ),
+    silent AS (SELECT "case", reason FROM listed WHERE NOT ran)
+"""
+
+
+class NothingKnownError(HarnessError):
+    """The history has no such run, case, group or device, or no run at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """All runs of one night."""
+
+    night: date
+    runs: int
+    red_runs: int
+    ran: int
+    red: int
+    flaky: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A machine with a kind of device and a profile. `run`: its latest run. `trend`: red cases by run, in order."""
+
+    lane: str
+    run: Mapping[str, Any]
+    previous: int | None
+    trend: tuple[int, ...]
+    new: int = 0
+    fixed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of failures with one fingerprint.
+
+    `open`: it is in the latest run of a lane; `open_cases`, `open_lanes`: there. The other numbers are about all runs.
+    `onsets`: where it began, by lane, as far as the window shows.
+    """
+
+    number: int
+    key: str
+    title: str
+    first: date
+    last: date
+    failures: int
+    cases: int
+    runs: int
+    devices: tuple[str, ...]
+    drivers: tuple[str, ...]
+    lanes: tuple[str, ...]
+    case: str
+    message: str
+    reproduce: str
+    stack: str
+    open_cases: int = 0
+    open_lanes: int = 0
+    onsets: tuple[Onset, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        return self.open_lanes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCase:
+    """A case whose duration rises in a lane."""
+
+    case: str
+    lane: str
+    slower: Slower
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A red, flaky or waived verdict."""
+
+    run: int
+    night: date
+    lane: str
+    case: str
+    outcome: Outcome
+    device: str
+    group: str
+    title: str
+    message: str
+    reproduce: str
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a run has that the previous run of its lane had not."""
+
+    run: int
+    previous: int | None
+    new: tuple[Failure, ...] = ()
+    fixed: tuple[str, ...] = ()
+    gated: tuple[str, ...] = ()
+    findings: tuple[tuple[str, str], ...] = field(default=())
+
+
+class Answers:
+    """Answers from an open database."""
+
+    def __init__(self, database: DuckDBPyConnection) -> None:
+        self.database = database
+        self._runs: dict[int, dict[str, Any]] | None = None
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.database.execute(query, list(values)).fetchall()
+
+    # ---- runs ----
+
+    @property
+    def runs(self) -> Mapping[int, Mapping[str, Any]]:
+        """All runs by number, in the order of their begin. Raise NothingKnownError without any."""
+        if self._runs is None:
+            names = [name.strip('" ') for name in _RUN.split(",")]
+            devices: dict[int, str] = dict(
+                self._rows(
+                    "SELECT run, string_agg(key, ', ' ORDER BY key) FROM run_device JOIN device_name USING (device) "
+                    "GROUP BY run"
+                )
+            )
+            found = {}
+            for row in self._rows(f"SELECT {_RUN} FROM run ORDER BY begun, run"):
+                run = dict(zip(names, row, strict=True))
+                run["identity"] = json.loads(run["identity"] or "{}")
+                run["devices"] = devices.get(run["run"], "")
+                found[run["run"]] = run
+            self._runs = found
+        if not self._runs:
+            raise NothingKnownError("the history has no run: enter one with harness history add DIR")
+        return self._runs
+
+    @property
+    def last_night(self) -> date:
+        """The night of the latest run."""
+        nights = [run["night"] for run in self.runs.values()]
+        found: date = max(nights)
+        return found
+
+    def run_by_id(self, run_id: str) -> Mapping[str, Any]:
+        """Return a run by its id, or by its number. Raise NothingKnownError."""
+        for run in self.runs.values():
+            if run["run_id"] == run_id or str(run["run"]) == run_id:
+                return run
+        raise NothingKnownError(f"the history has no run {run_id!r}: see harness history sql 'FROM runs'")
+
+    def nights(self, most: int = NIGHTS) -> list[Night]:
+        """Return the last nights that have runs, in order."""
+        rows = self._rows(
+            "SELECT night, count(*), count(*) FILTER (exit_status NOT IN (0, 5)), sum(ran)::BIGINT, sum(red)::BIGINT, "
+            "sum(flaky)::BIGINT FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY "
+            "GROUP BY night ORDER BY night",
+            [most],
+        )
+        return [Night(*row) for row in rows]
+
+    def lanes(self, most: int = 30) -> list[Lane]:
+        """Return the lanes, that with most red cases in its latest run first. Stale lanes come last."""
+        by_lane: dict[str, list[Mapping[str, Any]]] = {}
+        for run in self.runs.values():
+            by_lane.setdefault(run["lane"], []).append(run)
+        news = self.news_counts({runs[-1]["run"]: runs[-2]["run"] for runs in by_lane.values() if len(runs) > 1})
+        found = []
+        for lane, runs in by_lane.items():
+            last = runs[-1]
+            new, fixed = news.get(last["run"], (0, 0))
+            previous = runs[-2]["run"] if len(runs) > 1 else None
+            trend = tuple(run["red"] for run in runs[-most:])
+            found.append(Lane(lane, last, previous, trend, new, fixed))
+        newest = self.last_night
+        return sorted(found, key=lambda lane: (self.is_stale(lane, newest), -lane.run["red"], lane.lane))
+
+    @staticmethod
+    def is_stale(lane: Lane, newest: date) -> bool:
+        """Return whether the lane had no run for so long that it has no present state."""
+        night: date = lane.run["night"]
+        return (newest - night).days >= STALE
+
+    def previous(self, run: int) -> int | None:
+        """Return the run before this one in its lane."""
+        lane = self.runs[run]["lane"]
+        before = None
+        for number, each in self.runs.items():
+            if number == run:
+                return before
+            if each["lane"] == lane:
+                before = number
+        return before
+
+    # ---- news ----
+
+    def news_counts(self, pairs: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """Return how many cases are newly red, and no longer red, in each run beside its previous one."""
+        if not pairs:
+            return {}
+        red = (
+            'SELECT run, "case" FROM trouble JOIN outcome_name USING (outcome) WHERE red AND run IN (SELECT unnest(?))'
+        )
+        rows = self._rows(red, [[*pairs, *pairs.values()]])
+        of: dict[int, set[int]] = {}
+        for run, case in rows:
+            of.setdefault(run, set()).add(case)
+        return {
+            run: (len(of.get(run, set()) - of.get(before, set())), len(of.get(before, set()) - of.get(run, set())))
+            for run, before in pairs.items()
+        }
+
+    def news(self, run: int) -> News:
+        """Return what is new in a run."""
+        before = self.previous(run)
+        failures = self.failures(run)
+        found = self.findings(run)
+        if before is None:
+            listed = tuple((kind, message) for kind, message, _ in found)
+            return News(run, None, new=tuple(each for each in failures if each.outcome.is_red), findings=listed)
+        known = {(each.case, each.group) for each in self.failures(before) if each.outcome.is_red}
+        red = [each for each in failures if each.outcome.is_red]
+        fixed = self._rows(
+            'SELECT c.id FROM trouble t JOIN outcome_name p USING (outcome) JOIN verdict v USING ("case") '
+            'JOIN outcome_name o ON o.outcome = v.outcome JOIN case_name c USING ("case") '
+            "WHERE t.run = ? AND p.red AND v.run = ? AND o.ran AND NOT o.red ORDER BY c.id",
+            [before, run],
+        )
+        gated = self._rows(
+            'SELECT c.id FROM verdict v JOIN outcome_name o USING (outcome) JOIN verdict w USING ("case") '
+            'JOIN outcome_name p ON p.outcome = w.outcome JOIN case_name c USING ("case") '
+            "WHERE v.run = ? AND o.name = 'gated' AND w.run = ? AND p.ran ORDER BY c.id",
+            [run, before],
+        )
+        titles = {title for _, _, title in self.findings(before)}
+        return News(
+            run=run,
+            previous=before,
+            new=tuple(each for each in red if (each.case, each.group) not in known),
+            fixed=tuple(case for (case,) in fixed),
+            gated=tuple(case for (case,) in gated),
+            findings=tuple((kind, text) for kind, text, title in found if title not in titles),
+        )
+
+    def findings(self, run: int) -> list[tuple[str, str, str]]:
+        """Return kind, message and title of the findings of a run."""
+        return [*self._rows("SELECT kind, message, title FROM run_finding WHERE run = ? ORDER BY kind, message", [run])]
+
+    def failures(self, run: int) -> list[Failure]:
+        """Return the red, flaky and waived verdicts of a run."""
+        return self._failures("t.run = ?", [run])
+
+    def recent_failures(self, since: date, most: int = 20_000) -> list[Failure]:
+        """Return the verdicts of this kind after a night, the latest first."""
+        return self._failures("r.night > ?", [since], f"r.begun DESC, c.id LIMIT {most}")
+
+    def failures_of_case(self, case: int) -> list[Failure]:
+        """Return the red, flaky and waived verdicts on a case, the latest first."""
+        return self._failures('t."case" = ?', [case], "r.begun DESC")
+
+    def failures_on(self, device: str, most: int = MOST) -> list[Failure]:
+        """Return the latest verdicts of this kind on a device."""
+        return self._failures("d.key = ?", [device], f"r.begun DESC, c.id LIMIT {most}")
+
+    def _failures(self, where: str, values: Sequence[Any], order: str = "r.begun, c.id") -> list[Failure]:
+        rows = self._rows(
+            "SELECT t.run, r.night, r.lane, c.id, o.name, d.key, g.key, g.title, t.message, t.reproduce FROM trouble t "
+            'JOIN run r USING (run) JOIN case_name c USING ("case") JOIN outcome_name o USING (outcome) '
+            f"JOIN failure_group g USING (grp) LEFT JOIN device_name d USING (device) WHERE {where} ORDER BY {order}",
+            values,
+        )
+        return [_failure(row) for row in rows]
+
+    # ---- groups ----
+
+    def groups(self, *, only_open: bool = True, most: int = MOST) -> list[Group]:
+        """Return groups of red verdicts: those in the latest runs, with most cases first; if wanted, others, too."""
+        rows = self._rows(
+            f"""
+            WITH {_LATEST},
+            red AS (SELECT t.* FROM trouble t JOIN outcome_name o USING (outcome) WHERE o.red),
+            now AS (
+                SELECT grp, count(DISTINCT "case") AS cases, count(DISTINCT lane) AS lanes
+                FROM red JOIN latest USING (run) GROUP BY grp
+            ),
+            chosen AS (SELECT grp FROM red LEFT JOIN now USING (grp) WHERE now.grp IS NOT NULL OR ? GROUP BY grp)
+            SELECT g.grp, g.key, any_value(g.title), min(r.night), max(r.night), count(*), count(DISTINCT t."case"),
+                count(DISTINCT t.run), list(DISTINCT d.key ORDER BY d.key) FILTER (d.key IS NOT NULL),
+                list(DISTINCT r.driver ORDER BY r.driver), list(DISTINCT r.lane ORDER BY r.lane),
+                arg_max(c.id, r.begun), arg_max(t.message, r.begun), arg_max(t.reproduce, r.begun),
+                arg_max(t.stack, r.begun),
+                coalesce(any_value(now.cases), 0), coalesce(any_value(now.lanes), 0)
+            FROM red t JOIN chosen USING (grp) JOIN failure_group g USING (grp) JOIN run r USING (run)
+                JOIN case_name c USING ("case") LEFT JOIN device_name d USING (device) LEFT JOIN now USING (grp)
+            GROUP BY g.grp, g.key
+            ORDER BY coalesce(any_value(now.lanes), 0) = 0, coalesce(any_value(now.cases), 0) DESC,
+                max(r.night) DESC, count(*) DESC, g.key
+            LIMIT {most}
+            """,
+            [STALE, not only_open],
+        )
+        return self._with_onsets([_group(row) for row in rows])
+
+    def group(self, key: str) -> Group:
+        """Return a group by its key, or the begin of it. Raise NothingKnownError."""
+        keys = [found for (found,) in self._rows("SELECT key FROM failure_group WHERE starts_with(key, ?)", [key])]
+        if len(keys) != 1:
+            raise NothingKnownError(
+                f"the history has {'several groups' if keys else 'no group'} {key!r}: see harness history report"
+            )
+        found = [each for each in self.groups(only_open=False, most=100_000) if each.key == keys[0]]
+        if not found:
+            raise NothingKnownError(f"the group {key!r} has no red case: it is of flaky or waived cases only")
+        return found[0]
+
+    def presence(self, groups: Sequence[int]) -> dict[int, dict[str, list[tuple[int, bool]]]]:
+        """Return for each group, by lane, the runs in which one of its cases ran, and whether the group was there."""
+        rows = self._rows(
+            """
+            WITH member AS (SELECT DISTINCT grp, "case" FROM trouble WHERE list_contains(?, grp)),
+            there AS (SELECT DISTINCT grp, run FROM trouble WHERE list_contains(?, grp)),
+            ran AS (
+                SELECT DISTINCT m.grp, v.run FROM verdict v JOIN member m USING ("case")
+                WHERE v.outcome IN (SELECT outcome FROM outcome_name WHERE ran OR name = 'lost')
+            )
+            SELECT ran.grp, r.lane, r.run, there.run IS NOT NULL
+            FROM ran JOIN run r USING (run) LEFT JOIN there ON there.grp = ran.grp AND there.run = ran.run
+            ORDER BY ran.grp, r.lane, r.begun, r.run
+            """,
+            [list(groups), list(groups)],
+        )
+        found: dict[int, dict[str, list[tuple[int, bool]]]] = {}
+        for number, lane, run, present in rows:
+            found.setdefault(number, {}).setdefault(lane, []).append((run, present))
+        return found
+
+    def _with_onsets(self, groups: Sequence[Group]) -> list[Group]:
+        presence = self.presence([group.number for group in groups])
+        made = []
+        for group in groups:
+            onsets = [onset(lane, runs) for lane, runs in presence.get(group.number, {}).items()]
+            made.append(replace(group, onsets=tuple(each for each in onsets if each is not None)))
+        return made
+
+    # ---- cases ----
+
+    def case_number(self, case: str) -> int:
+        """Return the number of a case. Raise NothingKnownError."""
+        found = self._rows('SELECT "case" FROM case_name WHERE id = ?', [case])
+        if not found:
+            like = self._rows("SELECT id FROM case_name WHERE contains(id, ?) ORDER BY id LIMIT 3", [case])
+            hint = (
+                f"did you mean {', '.join(repr(name) for (name,) in like)}?" if like else "give the whole id of a case"
+            )
+            raise NothingKnownError(f"the history has no case {case!r}: {hint}")
+        return int(found[0][0])
+
+    def case_numbers(self, cases: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of cases by id; unknown ones are left out."""
+        rows = self._rows('SELECT id, "case" FROM case_name WHERE id IN (SELECT unnest(?)) ORDER BY id', [list(cases)])
+        return dict(rows)
+
+    def observations(self, cases: Iterable[int], nights: int = 100_000) -> dict[int, dict[str, list[Observation]]]:
+        """Return all results of these cases in the last nights, by case and lane, in the order of the runs."""
+        numbers = list(cases)
+        if not numbers:
+            return {}
+        where = 'v."case" = ?' if len(numbers) == 1 else 'v."case" IN (SELECT unnest(?))'
+        rows = self._rows(
+            'SELECT v."case", r.lane, v.run, r.night, o.name, d.key, v.seconds FROM verdict v JOIN run r USING (run) '
+            f"JOIN outcome_name o USING (outcome) LEFT JOIN device_name d USING (device) WHERE {where} "
+            "AND r.night > (SELECT max(night) FROM run) - INTERVAL (?) DAY "
+            'ORDER BY v."case", r.lane, r.begun, v.run',
+            [numbers[0] if len(numbers) == 1 else numbers, nights],
+        )
+        outcomes = {each.value: each for each in Outcome}
+        found: dict[int, dict[str, list[Observation]]] = {}
+        for case, lane, run, night, outcome, device, seconds in rows:
+            made = Observation(run, night, outcomes[outcome], device or "", seconds)
+            found.setdefault(case, {}).setdefault(lane, []).append(made)
+        return found
+
+    def slow_cases(self, most: int = 20) -> list[SlowCase]:
+        """Return the cases whose durations rise, the largest rise first. Medians of a few runs choose candidates."""
+        rows = self._rows(
+            f"""
+            WITH {_LATEST},
+            numbered AS (
+                SELECT run, lane, row_number() OVER (PARTITION BY lane ORDER BY begun DESC, run DESC) AS back FROM run
+                WHERE lane IN (SELECT lane FROM latest)
+            ),
+            late AS (
+                SELECT lane, "case", median(seconds) AS seconds FROM verdict JOIN numbered USING (run)
+                WHERE back <= 5 AND seconds IS NOT NULL GROUP BY lane, "case"
+            ),
+            early AS (
+                SELECT lane, "case", median(seconds) AS seconds FROM verdict JOIN numbered USING (run)
+                WHERE back BETWEEN 26 AND 30 AND seconds IS NOT NULL GROUP BY lane, "case"
+            )
+            SELECT late.lane, "case" FROM late JOIN early USING (lane, "case")
+            WHERE late.seconds > 1.25 * early.seconds AND late.seconds > early.seconds + 0.05
+            ORDER BY late.seconds - early.seconds DESC LIMIT {5 * most}
+            """,
+            [STALE],
+        )
+        observed = self.observations(dict.fromkeys(case for _, case in rows))
+        names = self.case_names([case for _, case in rows])
+        found = []
+        for lane, case in rows:
+            own = observed[case][lane]
+            rise = slower([each.seconds for each in own if each.seconds is not None and not each.outcome.is_red])
+            if rise is not None:
+                found.append(SlowCase(names[case], lane, rise))
+        return found[:most]
+
+    def case_names(self, cases: Sequence[int]) -> dict[int, str]:
+        """Return the ids of cases by number."""
+        return dict(self._rows('SELECT "case", id FROM case_name WHERE list_contains(?, "case")', [list(cases)]))
+
+    def not_run(self, days: int = NOT_RUN, most: int = MOST) -> list[tuple[str, date, str]]:
+        """Return the cases that ran once, and in no run of the last days that has them: id, last night, and why not."""
+        rows = self._rows(
+            f"""
+            WITH {_SILENT}
+            SELECT c.id, max(r.night), any_value(w.text)
+            FROM silent s JOIN case_name c USING ("case") JOIN verdict v USING ("case") JOIN run r USING (run)
+                JOIN outcome_name o ON o.outcome = v.outcome LEFT JOIN reason w ON w.reason = s.reason
+            WHERE o.ran GROUP BY c.id ORDER BY 2 DESC, 1 LIMIT {most}
+            """,
+            [days],
+        )
+        return [(case, night, reason or "") for case, night, reason in rows]
+
+    def never_run(self, days: int = NOT_RUN) -> list[tuple[str, int]]:
+        """Return why cases of the last days ran in no run at all, and how many, the most first."""
+        rows = self._rows(
+            f"""
+            WITH {_SILENT}
+            SELECT coalesce(w.text, ''), count(*) FROM silent s LEFT JOIN reason w USING (reason)
+            WHERE s."case" NOT IN (SELECT v."case" FROM verdict v JOIN silent USING ("case")
+                JOIN outcome_name o ON o.outcome = v.outcome WHERE o.ran)
+            GROUP BY ALL ORDER BY 2 DESC, 1
+            """,
+            [days],
+        )
+        return [(reason, number) for reason, number in rows]
+
+    def healed_waivers(self) -> list[Failure]:
+        """Return the cases of the latest runs that pass though a waiver expects them to fail."""
+        runs = [run for (run,) in self._rows(f"WITH {_LATEST} SELECT run FROM latest", [STALE])]
+        found = self._failures("list_contains(?, t.run) AND o.name = 'unexpected_pass'", [runs])
+        return found[:MOST]
+
+    def flaky_cases(self, nights: int = 30, most: int = 50) -> list[tuple[str, int, int, int]]:
+        """Return cases that were flaky or changed between good and bad in the last nights: id, bad results, results,
+        and the number of devices with a bad one. Cases that are red in each latest run are no flakes.
+        """
+        rows = self._rows(
+            f"""
+            WITH recent AS (SELECT run, lane, begun FROM run
+                WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY),
+            bad AS (
+                SELECT t."case", count(*) AS bad, count(DISTINCT device) AS devices, bool_or(o.name = 'flaky') AS flaky
+                FROM trouble t JOIN outcome_name o USING (outcome)
+                WHERE t.run IN (SELECT run FROM recent) AND (o.name = 'flaky' OR o.red AND o.ran) GROUP BY t."case"
+            ),
+            every AS (
+                SELECT v."case", r.lane, r.begun, bool_or(t.run IS NOT NULL) AS bad
+                FROM verdict v JOIN recent r USING (run) JOIN bad USING ("case")
+                    LEFT JOIN trouble t ON t.run = v.run AND t."case" = v."case"
+                WHERE v.outcome IN (SELECT outcome FROM outcome_name WHERE ran) GROUP BY ALL
+            ),
+            turns AS (
+                SELECT "case", bad, lag(bad) OVER (PARTITION BY "case", lane ORDER BY begun) AS before FROM every
+            ),
+            spells AS (
+                SELECT "case", count(*) FILTER (bad AND NOT before) AS began,
+                    count(*) FILTER (before AND NOT bad) AS ended, count(*) AS ran
+                FROM turns GROUP BY "case"
+            )
+            SELECT c.id, bad.bad, spells.ran, bad.devices
+            FROM bad JOIN spells USING ("case") JOIN case_name c USING ("case")
+            WHERE bad.flaky OR (spells.began > 1 AND spells.ended > 0 AND 2 * bad.bad < spells.ran)
+            ORDER BY bad.bad DESC, c.id LIMIT {most}
+            """,
+            [nights],
+        )
+        return [(case, bad, ran, devices) for case, bad, ran, devices in rows]
+
+    # ---- devices ----
+
+    def device(self, key: str) -> dict[str, Any]:
+        """Return a device with its runs by night and its health events. Raise NothingKnownError."""
+        rows = self._rows("SELECT device, key, uuid, host, name, kind FROM device_name WHERE key = ?", [key])
+        if not rows:
+            raise NothingKnownError(f"the history has no device {key!r}: see harness history sql 'FROM devices'")
+        number = rows[0][0]
+        bad = self._rows(
+            "SELECT r.night, count(*) FILTER (o.ran), count(*) FILTER (o.red AND o.ran OR o.name = 'flaky') "
+            "FROM verdict v JOIN run r USING (run) JOIN outcome_name o USING (outcome) WHERE v.device = ? "
+            "GROUP BY r.night ORDER BY r.night",
+            [number],
+        )
+        events = self._rows(
+            "SELECT r.night, r.run, h.state, h.xid, h.message FROM health_event h JOIN run r USING (run) "
+            "WHERE h.device = ? ORDER BY r.begun DESC LIMIT 100",
+            [number],
+        )
+        names = ("device", "key", "uuid", "host", "name", "kind")
+        return {**dict(zip(names, rows[0], strict=True)), "nights": bad, "events": events}
+
+
+def _failure(row: Sequence[Any]) -> Failure:
+    run, night, lane, case, outcome, device, group, title, message, reproduce = row
+    return Failure(run, night, lane, case, Outcome(outcome), device or "", group, title, message, reproduce)
+
+
+def _group(row: Sequence[Any]) -> Group:
+    number, key, title, first, last, failures, cases, runs, devices, drivers, lanes, *rest = row
+    case, message, reproduce, stack, open_cases, open_lanes = rest
+    return Group(
+        number=number,
+        key=key,
+        title=title,
+        first=first,
+        last=last,
+        failures=failures,
+        cases=cases,
+        runs=runs,
+        devices=tuple(devices or ()),
+        drivers=tuple(drivers or ()),
+        lanes=tuple(lanes or ()),
+        case=case,
+        message=message,
+        reproduce=reproduce,
+        stack=stack,
+        open_cases=open_cases,
+        open_lanes=open_lanes,
+    )
+
+
+def clock(moment: datetime) -> str:
+    """Return a time in UTC for people."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

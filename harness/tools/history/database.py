@@ -1,0 +1,164 @@
+"""The database of a history: its schema, and the rows of a run, entered or removed in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.core.errors import HarnessError
+from harness.tools.history import schema, stage
+from harness.tools.history.record import RunRecord
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+class HistoryError(HarnessError):
+    """A history cannot be opened, read or written."""
+
+
+class Added(StrEnum):
+    """What became of a run."""
+
+    NEW = "added"
+    SAME = "already there"
+    AGAIN = "replaced, because its journal has changed"
+    PART = "left out: it is a shard of a merged run that is there"
+
+
+def duckdb() -> Any:
+    """Return the module. Raise HistoryError if it is not installed."""
+    try:
+        import duckdb as module
+    except ImportError:
+        raise HistoryError(
+            "a history needs the package duckdb: pip install 'gpu-conformance-harness[history]'"
+        ) from None
+    return module
+
+
+def missing_text(path: Path) -> str:
+    """Return the sentence about a history that does not exist."""
+    return f"there is no history at {str(path)!r}: make one with harness history add DIR --db {path}"
+
+
+def open_text(path: Path, error: str) -> str:
+    first = error.splitlines()[0] if error else ""
+    if "not a valid DuckDB" in error or (path.is_file() and "magic" in error.lower()):
+        return f"{str(path)!r} is no history: expected a DuckDB file or a folder; give another --db"
+    if "newer" in error or "version number" in error:
+        return f"{str(path)!r} was written by a newer DuckDB: install that release ({first})"
+    return f"cannot open the history {str(path)!r}: {first}"
+
+
+def quoted(path: Path) -> str:
+    """Return the path as a text of SQL."""
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+# ---- the schema ----
+
+
+def schema_of(database: DuckDBPyConnection, path: Path) -> int:
+    """Return the version of the schema; 0 for an empty database. Raise HistoryError if it is no history."""
+    tables = {
+        name for (name,) in database.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall()
+    }
+    if not tables:
+        return 0
+    rows: dict[str, str] = {}
+    if "meta" in tables:
+        with contextlib.suppress(duckdb().Error):
+            rows = dict(database.execute("SELECT name, value FROM meta").fetchall())
+    if not str(rows.get("schema", "")).isdecimal():
+        raise HistoryError(f"{str(path)!r} is a DuckDB file of something else: expected a history; give another --db")
+    return int(rows["schema"])
+
+
+def check_schema(database: DuckDBPyConnection, path: Path) -> None:
+    """Raise HistoryError unless the database has the current schema."""
+    found = schema_of(database, path)
+    refuse_newer(found, path)
+    if found < schema.SCHEMA:
+        raise HistoryError(
+            f"{str(path)!r} has schema {found}, and this harness reads {schema.SCHEMA}: harness history add migrates it"
+        )
+
+
+def refuse_newer(found: int, path: Path) -> None:
+    """Raise HistoryError for a schema above the current one."""
+    if found > schema.SCHEMA:
+        raise HistoryError(
+            f"{str(path)!r} has schema {found}, and this harness reads schemas up to {schema.SCHEMA}: "
+            "use the harness that wrote it, or a newer one"
+        )
+
+
+def migrate(database: DuckDBPyConnection, path: Path) -> None:
+    """Bring the database to the current schema, one transaction per version."""
+    found = schema_of(database, path)
+    refuse_newer(found, path)
+    for version in range(found + 1, schema.SCHEMA + 1):
+        with transaction(database):
+            database.execute(schema.MIGRATIONS[version])
+            database.execute("DELETE FROM meta WHERE name = 'schema'")
+            database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(version)])
+
+
+@contextlib.contextmanager
+def transaction(database: DuckDBPyConnection) -> Iterator[None]:
+    """Commit what the block does, or nothing of it."""
+    database.execute("BEGIN")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(duckdb().Error):
+            database.execute("ROLLBACK")
+        raise
+
+
+# ---- rows ----
+
+
+def add_record(database: DuckDBPyConnection, record: RunRecord) -> Added:
+    """Enter a run in one transaction."""
+    known = database.execute("SELECT run, print FROM run WHERE run_id = ?", [record.run_id]).fetchall()
+    if known and known[0][1] == record.print:
+        return Added.SAME
+    stage.stage(database, [record])
+    try:
+        with transaction(database):
+            remove_runs(database, [run for run, _ in known])
+            if record.parts:
+                parts = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [list(record.parts)])
+                remove_runs(database, [run for (run,) in parts.fetchall()])
+            entered = stage.ingest(database)
+    finally:
+        stage.unstage(database)
+    if not entered:
+        return Added.PART
+    return Added.AGAIN if known else Added.NEW
+
+
+def remove_before(database: DuckDBPyConnection, moment: datetime) -> int:
+    """Remove the runs that began before a moment in UTC. Return their number."""
+    before = moment.astimezone(UTC).replace(tzinfo=None)
+    runs = [run for (run,) in database.execute("SELECT run FROM run WHERE begun < ?", [before]).fetchall()]
+    if runs:
+        with transaction(database):
+            remove_runs(database, runs)
+            for statement in schema.FORGET:
+                database.execute(statement)
+    return len(runs)
+
+
+def remove_runs(database: DuckDBPyConnection, runs: Sequence[int]) -> None:
+    """Remove all rows of these runs. The caller has begun the transaction."""
+    if runs:
+        for table in schema.OF_RUNS:
+            database.execute(f"DELETE FROM {table} WHERE list_contains(?, run)", [list(runs)])

@@ -1,0 +1,140 @@
+"""The front page of a history as values: the last night, what is red, what is new, what is suspicious."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from harness.core.text import format_count
+from harness.journal.identity import Difference
+from harness.tools.history import suspicion
+from harness.tools.history.answers import STALE, Answers, Failure, Group, Lane, Night, SlowCase
+from harness.tools.history.changes import changed
+
+#: Maximum differences of one onset that a text names.
+MOST_CHANGES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Outbreak:
+    """Red groups that began in the same runs: probably one cause, whatever the cases say. `began`: texts by lane."""
+
+    groups: tuple[Group, ...]
+    began: tuple[str, ...]
+    first: date
+
+    @property
+    def cases(self) -> int:
+        return sum(group.open_cases for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The front page. `lanes`: with a present state; `stale`: the others. `groups`: red ones of the latest runs."""
+
+    night: date
+    nights: tuple[Night, ...]
+    lanes: tuple[Lane, ...]
+    stale: tuple[Lane, ...]
+    groups: tuple[Group, ...]
+    outbreaks: tuple[Outbreak, ...]
+    suspicions: tuple[suspicion.Suspicion, ...]
+    flaky: tuple[tuple[str, int, int, int], ...]
+    slow: tuple[SlowCase, ...]
+    not_run: tuple[tuple[str, date, str], ...]
+    never_run: tuple[tuple[str, int], ...]
+    healed: tuple[Failure, ...]
+    runs: Mapping[int, Mapping[str, Any]]
+
+    @property
+    def red(self) -> bool:
+        """Whether the latest run of a lane is red."""
+        return any(lane.run["exit_status"] not in (0, 5) for lane in self.lanes)
+
+    @property
+    def suspicious(self) -> tuple[suspicion.Suspicion, ...]:
+        return tuple(each for each in self.suspicions if each.suspicious)
+
+
+def front(answers: Answers) -> Front:
+    """Return the front page."""
+    newest = answers.last_night
+    lanes = answers.lanes()
+    groups = answers.groups()
+    return Front(
+        night=newest,
+        nights=tuple(answers.nights()),
+        lanes=tuple(lane for lane in lanes if not answers.is_stale(lane, newest)),
+        stale=tuple(lane for lane in lanes if answers.is_stale(lane, newest)),
+        groups=tuple(groups),
+        outbreaks=outbreaks(groups, answers.runs),
+        suspicions=tuple(suspicion.suspicions(answers.database)),
+        flaky=tuple(answers.flaky_cases()),
+        slow=tuple(answers.slow_cases()),
+        not_run=tuple(answers.not_run()),
+        never_run=tuple(answers.never_run()),
+        healed=tuple(answers.healed_waivers()),
+        runs=answers.runs,
+    )
+
+
+def outbreaks(groups: Sequence[Group], runs: Mapping[int, Mapping[str, Any]]) -> tuple[Outbreak, ...]:
+    """Return the groups by the runs in which their present spells began, the latest first."""
+    found: dict[frozenset[tuple[str, int]], list[Group]] = {}
+    for group in groups:
+        found.setdefault(frozenset((each.lane, each.since) for each in group.onsets if each.until is None), []).append(
+            group
+        )
+    made = [
+        Outbreak(
+            groups=tuple(own),
+            began=tuple(began_texts(own[0], runs, only_open=True)),
+            first=min((runs[run]["night"] for _, run in begin), default=own[0].first),
+        )
+        for begin, own in found.items()
+    ]
+    return tuple(sorted(made, key=lambda each: (each.first, each.cases), reverse=True))
+
+
+def age_text(first: date, newest: date) -> str:
+    """Return for example ``new`` or ``since 2026-03-02, 12 nights``."""
+    nights = (newest - first).days
+    return "new" if nights == 0 else f"since {first}, {format_count(nights, 'night')}"
+
+
+def spread_text(group: Group) -> str:
+    """Return for example ``12 cases on 3 machines``."""
+    cases = format_count(group.open_cases or group.cases, "case")
+    return f"{cases} on {format_count(group.open_lanes or len(group.lanes), 'machine')}"
+
+
+def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]], *, only_open: bool = False) -> list[str]:
+    """Return where the group began, by lane that has it: the run, and what differs from the run before."""
+    found = []
+    for each in group.onsets:
+        if only_open and each.until is not None:
+            continue
+        run = runs[each.since]
+        where = f"{each.lane}: {run['run_id']} ({run['night']})"
+        if each.before is None:
+            found.append(f"{where}, the first run of its cases there")
+        else:
+            found.append(f"{where}; {changes_text(changed(runs[each.before], run))}")
+        if each.until is not None:
+            found[-1] += f"; gone since {runs[each.until]['run_id']} ({runs[each.until]['night']})"
+    return found
+
+
+def changes_text(differences: tuple[Difference, ...]) -> str:
+    """Return the first differences between two runs in words."""
+    if not differences:
+        return "no known fact changed"
+    named = ", ".join(each.text for each in differences[:MOST_CHANGES])
+    more = len(differences) - MOST_CHANGES
+    return f"{named}, and {more} more" if more > 0 else named
+
+
+def stale_text() -> str:
+    return f"no run for {STALE} nights"

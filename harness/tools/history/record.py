@@ -1,0 +1,342 @@
+"""One run as the history keeps it, from a run directory, a merged or imported run, or an evidence archive."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+from harness.backends.table import backend_of
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome
+from harness.core.text import escape_invalid_xml, single_line
+from harness.journal import environment, journal
+from harness.journal.environment import EnvironmentFileError
+from harness.journal.events import Device, RunStarted, Waiver
+from harness.journal.finding_kinds import without_numbers
+from harness.journal.identity import SUITE_FILES, identity_facts
+from harness.journal.journal import JournalContents
+from harness.journal.ledger import Ledger
+from harness.journal.place import Place, Places
+from harness.journal.verdicts import Verdict
+from harness.reporting.page import inert
+from harness.tools.evidence import verify
+from harness.tools.history.fingerprint import fingerprint
+
+#: Maximum characters of a message, of a reason and of a kept stack.
+MOST_OF_MESSAGE = 1000
+MOST_OF_REASON = 300
+MOST_OF_STACK = 4000
+MOST_OF_COMMAND = 2000
+#: The name of a fact that is unknown.
+UNKNOWN = "unknown"
+_XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
+
+
+class RecordError(HarnessError):
+    """A path is not a run, or its evidence is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A device. `key`: its UUID; for a device whose UUID other hosts have too, with the host."""
+
+    key: str
+    uuid: str
+    host: str
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseVerdict:
+    """A verdict. `device`: the key of the first device, "" for none. `seconds`: of all attempts; None if none ended.
+
+    `reason`: why the case did not run.
+    """
+
+    case: str
+    suite: str
+    outcome: Outcome
+    device: str
+    attempts: int
+    seconds: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A verdict that is red, flaky or waived. `rule`: the source of the rule that gave the outcome."""
+
+    case: str
+    outcome: Outcome
+    device: str
+    key: str
+    title: str
+    message: str
+    stack: str
+    reproduce: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A device was sick or drained. `xid`: NVIDIA's number of the error; 0 for none."""
+
+    device: str
+    state: str
+    message: str
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinding:
+    """A finding. `title`: the message without numbers."""
+
+    kind: str
+    message: str
+    title: str
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run. `facts`: the columns of the table of runs, by name. `identity`: what should be equal in comparable runs.
+
+    `print`: the hash of the journal: of a run that was resumed, the record is another one with the same `run_id`.
+    """
+
+    run_id: str
+    print: str
+    facts: Mapping[str, Any]
+    identity: Mapping[str, str]
+    devices: tuple[DeviceFacts, ...]
+    verdicts: tuple[CaseVerdict, ...]
+    troubles: tuple[Trouble, ...]
+    health: tuple[Health, ...]
+    findings: tuple[RunFinding, ...]
+    parts: tuple[str, ...] = field(default=())
+
+
+def read_record(path: Path, machine: str = "") -> RunRecord:
+    """Return the run in a run directory or in an evidence archive. Raise HarnessError for anything else.
+
+    `machine`: the name of the machine in place of the host's.
+    """
+    if path.is_dir():
+        found = _of_directory(path)
+    elif path.exists():
+        found = _of_archive(path)
+    else:
+        raise RecordError(f"there is no {str(path)!r}: expected a run directory or an evidence archive")
+    return replace(found, facts={**found.facts, "host": _line(machine, 200)}) if machine else found
+
+
+def _of_directory(path: Path) -> RunRecord:
+    file = path / journal.FILE_NAME
+    print_ = _print(file)  # before the journal is read: what a run still writes is another state of it
+    contents = journal.read_run_journal(file)
+    try:
+        known = environment.read_environment(path)
+    except EnvironmentFileError:
+        known = None
+    page = path / "report.html"
+    return make_record(contents, known, print_, path, page if page.exists() else None)
+
+
+def _print(file: Path) -> str:
+    """Return the hash of a journal; "" if it cannot be read, which its reader then reports."""
+    try:
+        with file.open("rb") as data:
+            return file_digest(data, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _of_archive(path: Path) -> RunRecord:
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        raise RecordError(f"{str(path)!r} is no run: expected a run directory or an archive of harness package")
+    with path.open("rb") as file:
+        found = verify.verify_archive(file, path, verify.Demands())
+    if found.problems or found.record is None:
+        raise RecordError(f"the evidence {str(path)!r} is refused: {'; '.join(found.problems[:3])}; see harness verify")
+    kept = found.record
+    return make_record(kept.contents, kept.environment, sha256(kept.data).hexdigest(), path, None)
+
+
+def make_record(
+    contents: JournalContents, known: Mapping[str, Any] | None, print_: str, path: Path, page: Path | None
+) -> RunRecord:
+    """Return the record of a run. `known`: the facts of environment.json. `path`, `page`: where run and page are."""
+    return _Maker(contents, known).made(print_, path, page)
+
+
+class _Maker:
+    """Makes a record."""
+
+    def __init__(self, contents: JournalContents, known: Mapping[str, Any] | None) -> None:
+        self._events = contents.events
+        self._ledger = Ledger.from_journal(contents)
+        self._known: Mapping[str, Any] = known or {}
+        assert self._ledger.run is not None  # the readers of journals have checked this
+        self._run: RunStarted = self._ledger.run
+        self._places = Places(self._ledger.runs, self._ledger.shards, known)
+        self._devices: dict[str, DeviceFacts] = {}
+        self._facts: dict[Place, dict[str, str]] = {}
+
+    def made(self, print_: str, path: Path, page: Path | None) -> RunRecord:
+        verdicts = tuple(map(self._verdict, self._ledger.verdicts))
+        troubles = tuple(map(self._trouble, filter(_is_trouble, self._ledger.verdicts)))
+        # Devices without a case are kept, too: one that is drained at the start is sick.
+        for uuid in self._run.devices:
+            self._device(uuid, self._run.host)
+        health = tuple(self._healths())
+        return RunRecord(
+            run_id=self._run.run_id,
+            print=print_,
+            facts=self._run_facts(path, page),
+            identity={_line(name): _line(text) for name, text in identity_facts(self._run).items()},
+            devices=tuple(self._devices.values()),
+            verdicts=verdicts,
+            troubles=troubles,
+            health=health,
+            findings=tuple(
+                RunFinding(
+                    single_line(each.kind, 100),
+                    _line(each.message),
+                    without_numbers(_line(each.message)),
+                    len(each.cases),
+                )
+                for each in self._ledger.findings
+            ),
+            parts=tuple(shard.run_id for shard in self._ledger.shards),
+        )
+
+    # ---- the run ----
+
+    def _run_facts(self, path: Path, page: Path | None) -> dict[str, Any]:
+        run, end, known = self._run, self._ledger.end, self._known
+        hosts = list(dict.fromkeys([each.host for each in self._ledger.shards] or [run.host]))
+        names = list(dict.fromkeys(each.name for each in self._devices.values()))
+        places = list(self._facts.values()) or [{}]
+        git = known.get("git")
+        git = git if isinstance(git, dict) else {}
+        versions = known.get("versions")
+        versions = versions if isinstance(versions, dict) else {}
+        return {
+            "begun": self._ledger.runs[0].t,
+            "seconds": None if end is None else end.duration,
+            "host": _line(", ".join(hosts), 200),
+            "model": _line(", ".join(names) or UNKNOWN, 200),
+            "driver": self._common(places, "driver", run.identity.get("driver")),
+            "cuda": self._common(places, "cuda", versions.get("cuda")),
+            "torch": self._common(places, "torch", run.identity.get("torch")),
+            "python": _line(run.identity.get("python") or UNKNOWN, 50),
+            "harness": _line(run.identity.get("harness") or UNKNOWN, 50),
+            "commit": _line(str(git.get("commit") or UNKNOWN), 80),
+            "dirty": bool(git.get("dirty")),
+            "suites": _line(run.identity.get(SUITE_FILES) or UNKNOWN, 90),
+            "profile": _line(run.profile or "none", 100),
+            "hardware": _line(run.hardware or "none", 100),
+            "isolation": _line(run.isolation, 20),
+            "shard": _line(run.shard, 20),
+            "seed": str(run.seed),
+            "argv": _line(" ".join(run.argv), MOST_OF_COMMAND),
+            "tool": "" if run.imported is None else _line(run.imported.tool, 100),
+            "exit_status": self._ledger.run_exit_status(),
+            "complete": end is not None,
+            "fail_on_flaky": run.fail_on_flaky,
+            "waivers": sum(isinstance(event, Waiver) for event in self._events),
+            "path": escape_invalid_xml(str(path.resolve())),
+            "page": "" if page is None else escape_invalid_xml(str(page.resolve())),
+        }
+
+    @staticmethod
+    def _common(places: list[dict[str, str]], name: str, otherwise: object) -> str:
+        """Return the values of a fact at all places of the run; several for a merged run."""
+        found = list(dict.fromkeys(each[name] for each in places if name in each))
+        return _line(", ".join(found) or str(otherwise or "none"), 100)
+
+    # ---- verdicts ----
+
+    def _verdict(self, verdict: Verdict) -> CaseVerdict:
+        ran = verdict.outcome.ran
+        return CaseVerdict(
+            case=_line(verdict.case),
+            suite=_line(verdict.suite, 200),
+            outcome=verdict.outcome,
+            device=self._device_of(verdict) if ran or verdict.finishes else "",
+            attempts=min(255, max(verdict.started, len(verdict.finishes))),
+            seconds=verdict.duration if ran and verdict.finishes else None,
+            reason="" if ran or verdict.outcome.is_red else _line(verdict.message, MOST_OF_REASON),
+        )
+
+    def _trouble(self, verdict: Verdict) -> Trouble:
+        cause = verdict.decided
+        if verdict.outcome is Outcome.FLAKY or cause is None:
+            cause = next((each for each in verdict.finishes if each.outcome.is_red), cause)
+        message = verdict.message if cause is None else cause.message or verdict.message
+        stack = "" if cause is None else inert.inert_text(cause.detail)
+        print_ = fingerprint(verdict.outcome, message, stack, verdict.suite)
+        ruling = None if verdict.decided is None else verdict.decided.ruling
+        command = verdict.reproduce or ""
+        return Trouble(
+            case=_line(verdict.case),
+            outcome=verdict.outcome,
+            device=self._device_of(verdict),
+            key=print_.key,
+            title=print_.title,
+            message=_line(verdict.message or message),
+            stack=escape_invalid_xml(stack[-MOST_OF_STACK:]),
+            reproduce="" if len(command) > MOST_OF_COMMAND else escape_invalid_xml(command),
+            rule="" if ruling is None else _line(ruling.source, 300),
+        )
+
+    # ---- devices ----
+
+    def _device_of(self, verdict: Verdict) -> str:
+        place = self._places.of(verdict)
+        if place not in self._facts:
+            self._facts[place] = self._places.facts(place)
+        host = (verdict.decided.host if verdict.decided is not None else "") or place.host or self._run.host
+        keys = [self._device(uuid, host) for uuid in place.devices]
+        return keys[0] if keys else ""
+
+    def _device(self, uuid: str, host: str) -> str:
+        """Return the key of a device, and keep its facts."""
+        backend = backend_of(uuid)
+        unique = backend is not None and backend.hardware
+        key = _line(uuid if unique else f"{uuid} on {host}", 300)
+        if key not in self._devices:
+            rows = {str(row.get("uuid")): row for row in environment.devices_of(self._known)}
+            label = backend.label if backend is not None and not backend.hardware else ""
+            name = rows.get(uuid, {}).get("name") or label or self._run.identity.get("device") or UNKNOWN
+            kind = UNKNOWN if backend is None else backend.kind
+            self._devices[key] = DeviceFacts(key, _line(uuid, 200), _line(host, 200), _line(str(name), 200), kind)
+        return key
+
+    def _healths(self) -> Iterator[Health]:
+        for event in self._events:
+            if isinstance(event, Device) and event.state != "healthy":
+                found = _XID.search(event.message)
+                xid = min(int(found[1][:6]), 65535) if found else 0
+                device = self._device(event.device, event.host or self._run.host)
+                yield Health(device, event.state, _line(event.message), xid)
+
+
+def _is_trouble(verdict: Verdict) -> bool:
+    return verdict.outcome.is_red or verdict.outcome in (Outcome.FLAKY, Outcome.WAIVED)
+
+
+def _line(text: str, limit: int = MOST_OF_MESSAGE) -> str:
+    return single_line(inert.inert_text(text), limit)
+
+
+def identity_json(record: RunRecord) -> str:
+    """Return the identity as one text that can be compared."""
+    return json.dumps(dict(record.identity), sort_keys=True)

@@ -1,0 +1,97 @@
+"""Statistics of a history: intervals of rates, corrections for many comparisons, trends. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, median
+
+#: The standard normal quantile of an interval with 95 % coverage.
+_TWO_SIDED_95 = 1.959964
+
+
+def wilson(bad: int, total: int, z: float = _TWO_SIDED_95) -> tuple[float, float]:
+    """Return the Wilson score interval of a rate (E. B. Wilson 1927): it is sound for few observations and rare events.
+
+    Without observations, the interval is (0, 1).
+    """
+    if total <= 0:
+        return 0.0, 1.0
+    rate, square = bad / total, z * z
+    centre = rate + square / (2 * total)
+    half = z * math.sqrt(rate * (1 - rate) / total + square / (4 * total * total))
+    whole = 1 + square / total
+    return max(0.0, (centre - half) / whole), min(1.0, (centre + half) / whole)
+
+
+def poisson_tail(seen: int, expected: float) -> float:
+    """Return the probability of `seen` or more events if `expected` are expected.
+
+    For a sum of rare events of different rates this is an upper bound in the tail: the variance of such a sum is
+    smaller than that of a Poisson number.
+    """
+    if seen <= 0:
+        return 1.0
+    if expected <= 0:
+        return 0.0
+    # Terms fall on either side of the expectation: the shorter tail is summed from its greatest term outwards.
+    if seen <= expected:
+        term = math.exp(_log_poisson(seen - 1, expected))
+        below, k = term, seen - 1
+        while k > 0 and term > below * 1e-15:
+            term *= k / expected
+            below += term
+            k -= 1
+        return max(0.0, 1 - below)
+    term = math.exp(_log_poisson(seen, expected))
+    total, k = term, seen
+    while term > total * 1e-15:
+        k += 1
+        term *= expected / k
+        total += term
+    return min(1.0, total)
+
+
+def _log_poisson(k: int, expected: float) -> float:
+    return k * math.log(expected) - expected - math.lgamma(k + 1)
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Return the probabilities corrected for their number (S. Holm 1979), in the same order.
+
+    A limit on them limits the probability of a single false alarm among all.
+    """
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    corrected = [1.0] * len(chances)
+    worst = 0.0
+    for rank, index in enumerate(order):
+        worst = max(worst, min(1.0, (len(chances) - rank) * chances[index]))
+        corrected[index] = worst
+    return corrected
+
+
+def theil_sen(values: Sequence[float]) -> float:
+    """Return the median slope of all pairs, per step (P. K. Sen 1968): up to 29 % of the values may be outliers."""
+    slopes = [
+        (values[later] - values[earlier]) / (later - earlier)
+        for earlier in range(len(values))
+        for later in range(earlier + 1, len(values))
+    ]
+    return median(slopes) if slopes else 0.0
+
+
+def mann_kendall(values: Sequence[float]) -> float:
+    """Return the one-sided probability that values without a trend rise at least as much as these (Mann 1945)."""
+    count = len(values)
+    if count < 4:  # the least probability that 3 values can have is 1/6
+        return 1.0
+    score = sum(
+        (values[later] > values[earlier]) - (values[later] < values[earlier])
+        for earlier in range(count)
+        for later in range(earlier + 1, count)
+    )
+    if score <= 0:
+        return 1.0
+    ties = [values.count(value) for value in set(values)]
+    variance = (count * (count - 1) * (2 * count + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
+    return 1.0 if variance <= 0 else 1 - NormalDist().cdf((score - 1) / math.sqrt(variance))

@@ -1,0 +1,151 @@
+"""The store of a history in one DuckDB file. `folder` has the other kind.
+
+A run is one transaction: after a kill at any moment it is there as a whole, or not at all. There is one writer at a
+time, which a lock beside the file ensures; readers open the file read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from harness.tools.history import database as databases
+from harness.tools.history.database import Added, HistoryError, duckdb, missing_text, quoted
+from harness.tools.history.folder import FolderStore
+from harness.tools.history.record import RunRecord
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+#: The environment variable with the history.
+VARIABLE = "HARNESS_HISTORY"
+#: Seconds that a writer waits for another one, and a reader for a writer.
+PATIENCE = 120.0
+#: The settings of a database that only reads: SQL of a user can reach no file, no network and no setting.
+_CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
+
+
+def is_folder(path: Path, text: str = "") -> bool:
+    """Return whether the history at `path` is a folder of Parquet files. `text`: the path as the user wrote it."""
+    return path.is_dir() or (not path.exists() and text.endswith("/"))
+
+
+def open_store(text: str) -> FileStore | FolderStore:
+    """Return the store for ``--db``: a folder if it is one or ends with a slash, otherwise a file."""
+    path = Path(text)
+    return FolderStore(path) if is_folder(path, text) else FileStore(path)
+
+
+@dataclass(frozen=True, slots=True)
+class FileStore:
+    """A history in one DuckDB file."""
+
+    path: Path
+
+    def add(self, record: RunRecord) -> Added:
+        """Enter a run, or say why it is not entered. Raise HistoryError."""
+        with self.writing() as database:
+            return databases.add_record(database, record)
+
+    def prune(self, keep: timedelta, now: datetime) -> int:
+        """Remove runs that began before `now` minus `keep`, and give their space back. Return their number."""
+        if not self.path.exists():
+            raise HistoryError(missing_text(self.path))
+        with self.writing() as database:
+            removed = databases.remove_before(database, now - keep)
+        if removed:
+            self._rewrite()
+        return removed
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[DuckDBPyConnection]:
+        """Yield the database, read-only and closed to files, network and settings."""
+        if not self.path.exists():
+            raise HistoryError(missing_text(self.path))
+        database = self._connect(read_only=True)
+        try:
+            databases.check_schema(database, self.path)
+            yield database
+        finally:
+            database.close()
+
+    @contextlib.contextmanager
+    def writing(self) -> Generator[DuckDBPyConnection]:
+        """Yield the database for writing, of the current schema; a new one if there is none."""
+        with self._lock():
+            if not self.path.exists():
+                self._create()
+            database = self._connect(read_only=False)
+            try:
+                databases.migrate(database, self.path)
+                yield database
+            finally:
+                database.close()
+
+    @contextlib.contextmanager
+    def _lock(self) -> Generator[None]:
+        path = self.path.with_name(f"{self.path.name}.lock")
+        try:
+            with FileLock(path, timeout=PATIENCE):
+                yield
+        except Timeout:
+            raise HistoryError(
+                f"another process has written to {str(self.path)!r} for {PATIENCE:.0f} s: wait for it to end"
+            ) from None
+        except OSError as error:
+            raise HistoryError(f"cannot write {str(path)!r}: {error.strerror}; give a writable --db") from None
+
+    def _create(self) -> None:
+        """Make an empty history under another name: a kill must leave no half file."""
+        temporary = self.path.with_name(f".{self.path.name}.new")
+        temporary.unlink(missing_ok=True)
+        database = duckdb().connect(str(temporary))
+        try:
+            databases.migrate(database, self.path)
+        finally:
+            database.close()
+        temporary.replace(self.path)
+
+    def _rewrite(self) -> None:
+        """Copy the rows to a new file: DuckDB keeps the space of removed rows for new ones."""
+        temporary = self.path.with_name(f".{self.path.name}.new")
+        with self._lock():
+            temporary.unlink(missing_ok=True)
+            database = duckdb().connect()
+            try:
+                for name, path in (("old", self.path), ("new", temporary)):
+                    mode = " (READ_ONLY)" if name == "old" else ""
+                    database.execute(f"ATTACH {quoted(path)} AS {name}{mode}")
+                database.execute("COPY FROM DATABASE old TO new")
+            finally:
+                database.close()
+            temporary.replace(self.path)
+
+    def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
+        """Open the file. A reader and a writer wait for each other."""
+        module = duckdb()
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                found: DuckDBPyConnection = module.connect(
+                    str(self.path), read_only=read_only, config=_CLOSED if read_only else {}
+                )
+            except module.Error as error:
+                if "lock" not in str(error).lower() or time.monotonic() > deadline:
+                    raise HistoryError(databases.open_text(self.path, str(error))) from None
+                time.sleep(0.05)
+            else:
+                return found
+
+
+def default_path() -> str:
+    """Return the history that the environment names; empty without one."""
+    return os.environ.get(VARIABLE, "")

@@ -1,0 +1,165 @@
+"""The verdict over time on one case in one lane: what its results over many runs say together. Pure functions.
+
+A lane is a machine with a kind of device and a profile: its runs are comparable. `Observation`s come in the order of
+their runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from itertools import groupby
+from statistics import median
+
+from harness.core.outcome import Outcome
+from harness.tools.history.statistics import mann_kendall, theil_sen, wilson
+from harness.tools.matrix.classing import hypergeometric
+
+#: Runs that a flaky case is searched in, and a trend.
+WINDOW = 30
+#: A case that was red this often in a row is no longer called flaky.
+STEADY = 3
+#: A device is named as the cause if chance puts all bad results on it less often than this.
+SIGNIFICANCE = 0.01
+#: A case is slower if its median rose by this factor and by this many seconds, and chance gives such a rise less often
+#: than `TREND`: a single slow night is no trend.
+SLOWER = 1.25
+SLOWER_SECONDS = 0.05
+TREND = 0.001
+#: Least number of runs with a duration for a trend.
+LEAST_RUNS = 10
+#: Runs at either end of the window whose medians are compared.
+END_RUNS = 5
+
+
+class Kind(StrEnum):
+    """What the results over time say."""
+
+    GREEN = "green"
+    REGRESSED = "regressed"
+    ALWAYS_RED = "red since its first run"
+    FLAKY = "flaky"
+    FIXED = "fixed"
+    GATED = "newly gated"
+    NOT_RUN = "no result"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A result of the case. `run`: the number of the run. `seconds`: None if the case did not run."""
+
+    run: int
+    night: date
+    outcome: Outcome
+    device: str = ""
+    seconds: float | None = None
+
+    @property
+    def bad(self) -> bool:
+        return self.outcome.is_red or self.outcome is Outcome.FLAKY
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """A rise of the duration: medians at the begin and the end of the window, and the probability by chance."""
+
+    before: float
+    after: float
+    chance: float
+    per_run: float
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The verdict over time.
+
+    `since`: the run in which the present state began. `before`: the last run before it with another result; None if
+    there is none. `bad`, `ran`: results in the window. `interval`: the Wilson interval of the rate. `device`: the only
+    device with bad results, if chance does not explain that others have none.
+    """
+
+    kind: Kind
+    since: int | None
+    before: int | None
+    bad: int
+    ran: int
+    interval: tuple[float, float]
+    device: str = ""
+    slower: Slower | None = None
+
+    @property
+    def rate(self) -> float:
+        return self.bad / self.ran if self.ran else 0.0
+
+
+def story(observations: Sequence[Observation]) -> Story:
+    """Return the verdict over time."""
+    ran = [each for each in observations if each.outcome.ran or each.outcome is Outcome.LOST]
+    window = ran[-WINDOW:]
+    bad = [each for each in window if each.bad]
+    kind, since, before = _state(observations, ran, window)
+    return Story(
+        kind=kind,
+        since=since,
+        before=before,
+        bad=len(bad),
+        ran=len(window),
+        interval=wilson(len(bad), len(window)),
+        device=single_device(window),
+        slower=slower([each.seconds for each in ran if each.seconds is not None and not each.outcome.is_red]),
+    )
+
+
+def _state(
+    observations: Sequence[Observation], ran: Sequence[Observation], window: Sequence[Observation]
+) -> tuple[Kind, int | None, int | None]:
+    if not ran:
+        return Kind.NOT_RUN, None, None
+    silent = observations[[each.run for each in observations].index(ran[-1].run) + 1 :]
+    if silent and silent[-1].outcome in (Outcome.GATED, Outcome.SKIPPED):
+        return Kind.GATED, silent[0].run, ran[-1].run
+    streaks = [(bad, list(each)) for bad, each in groupby(ran, key=lambda each: each.bad)]
+    is_bad, last = streaks[-1]
+    before = streaks[-2][1][-1].run if len(streaks) > 1 else None
+    spells = sum(bad for bad, _ in groupby(window, key=lambda each: each.bad))
+    unsteady = spells > 1 or any(each.outcome is Outcome.FLAKY for each in window)
+    steady = len(last) >= STEADY and not any(each.outcome is Outcome.FLAKY for each in last)
+    first = last[0].run
+    if is_bad:
+        if unsteady and not steady:
+            return Kind.FLAKY, first, before
+        return (Kind.REGRESSED if before is not None else Kind.ALWAYS_RED), first, before
+    if unsteady:
+        return Kind.FLAKY, first, before
+    if len(streaks) > 1 and last[0] in window:
+        # One bad result between good ones is no defect that somebody fixed.
+        single = len(streaks[-2][1]) == 1 and len(streaks) > 2
+        return (Kind.FLAKY if single else Kind.FIXED), first, before
+    return Kind.GREEN, first, before
+
+
+def single_device(observations: Sequence[Observation]) -> str:
+    """Return the only device with bad results; "" if there is none, or if chance explains it."""
+    bad = Counter(each.device for each in observations if each.bad)
+    if len(bad) != 1:
+        return ""
+    device, number = next(iter(bad.items()))
+    inside = sum(each.device == device for each in observations)
+    if not device or inside == len(observations):
+        return ""
+    return device if hypergeometric(len(observations), inside, number) <= SIGNIFICANCE else ""
+
+
+def slower(seconds: Sequence[float]) -> Slower | None:
+    """Return the rise of the durations over the last runs; None without one. Single slow runs do not count."""
+    values = list(seconds[-WINDOW:])
+    if len(values) < LEAST_RUNS:
+        return None
+    before, after = median(values[:END_RUNS]), median(values[-END_RUNS:])
+    if after < SLOWER * before or after - before < SLOWER_SECONDS:
+        return None
+    chance = mann_kendall(values)
+    return Slower(before, after, chance, theil_sen(values)) if chance < TREND else None

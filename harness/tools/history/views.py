@@ -1,0 +1,51 @@
+"""Reports on one case, one run and one group, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.tools.history import front, text
+from harness.tools.history.answers import Answers, Group
+from harness.tools.history.changes import Suspect, changed, deciding_commands, suspects
+from harness.tools.history.timeline import story
+
+
+def case_lines(answers: Answers, case: str) -> Iterator[str]:
+    """Yield the verdict over time on a case, per lane."""
+    number = answers.case_number(case)
+    runs = answers.runs
+    names = {run: f"{each['run_id']} ({each['night']})" for run, each in runs.items()}
+    yield case
+    for lane, observations in answers.observations([number])[number].items():
+        found = story(observations)
+        before, since = found.before, found.since
+        changes = ""
+        if found.kind.value != "green" and before is not None and since is not None:
+            changes = front.changes_text(changed(runs[before], runs[since]))
+        yield f"  {lane}: {text.story_text(found, names, changes)}"
+    for failure in answers.failures_of_case(number)[: text.MOST_LINES]:
+        where = f" on {failure.device}" if failure.device else ""
+        yield f"  {failure.night} {failure.outcome}{where} [{failure.group}]: {failure.message}"
+
+
+def run_lines(answers: Answers, run_id: str) -> Iterator[str]:
+    """Yield what is new in a run."""
+    run = answers.run_by_id(run_id)
+    news = answers.news(run["run"])
+    before = "the first run of its machine" if news.previous is None else answers.runs[news.previous]["run_id"]
+    yield from text.news_lines(news, run["run_id"], before)
+    if news.previous is not None:
+        yield front.changes_text(changed(answers.runs[news.previous], run))
+
+
+def bisect_lines(answers: Answers, key: str) -> Iterator[str]:
+    """Yield the changes that a group may have begun with."""
+    group = answers.group(key)
+    found = group_suspects(answers, group)
+    yield from text.suspects_lines(group, found, list(deciding_commands(found, group.case, group.reproduce)))
+
+
+def group_suspects(answers: Answers, group: Group) -> list[Suspect]:
+    """Return the facts that a group may have begun with."""
+    presence = answers.presence([group.number]).get(group.number, {})
+    return suspects(group.onsets, answers.runs, [each for runs in presence.values() for each in runs])

@@ -1,0 +1,16 @@
+"""Rounds of work until the time of a case is over."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+
+def rounds(seconds: float) -> Iterator[int]:
+    """Yield the number of each round from 0: at least one, and further ones until `seconds` have passed."""
+    end = time.monotonic() + seconds
+    for number in itertools.count():
+        if number and time.monotonic() >= end:
+            return
+        yield number

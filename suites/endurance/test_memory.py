@@ -1,0 +1,96 @@
+"""Patterns in the device's memory, over nearly all of what is free on a real GPU: each word keeps what was written.
+
+The words are written and checked on the device. A wrong word is reported with its address, its expected and its found
+value, and the bits that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ..sizes import SIZES
+from .patterns import INVERTED, PATTERNS, Memory, word_line
+from .rounds import rounds
+
+pytestmark = [pytest.mark.serial, pytest.mark.endurance, pytest.mark.parametrize("full", SIZES)]
+
+#: Words of the small memory; words of a block of the full one, 1 GiB; the part of the free memory that is used.
+SMALL, BLOCK, PART = 1 << 16, 1 << 27, 0.9
+
+
+@pytest.fixture
+def memory(device: torch.device, full: bool) -> Iterator[Memory]:
+    if full:
+        torch.cuda.empty_cache()
+        words = int(torch.cuda.mem_get_info(device)[0] * PART) // 8
+        yield Memory.take(device, words, BLOCK)
+        torch.cuda.empty_cache()
+    else:
+        yield Memory.take(device, SMALL, SMALL // 2)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_memory_keeps_a_pattern(memory: Memory, endurance: float, name: str) -> None:
+    """Every word of the memory is what was written, for each step of the pattern."""
+    pattern, steps = PATTERNS[name]
+
+    for number in rounds(endurance):
+        for step in range(number * steps, (number + 1) * steps):
+            memory.write(pattern, step)
+            memory.check(pattern, step, f"{name}, step {step}")
+
+
+@pytest.mark.parametrize("name", INVERTED)
+def test_memory_keeps_moving_inversions(memory: Memory, endurance: float, name: str) -> None:
+    """Passes upwards and downwards find in each slice the complement of what the pass before found (van de Goor)."""
+    pattern = INVERTED[name]
+
+    def complement(out: torch.Tensor, step: int, start: int, address: int) -> None:
+        pattern(out, step, start, address)
+        out.bitwise_not_()
+
+    for number in rounds(endurance):
+        memory.write(pattern, number)
+        memory.invert(pattern, number, f"{name}, round {number}, up", down=False)
+        memory.invert(complement, number, f"{name}, round {number}, down", down=True)
+        memory.check(pattern, number, f"{name}, round {number}, at the end")
+
+
+def test_memory_keeps_copies_within_the_device(memory: Memory, endurance: float) -> None:
+    """A copy of one part of the memory into another has every word of it."""
+    pattern, _ = PATTERNS["random"]
+    pieces = [piece for piece, _ in memory.slices()]
+    pairs = [(a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=False) if a.numel() == b.numel()]
+    copies = Memory([target for _, target in pairs], memory.scratch, memory.wrong)
+
+    for number in rounds(endurance):
+        first = 0
+        for source, target in pairs:
+            pattern(source, number, first, 0)
+            target.fill_(-1)
+            target.copy_(source)
+            first += source.numel()
+        copies.check(pattern, number, f"copies, round {number}")
+
+
+def test_memory_check_reports_a_flipped_bit(memory: Memory) -> None:
+    """Control: one flipped bit in the first, a middle or the last word is reported with address, values and bit."""
+    pattern, _ = PATTERNS["random"]
+    memory.write(pattern, 1)
+    pieces = memory.slices()
+    words = [(pieces[0], 0), (pieces[len(pieces) // 2], 77), (pieces[-1], pieces[-1][0].numel() - 1)]
+
+    for bit, ((piece, start), place) in enumerate(words, start=5):
+        piece[place] ^= 1 << bit
+        was = int(piece[place]) ^ 1 << bit
+        expected = word_line(piece.data_ptr() + 8 * place, 8 * (start + place), was, was ^ 1 << bit)
+        with pytest.raises(AssertionError) as caught:
+            memory.check(pattern, 1, "the control")
+        assert str(caught.value).endswith(f":\n{expected}")
+        assert "the control: 1 wrong words in" in str(caught.value)
+        piece[place] ^= 1 << bit
+
+    memory.check(pattern, 1, "the control")

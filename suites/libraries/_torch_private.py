@@ -1,0 +1,27 @@
+"""Private names of torch: its products of 8-bit types, and its gamma samples."""
+
+from __future__ import annotations
+
+import torch
+
+from suites.reaching import reach
+
+
+def int_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The product of int8 matrices in int32."""
+    found: torch.Tensor = reach("torch._int_mm")(a, b)
+    return found
+
+
+def scaled_mm(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out: torch.dtype
+) -> torch.Tensor:
+    """The product of float8 matrices times their scales, in the type `out`."""
+    found: torch.Tensor = reach("torch._scaled_mm")(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=out)
+    return found
+
+
+def standard_gamma(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Samples of gamma distributions of these shapes and a rate of one."""
+    found: torch.Tensor = reach("torch._standard_gamma")(shape, generator=generator)
+    return found

@@ -1,0 +1,37 @@
+"""Settings and random numbers of all cases of this suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+@pytest.fixture(autouse=True)
+def ieee(device: torch.device) -> Iterator[None]:
+    """Products and convolutions of float32 in float32: TF32 is off on a GPU."""
+    if device.type != "cuda":
+        yield
+        return
+    import torch
+
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee"
+    yield
+    for switch, value in zip(switches, before, strict=True):
+        switch.fp32_precision = value
+
+
+@pytest.fixture
+def rng(case_seed: int) -> np.random.Generator:
+    """NumPy's generator, seeded for the case."""
+    import numpy as np  # imported here, because supervisors import this file and need neither NumPy nor torch
+
+    return np.random.default_rng(case_seed)

@@ -1,0 +1,149 @@
+"""Arrays of NumPy beside tensors: exact whole numbers, error bounds, and the numbers of a tensor.
+
+NumPy computes the expected values, in float64 or in Python's integers, with libraries of its own.
+A wrong kernel of torch can therefore not be on both sides of a comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+Array = np.ndarray[Any, Any]
+
+#: Older GPUs have no hardware for products of bfloat16, and on some processors these raise SIGILL.
+BF16 = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
+
+#: Types of products, with the bits of their significand.
+DIGITS = {
+    torch.float64: 53,
+    torch.float32: 24,
+    torch.float16: 11,
+    torch.bfloat16: 8,
+    torch.complex64: 24,
+    torch.complex128: 53,
+}
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def types(*dtypes: torch.dtype) -> pytest.MarkDecorator:
+    """Parametrize by `dtype`."""
+    marked = [pytest.param(each, marks=BF16) if each == torch.bfloat16 else each for each in dtypes]
+    return pytest.mark.parametrize("dtype", marked, ids=name)
+
+
+def unit(dtype: torch.dtype) -> float:
+    """The unit roundoff: the largest relative error of rounding to nearest."""
+    return torch.finfo(dtype).eps / 2
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The type in which libraries add products of a type: float32 for those of 16 bits."""
+    real = dtype.to_real()
+    return torch.float32 if real.itemsize == 2 else real
+
+
+def gamma(terms: float, roundoff: float) -> float:
+    """The bound of a sum of products, relative to their magnitudes: k*u/(1 - k*u) (Higham, Accuracy and Stability,
+    3.1)."""
+    return terms * roundoff / (1 - terms * roundoff)
+
+
+def allowance(dtype: torch.dtype, terms: float) -> float:
+    """The bound of an entry relative to the sum of the magnitudes of its products.
+
+    The products are added in the accumulator of the type, and the sum is rounded to the type.
+    What is added to it is one more rounding, and of each 256 terms a library may round a partial sum of a 16-bit type.
+    A complex product takes two real ones more. NumPy's own sum, in float64, has the same bound in its type.
+    """
+    factor = 4 if dtype.is_complex else 1
+    parts = 2 + terms // 256 if dtype.itemsize == 2 else 1
+    return gamma(factor * terms + 2, unit(accumulator(dtype))) + parts * unit(dtype) + gamma(factor * terms, 2.0**-53)
+
+
+def numbers(x: torch.Tensor) -> Array:
+    """The elements of a tensor, exactly, as NumPy has them. bfloat16 becomes float32 by its bits."""
+    x = x.detach().cpu().resolve_conj().resolve_neg()
+    if x.dtype == torch.bfloat16:
+        high: Array = x.contiguous().view(torch.int16).numpy().astype(np.uint16).astype(np.uint32) << 16
+        return high.view(np.float32).astype(np.float64)
+    found: Array = x.numpy()
+    return found.astype(np.float64) if found.dtype in (np.float16, np.float32) else found
+
+
+def tensor(values: Array, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor on the device of an array's numbers, rounded to the type."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype).to(device)
+
+
+def most(dtype: torch.dtype, terms: int, inputs: int = 127) -> int:
+    """The largest m such that `terms` products of whole numbers up to m are exact in a type, in any order."""
+    factor = 2 if dtype.is_complex else 1
+    return min(math.isqrt(2 ** DIGITS[dtype] // (factor * max(terms, 1))), inputs)
+
+
+def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype, terms: int) -> Array:
+    """Whole numbers, any `terms` products of which have a sum that is exact in a type, if the type has the digits.
+
+    A type with too few digits gets ones and minus ones.
+    """
+    largest = most(dtype, terms)
+    if not largest:
+        return rng.choice([-1.0, 1.0], shape)
+    found: Array = rng.integers(-largest, largest + 1, shape).astype(np.float64)
+    return found + 1j * rng.integers(-largest, largest + 1, shape) if dtype.is_complex else found
+
+
+def factors(
+    rng: np.random.Generator, left: tuple[int, ...], right: tuple[int, ...], dtype: torch.dtype
+) -> tuple[Array, Array]:
+    """Arrays of whole numbers whose matrix product, and each partial sum of it in any order, is exact in a type.
+
+    Where a row has more ones than the type can add, all others of the row are zero, at random places.
+    """
+    terms = left[-1]
+    a, b = whole(rng, left, dtype, terms), whole(rng, right, dtype, terms)
+    if not most(dtype, terms):
+        a = np.where(rng.random(left).argsort(-1) < 2 ** DIGITS[dtype], a, 0.0)
+    return a, b
+
+
+def reals(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the host of normal numbers."""
+    values: Array = rng.standard_normal(shape)
+    if dtype.is_complex:
+        values = values + 1j * rng.standard_normal(shape)
+    return torch.from_numpy(values).to(dtype)
+
+
+def assert_equal(found: torch.Tensor, expected: Array) -> None:
+    """Check that each number is the expected one, and name the first that is not."""
+    values = numbers(found)
+    assert values.shape == expected.shape
+    wrong = np.argwhere(~(values == expected))
+    assert not len(wrong), (
+        f"{len(wrong)} of {values.size} differ, first {tuple(wrong[0])}: "
+        f"{values[tuple(wrong[0])]!r}, expected {expected[tuple(wrong[0])]!r}"
+    )
+
+
+def assert_within(found: torch.Tensor, expected: Array, bound: Any) -> None:
+    """Check that each number is within a bound of the expected one, and name the worst. NaN is within no bound."""
+    values = numbers(found)
+    assert values.shape == expected.shape
+    off, allowed = np.abs(values - expected), np.broadcast_to(bound, expected.shape)
+    wrong = ~(off <= allowed)
+    if wrong.any():
+        excess = np.where(np.isnan(off), np.inf, off / np.where(allowed > 0, allowed, 1e-300))
+        worst = np.unravel_index(int(excess.argmax()), excess.shape)
+        raise AssertionError(
+            f"{int(wrong.sum())} of {values.size} exceed the bound, worst {tuple(map(int, worst))}: {values[worst]!r}, "
+            f"expected {expected[worst]!r} within {allowed[worst]:.3g}"
+        )

@@ -1,0 +1,92 @@
+"""Measurements of speed: a warm-up, repetitions, their median and quartiles, and the comparison with a floor.
+
+Time is the host's, from a device that has nothing to do to one that has done everything, so that a broken event of the
+device cannot make it look fast.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from ..gpu_readings import clocks
+
+#: Repetitions of a measurement. Each lasts at least so many seconds: for a figure, and for a check of the case itself.
+REPETITIONS, LEAST, LEAST_SMALL = 7, 0.05, 0.001
+#: Calls of the work in one repetition, at most.
+MOST_CALLS = 1 << 16
+#: Seconds without work before a figure below its floor is measured again.
+REST = 2.0
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done everything."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def seconds_per_call(work: Callable[[], object], device: torch.device, least: float) -> list[float]:
+    """Seconds per call of `work`, one number per repetition of at least `least` seconds, after a warm-up."""
+
+    def repetition(calls: int) -> float:
+        synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(calls):
+            work()
+        synchronize(device)
+        return time.perf_counter() - begin
+
+    calls = 1
+    repetition(calls)
+    while (took := repetition(calls)) < least and calls < MOST_CALLS:
+        calls = min(MOST_CALLS, calls * 2 if took <= 0 else max(calls + 1, int(1.2 * calls * least / took)))
+    return [repetition(calls) / calls for _ in range(REPETITIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Records figures of a case. A figure that is below its floor twice fails the case."""
+
+    device: torch.device
+    full: bool
+    floors: Any
+    record: Callable[[str, object], None]
+
+    def __call__(self, name: str, work: Callable[[], object], amount: float | None = None) -> None:
+        """Measure `work`, whose amount is `amount` bytes or operations per call; without one, time is the figure.
+
+        Only the full size is compared with a floor. If it misses the floor, it is measured again after a rest.
+        """
+        prefix = "performance." if self.full else "performance.small."
+        missed = []
+        if self.full and (floor := self.floors.text(name)):
+            self.record(f"{prefix}{name}.floor", floor)
+        for attempt in range(2):
+            if attempt:
+                time.sleep(REST)
+            figures = self._measure(work, amount)
+            found = clocks(self.device)
+            value = statistics.median(figures)
+            low, _, high = statistics.quantiles(figures, n=4)
+            again = ".again" if attempt else ""
+            self.record(f"{prefix}{name}{again}", self.floors.shown(name, value))
+            self.record(
+                f"{prefix}{name}{again}.quartiles",
+                f"{self.floors.shown(name, low)} to {self.floors.shown(name, high)} in {REPETITIONS} repetitions"
+                + (f", {found}" if found else ""),
+            )
+            text = self.floors.missed(name, value) if self.full else ""
+            if not text:
+                return
+            missed.append(f"{text} ({found or 'clocks unknown'})")
+        pytest.fail(f"{missed[0]}; measured again: {missed[1]}")
+
+    def _measure(self, work: Callable[[], object], amount: float | None) -> Sequence[float]:
+        times = seconds_per_call(work, self.device, LEAST if self.full else LEAST_SMALL)
+        return times if amount is None else [amount / each for each in times]

@@ -1,0 +1,136 @@
+"""Copies of the types that torch can hold and that few kernels know: float8, float4, complex32, unsigned 16 to 64 bits.
+
+`test_round_trips.py` has the others. Types of fewer than 8 bits (`int4`, `uint1`, …) and `bits8` to `bits16` have no
+kernels, not even for copies of all their elements, and quantized types are deprecated; no case has them.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .bit_patterns import bits, pattern
+from .test_round_trips import NON_BLOCKING, settle
+
+RARE = [
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2,
+    torch.complex32,
+]
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+TYPE = pytest.mark.parametrize("dtype", RARE, ids=name)
+#: torch has kernels of float4 for copies of whole tensors only.
+BY_KERNELS = pytest.mark.parametrize("dtype", [dtype for dtype in RARE if dtype != torch.float4_e2m1fn_x2], ids=name)
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
+
+def every_pattern(dtype: torch.dtype, more: int = 0) -> torch.Tensor:
+    """All patterns of 8- and 16-bit types in order, and mixed bytes for wider ones; then `more` mixed elements."""
+    width = dtype.itemsize
+    if width <= 2:
+        counted = torch.arange(1 << 8 * width, dtype=torch.int32)
+        first = torch.stack([counted >> 8 * byte & 255 for byte in range(width)], dim=1).to(torch.uint8).flatten()
+    else:
+        ends = [byte for value in (0, 1, 127, 128, 255) for byte in [value] * width]
+        first = torch.tensor(ends, dtype=torch.uint8)
+    return torch.cat([first, pattern(width * (4099 + more))]).view(dtype)
+
+
+@TYPE
+@NON_BLOCKING
+def test_to_and_copy_keep_each_bit(device: torch.device, dtype: torch.dtype, non_blocking: bool) -> None:
+    """To the device, on it, and back, by `to`, `copy_` and `clone`: each bit pattern is kept."""
+    x = every_pattern(dtype, more=100 * non_blocking)
+    sent = bits(x).clone()
+
+    there = x.to(device, non_blocking=non_blocking, copy=True)
+    twice = there.clone()
+    filled = torch.empty_like(x, device=device).copy_(x, non_blocking=non_blocking)
+    back = twice.to("cpu", non_blocking=non_blocking, copy=True)
+    host = torch.empty_like(x).copy_(filled, non_blocking=non_blocking)
+    settle(device)
+
+    assert (there.dtype, there.device) == (dtype, device)
+    for copy in (there, twice, filled, back, host):
+        assert torch.equal(bits(copy), sent)
+    assert torch.equal(bits(x), sent)
+
+
+@pytest.mark.requires(accelerator=True)
+@TYPE
+@NON_BLOCKING
+def test_pinned_memory_keeps_each_bit(device: torch.device, dtype: torch.dtype, non_blocking: bool) -> None:
+    """From and to pinned memory, each bit pattern is kept."""
+    x = every_pattern(dtype)
+    pinned = x.pin_memory()
+
+    there = pinned.to(device, non_blocking=non_blocking)
+    back = torch.empty_like(x, pin_memory=True).copy_(there, non_blocking=non_blocking)
+    settle(device)
+
+    assert pinned.is_pinned()
+    assert torch.equal(bits(there), bits(x))
+    assert torch.equal(bits(back), bits(x))
+
+
+@BY_KERNELS
+def test_copies_with_strides_keep_each_bit(device: torch.device, dtype: torch.dtype) -> None:
+    """Into and out of every other element, transposed and by slices of odd offsets; elements between stay."""
+    x = every_pattern(dtype)[: (len(every_pattern(dtype)) // 3) * 3]
+    there = x.to(device)
+    spread = torch.zeros(2 * len(x), dtype=torch.uint8 if dtype.itemsize == 1 else dtype, device=device).view(dtype)
+
+    spread[1::2].copy_(there)
+    gathered = spread[1::2].contiguous()
+    turned = there.view(3, -1).t().contiguous()
+    piece = torch.empty_like(there[5:-7]).copy_(there[5:-7])
+    settle(device)
+
+    assert torch.equal(bits(gathered), bits(x))
+    assert torch.equal(bits(spread[1::2].cpu()), bits(x))
+    assert not bits(spread[::2].contiguous()).any()
+    assert torch.equal(bits(turned.t().contiguous()), bits(x))
+    assert torch.equal(bits(piece), bits(x[5:-7]))
+
+
+@pytest.mark.requires(accelerator=True, devices=2)
+@TYPE
+@NON_BLOCKING
+def test_copies_between_devices_keep_each_bit(device: torch.device, dtype: torch.dtype, non_blocking: bool) -> None:
+    """From one device to another and back, each bit pattern is kept."""
+    x, other = every_pattern(dtype), torch.device(device.type, 1)
+
+    there = x.to(device).to(other, non_blocking=non_blocking)
+    back = there.to(device, non_blocking=non_blocking)
+    for place in (device, other):
+        settle(place)
+
+    assert there.device == other
+    assert torch.equal(bits(there), bits(x))
+    assert torch.equal(bits(back), bits(x))
+
+
+@BY_KERNELS
+def test_cat_and_stack_keep_each_bit(device: torch.device, dtype: torch.dtype) -> None:
+    """Concatenation and stacking, which copy by kernels of their own, keep each bit pattern."""
+    x = every_pattern(dtype)
+    there = x.to(device)
+
+    joined = torch.cat([there[:77], there[77:]])
+    stacked = torch.stack([there, there])
+
+    assert torch.equal(bits(joined), bits(x))
+    assert torch.equal(bits(stacked), torch.cat([bits(x), bits(x)]))

@@ -1,0 +1,59 @@
+"""Nights of made-up machines, as run directories and in a history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.outcome import Outcome
+from harness.tools.history import record
+from harness.tools.history.store import FileStore
+from tests.tools.matrix.runs import CASES, PASSED, Machine, lines, write
+
+DAY = 86_400
+#: Noon of a day, which begins a night.
+BEGIN = 1_760_011_200.0
+
+
+def run_id(night: int, host: str = "n1") -> str:
+    return f"night{night}-{host}"
+
+
+def night(
+    folder: Path,
+    number: int,
+    outcomes: Mapping[str, Outcome] | None = None,
+    machine: Machine | None = None,
+    messages: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Path:
+    """The run directory of a machine in a night; other cases passed. `messages`: those of failed cases."""
+    machine = machine or Machine()
+    head = {"run_id": run_id(number, machine.host), "t": BEGIN + number * DAY, **changes}
+    made = lines(machine, {**PASSED, **(outcomes or {})}, **head)
+    for line in made:
+        if line["event"] == "finish" and line["case"] in (messages or {}):
+            line["message"] = (messages or {})[line["case"]]
+    return write(folder / head["run_id"], made, machine)
+
+
+def history(folder: Path, runs: Sequence[Path]) -> FileStore:
+    """A history of these runs."""
+    store = FileStore(folder / "history.duckdb")
+    for path in runs:
+        store.add(record.read_record(path))
+    return store
+
+
+def regression(folder: Path, nights: int = 6, at: int = 3) -> FileStore:
+    """Two machines of which one gets a new driver in the night `at`, and one case fails there since."""
+    made = []
+    for number in range(nights):
+        new = number >= at
+        driver = "580.1" if new else "570.1"
+        bad = {CASES[0]: Outcome.FAILED} if new else {}
+        message = {CASES[0]: f"wrong sum at 0x7f{number:04x}: {number}.5"}
+        made.append(night(folder, number, bad, Machine("n1", driver=driver), message))
+        made.append(night(folder, number, {}, Machine("n2", driver="570.1")))
+    return history(folder, made)

@@ -1,0 +1,113 @@
+"""Static pages: every link leads to a page, hostile texts are inert, and nothing is loaded or run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("duckdb")
+
+from harness.core.outcome import Outcome
+from harness.tools.history import site
+from harness.tools.history.answers import Answers
+from harness.tools.history.database import HistoryError
+from harness.tools.history.store import FileStore
+from tests.tools.history import nights
+from tests.tools.matrix.runs import CASES, Machine
+
+HOSTILE = "suites/a/test_a.py::<script>alert(1)</script>\"'&amp;\u202e"
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def links(self) -> Iterator[str]:
+        yield from (attrs["href"] or "" for tag, attrs in self.tags if tag == "a")
+
+
+def export(store: FileStore, out: Path) -> dict[str, str]:
+    with store.reading() as database:
+        site.export(Answers(database), out)
+    return {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.html")}
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> dict[str, str]:
+    bad = {HOSTILE: Outcome.FAILED, CASES[1]: Outcome.GATED}
+    runs = [
+        nights.night(tmp_path, 0, {HOSTILE: Outcome.PASSED}),
+        nights.night(tmp_path, 1, bad, messages={HOSTILE: "<img src=x onerror=alert(1)>\u202e\x1b[31m"}),
+        nights.night(tmp_path, 1, {HOSTILE: Outcome.PASSED}, Machine("<b>n2</b>", driver="<i>")),
+    ]
+    return export(nights.history(tmp_path, runs), tmp_path / "site")
+
+
+def test_every_link_leads_to_a_page(pages: dict[str, str], tmp_path: Path) -> None:
+    for name, text in pages.items():
+        for link in Page(text).links():
+            target = ((tmp_path / "site" / name).parent / link.partition("#")[0]).resolve()
+            assert link.startswith("#") or target.is_file(), (name, link)
+
+
+def test_no_page_has_a_script_a_handler_or_another_origin(pages: dict[str, str]) -> None:
+    for name, text in pages.items():
+        tags = Page(text).tags
+        assert not {tag for tag, _ in tags} & {"script", "img", "iframe", "object", "embed", "form", "b", "i"}, name
+        assert not [attr for _, attrs in tags for attr in attrs if attr.startswith("on") or attr in ("src", "style")], (
+            name
+        )
+        assert not re.search(r'(?:href|src)="(?:https?:)?//', text), name
+        (policy,) = [attrs["content"] for tag, attrs in tags if attrs.get("http-equiv") == "Content-Security-Policy"]
+        assert policy is not None
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "\u202e" not in text
+        assert "\x1b" not in text
+
+
+def test_the_pages_say_what_happened(pages: dict[str, str]) -> None:
+    front = pages["index.html"]
+    assert "1 case in 1 group, new" in front
+    assert "n1 · H100 · none" in front
+    (case,) = [text for name, text in pages.items() if name.startswith("cases/")]
+    assert "regressed since night1-n1" in case
+    runs = [text for name, text in pages.items() if name.startswith("runs/")]
+    assert any("Newly red" in text and "Newly gated" in text for text in runs)
+    (group,) = [text for name, text in pages.items() if name.startswith("groups/")]
+    assert "Where it began" in group
+
+
+def test_a_later_export_replaces_its_pages_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "site"
+    store = nights.regression(tmp_path)
+    before = export(store, out)
+    (out / "mine.txt").write_text("mine")
+    with store.writing() as database:
+        database.execute("DELETE FROM trouble")
+    after = export(store, out)
+    assert {*before} > {*after}
+    assert (out / "mine.txt").read_text() == "mine"
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "thesis.html").write_text("mine")
+    with pytest.raises(HistoryError, match="has files that are no pages of a history"):
+        export(nights.regression(tmp_path), tmp_path / "site")
+
+
+def test_equal_histories_have_equal_pages(tmp_path: Path) -> None:
+    store = nights.regression(tmp_path)
+    assert export(store, tmp_path / "a") == export(store, tmp_path / "b")
