@@ -149,13 +149,9 @@ EXTREMES = {
         )
     },
     **{
-        f"special.{shift}{name}": Deviation(_BEYOND, "a degree that is no small number has no value")
-        for shift in ("", "shifted_")
+        f"special.{name}": Deviation(_BEYOND, "a degree that is no small number has no value")
         for name in (
-            "chebyshev_polynomial_t",
-            "chebyshev_polynomial_u",
-            "chebyshev_polynomial_v",
-            "chebyshev_polynomial_w",
+            *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
             "hermite_polynomial_h",
             "hermite_polynomial_he",
             "laguerre_polynomial_l",
