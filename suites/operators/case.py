@@ -17,6 +17,8 @@ def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list
     info = _torch_private.operator(name)
     if name in oracles.WITHOUT:
         pytest.skip(f"{name} has no oracle: {oracles.WITHOUT[name]}")
+    if name in oracles.DENSELY and device.type not in ("cpu", "cuda"):
+        pytest.skip(f"{device.type} has no sparse tensors")
     found = types.types_of(info, group, device)
     left = [each for each in found if not known.deviates(name, formats.name_of(each), device.type)]
     if not left:

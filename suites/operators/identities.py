@@ -329,4 +329,5 @@ def logcumsumexp(sample: Any, result: Any) -> None:
         wanted = np.cumsum(np.exp(x - highest), dim) * np.exp(highest - top)
         shown = np.exp(found - top)
         far = np.isfinite(wanted) & (np.exp(top - highest) > 1e-3)
-        _equal(np.where(far, shown, 0), np.where(far, wanted, 0), dtype, "exp(logcumsumexp)")
+        size = max(1.0, float(np.abs(np.where(np.isfinite(found), found, 0)).max()))
+        _equal(np.where(far, shown, 0), np.where(far, wanted, 0), dtype, "exp(logcumsumexp)", size)

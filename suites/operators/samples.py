@@ -54,6 +54,10 @@ def _prepared(info: Any, sample: Any) -> Any:
         lead = (shape[0], shape[1]) if len(shape) == count + 2 else (1, shape[0])
         values = np.random.random((*lead, count))
         sample.kwargs["_random_samples"] = torch.from_numpy(values).to(sample.input.dtype)
+    if info.name == "tensor_split":
+        for each in sample.args:
+            if isinstance(each, torch.Tensor):
+                each.stays_on_host = True  # its sections are read by the host
     if info.name == "nn.functional.multi_head_attention_forward":
         sample.args = (*sample.args[:9], 0.0, *sample.args[10:])  # without dropout
     return sample
@@ -66,12 +70,24 @@ def samples(info: Any, dtype: torch.dtype, count: int, *, gradient: bool = False
         # Not `info.sample_inputs`, which inspects the stack for the name of the test.
         made = itertools.islice(info.sample_inputs_func(info, "cpu", dtype, gradient), _LOOKED_AT)
         found = [_prepared(info, each) for each in made if _fits(info.name, each)]
-    step = max(1, len(found) // count)
-    return found[::step][:count]
+    # By the golden ratio: equal steps would meet the same argument of a nested list again and again.
+    full = [each for each in found if not _is_empty(each)]
+    chosen = sorted({int(place * 0.6180339887 * len(full)) % len(full) for place in range(count)}) if full else []
+    more = [each for each in range(len(full)) if each not in chosen]
+    chosen = sorted([*chosen, *more[: count - len(chosen)]])
+    empty = [each for each in found if _is_empty(each)]
+    if empty and len(chosen) >= 3:
+        return [*(full[each] for each in chosen[:-1]), empty[0]]
+    return [full[each] for each in chosen] or empty[:count]
+
+
+def _is_empty(sample: Any) -> bool:
+    """Whether a tensor of the sample has no elements."""
+    return any(isinstance(each, torch.Tensor) and not each.numel() for each in tree_leaves(arguments(sample)))
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """Return a structure with its tensors on the device; strides are kept where `copy_` keeps them."""
+    """Return a structure with its tensors on the device; strides and storage are as on the host."""
 
     def to(each: Any) -> Any:
         if isinstance(each, torch.Tensor):
@@ -86,9 +102,14 @@ def move(value: Any, device: torch.device) -> Any:
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if device.type != "cpu":
+    if device.type == "cpu" or getattr(tensor, "stays_on_host", False):
+        return copied(tensor)
+    if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
         return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
-    return copied(tensor)
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage(), 0, (count,), (1,)).to(device)
+    made = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return made.detach().requires_grad_(tensor.requires_grad)
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -340,5 +340,10 @@ SIZES: dict[str, Builder] = {
     "linalg.eigvals": _squares(), "linalg.eig": _squares(), "linalg.lu_factor": _squares(), "linalg.lu": _squares(),
     "cat": _joined, "unique": lambda: [sample(whole(n, high=max(2, n // 3))) for n in (5, 65, 1031)],
     "bincount": lambda: [sample(whole(n, high=max(2, n // 3))) for n in (5, 65, 1031)],
+    "nn.functional.nll_loss": lambda: [
+        sample(waves(2, 5, 7, 9), whole(2, 7, 9, high=5), reduction=each) for each in ("mean", "sum", "none")
+    ],
+    "nn.functional.unfold": lambda: [sample(waves(2, 3, 17, 9), 3, padding=1), sample(waves(1, 5, 8, 31), 2, stride=2)],
+    "native_dropout_backward": lambda: [sample(waves(n), whole(n, high=2) > 0, 1.25) for n in (5, 33, 1031)],
     "nonzero": lambda: [sample(whole(n, 3, high=3)) for n in (5, 65, 1031)],
 }  # fmt: skip

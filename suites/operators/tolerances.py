@@ -40,6 +40,7 @@ LEAST: dict[str, dict[torch.dtype, float]] = {
     # Of one element: (x - mean) is a rounding of x, divided by the root of eps.
     "native_layer_norm": {torch.bfloat16: 2e-3, torch.float16: 2e-3},
     "sinc": {torch.float32: 1e-7},
+    **{f"special.bessel_{each}": {torch.float32: 1e-6} for each in ("j0", "j1", "y0", "y1")},  # near roots
     "nn.functional.interpolate.bilinear": {torch.uint8: 1},
     "nn.functional.interpolate.bicubic": {torch.uint8: 1},
     "nn.functional.upsample_bilinear": {torch.uint8: 1},
@@ -65,9 +66,9 @@ def disturbance(name: str) -> float:
     return MORE[name][2] if name in MORE else 2.0
 
 
-#: Of one element the derivative divides rounding by the root of eps.
+#: Of one element the derivative divides rounding by the root of eps; weights of `cov` cancel each other.
 _SMALL_EPS = frozenset(
-    {"native_layer_norm", "nn.functional.layer_norm", "native_batch_norm", "_native_batch_norm_legit"}
+    {"native_layer_norm", "nn.functional.layer_norm", "native_batch_norm", "_native_batch_norm_legit", "cov"}
 )
 
 

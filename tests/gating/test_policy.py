@@ -226,3 +226,19 @@ def test_verification(together: list[AttemptResult], afresh: list[AttemptResult]
     ruling = rules.rule_on_verification(together, afresh, 10.0)
     assert ruling.outcome is outcome
     assert text in ruling.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "extended", "operators", "named", "selected"),
+    [
+        (Policy(), False, (), False, True),
+        (Policy(), True, ("add",), False, False),
+        (Policy(), True, ("add",), True, True),
+        (Policy(extended=True), True, (), False, True),
+        (Policy(operators=("add",)), True, ("add", "add.Tensor"), False, True),
+        (Policy(operators=("add",)), False, (), False, False),
+        (Policy(operators=("add",), extended=True), True, ("mul",), True, False),
+    ],
+)
+def test_marks_select(policy: Policy, extended: bool, operators: tuple[str, ...], named: bool, selected: bool) -> None:
+    assert rules.selects_marked(policy, extended=extended, operators=operators, named=named) is selected

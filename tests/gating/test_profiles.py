@@ -54,6 +54,7 @@ device: soft
 suites: [streams, profiler]
 cases: ["suites/graphs/test_a.py::*", "*[cuda-*]"]
 exclude: ["*::test_slow"]
+extended: true
 isolation: case
 case_timeout: 30
 endurance: 60
@@ -79,6 +80,7 @@ hardware: h200
         "suites": ("streams", "profiler"),
         "cases": ("suites/graphs/test_a.py::*", "*[cuda-*]"),
         "exclude": ("*::test_slow",),
+        "extended": True,
         "isolation": "case",
         "case_timeout": 30.0,
         "endurance": 60.0,

@@ -11,6 +11,18 @@ from . import formats, special
 from .formats import Array
 from .interpreter import Host, interprets
 
+
+def _alike_numbers(function: Any) -> Any:
+    """Return a comparison in which a whole number takes the type of the integers beside it, as torch converts it."""
+
+    def compare(a: Any, b: Any) -> Any:
+        if type(b) is int and isinstance(a, np.ndarray) and a.dtype.kind in "iu":
+            b = np.asarray(b).astype(a.dtype)
+        return function(a, b)
+
+    return compare
+
+
 # One argument, computed in the type of the result.
 for _names, _function in {
     "neg": np.negative, "positive": np.positive, "acos": np.arccos, "asin": np.arcsin,
@@ -72,7 +84,7 @@ for _names, _function in {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
 }.items():  # fmt: skip
-    interprets(_names)(_function)
+    interprets(_names)(_alike_numbers(_function))
 
 
 @interprets("complex")

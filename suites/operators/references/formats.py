@@ -143,7 +143,8 @@ def memory(tensor: torch.Tensor) -> Array:
     if tensor.numel() == 0:
         return np.zeros(tuple(tensor.shape), kind)
     storage = tensor.untyped_storage()
-    raw = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    raw: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    raw.owner = storage  # lives as long as the array
     flat = np.frombuffer(raw, np.uint8)[tensor.storage_offset() * size :]
     flat = flat[: len(flat) // size * size].view(kind)
     strides = tuple(stride * size for stride in tensor.stride())

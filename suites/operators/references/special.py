@@ -101,7 +101,7 @@ def _polygamma(n: float, x: float) -> float:
     if n == 0:
         return _digamma(x)
     if x <= 0 and x == math.floor(x):
-        return math.inf if n % 2 else math.nan
+        return math.inf if n % 2 else -math.inf  # n! zeta(n + 1, x), whose pole is positive
     import mpmath
 
     return float(mpmath.polygamma(int(n), x))

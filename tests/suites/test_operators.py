@@ -1,0 +1,68 @@
+"""The table of operators from which the cases of `suites/operators` are made."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from suites.operators import catalogue, known, oracles, sizes, tolerances
+
+ROOT = Path(__file__).parents[2]
+NAMES = {each.name for each in catalogue.entries()}
+
+
+@pytest.mark.acceptance
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the table is that of torch 2.13")
+def test_the_table_is_up_to_date() -> None:
+    program = "from suites.operators import generate; print(generate.table(), end='')"
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True)
+
+    assert found.stdout == catalogue.FILE.read_text(encoding="ascii"), (
+        f"run python -m suites.operators.generate\n{found.stderr[-2000:]}"
+    )
+
+
+def test_every_operator_has_a_case_of_its_values() -> None:
+    assert all("values" in each.aspects for each in catalogue.entries())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        oracles.IDENTITIES, oracles.PICKING, oracles.UNDEFINED, oracles.DENSELY, oracles.WITHOUT, oracles.OWN,
+        known.VALUES, known.GRADIENTS, known.NO_SLOPES, known.EXTREMES, known.ERRORS, known.OUT, known.LENGTHS,
+        known.OUT_WITH_STRIDES, known.OUT_OF_ANY_TYPE, sizes.SIZES, tolerances.MORE, tolerances.LEAST,
+    ],
+)  # fmt: skip
+def test_every_table_names_operators_of_the_catalogue(table: object) -> None:
+    assert set(table) - NAMES == set()  # type: ignore[call-overload]
+
+
+def test_collection_does_not_import_the_catalogue_of_torch() -> None:
+    program = (
+        "import sys; from suites.operators import test_values, test_gradients, test_sizes, test_variants; "
+        "print('torch.testing._internal.common_utils' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "False"
+
+
+def test_an_unknown_operator_is_an_error(tmp_path: Path) -> None:
+    arguments = [
+        "suites/operators/test_values.py",
+        "--operators=nn.functional.conf2d",
+        "-n0",
+        f"--results-dir={tmp_path}",
+    ]
+    found = subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+    assert found.returncode == 4
+    assert re.search(
+        r"--operators='nn.functional.conf2d': .*did you mean nn.functional.conv2d", found.stdout + found.stderr
+    )
