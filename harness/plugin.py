@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from harness import fixtures
+from harness.backends import table
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
@@ -37,6 +38,11 @@ def pytest_load_initial_conftests(
 ) -> Generator[None]:
     """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
     line = CommandLine(early_config, parser, args)
+    try:
+        for name in options.get_option(options.EarlyConfig(early_config), "backend"):
+            table.activate(name)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
     backend = _needed_from_start(options.EarlyConfig(early_config))
     if backend is not None:
         from harness.sim.interposer import front
@@ -79,7 +85,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from harness.controller import plan
     from harness.scheduling import workers
 
-    devices = plan.inventory(config).accelerators
+    inventory = plan.inventory(config)
+    devices = inventory.separate if inventory.accelerators else ()
     slots = plan.slots(config)
     software = sum(device.backend.software for device in devices)
     cores, memory = workers.usable_cores(), workers.available_memory()

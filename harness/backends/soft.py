@@ -15,9 +15,9 @@ INJECT = "SOFT_INJECT"
 
 #: The key of each device counter in `torch.accelerator.memory_stats`.
 _COUNTERS = {
-    "soft_allocated": "allocated_bytes.all.current",
-    "soft_active_blocks": "active.all.current",
-    "soft_reserved": "reserved_bytes.all.current",
+    "device_allocated": "allocated_bytes.all.current",
+    "device_active_blocks": "active.all.current",
+    "device_reserved": "reserved_bytes.all.current",
 }
 #: The key of each counter of pinned memory in `torch.soft.host_memory_stats`.
 _PINNED_COUNTERS = {"pinned_bytes": "active_bytes.current", "pinned_reserved": "allocated_bytes.current"}
@@ -69,7 +69,7 @@ BACKEND = Backend(
     uuid_prefixes=("SOFT-",),
     mask=MASK,
     variables=(COUNT, MEMORY),
-    software=True,
+    hardware=False,
     provider="harness.sim.softdevice.provider",
     faults="softdevice/csrc/faults.def",
     faults_variable=INJECT,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.backends.table import BACKENDS
+from harness.backends.table import BACKENDS, is_kind
 from harness.cli.cluster import app as cluster
 from harness.cli.console import make_console
 from harness.cli.diff import diff
@@ -74,8 +74,10 @@ _DEVICE_KINDS = ("auto", *BACKENDS)
 
 
 def _device_kind(text: str) -> str:
-    if text not in _DEVICE_KINDS:
-        raise typer.BadParameter(f"{text!r}: expected one of {', '.join(_DEVICE_KINDS)}")
+    if text not in _DEVICE_KINDS and not is_kind(text):
+        raise typer.BadParameter(
+            f"{text!r}: expected one of {', '.join(_DEVICE_KINDS)}, or the kind of a registered device"
+        )
     return text
 
 
@@ -230,14 +232,14 @@ def _examine(inventory: Inventory) -> None:
 
     console, sick = make_console(), 0
     looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
-    with HealthWatch(looked) as watch:
+    with HealthWatch([device for device in looked if device.backend.nvml]) as watch:
         for device in looked:
             found = health.check_device(device)
             sick += not found.healthy
             state, style = ("healthy", "green") if found.healthy else ("SICK", "bold red")
             line = f"{state} {device.uuid} ({device.name}): {found.text}, in {found.seconds:.1f} s"
             console.print(line, style=style, soft_wrap=True)
-            signs = standing_problems(watch.read(device.uuid)) if device.backend.hardware else ()
+            signs = standing_problems(watch.read(device.uuid)) if device.backend.nvml else ()
             for sign in signs:
                 console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
         for note in watch.notes:

@@ -72,7 +72,7 @@ def read_clause(name: str, condition: object) -> tuple[Clause, ...] | None:
         return (Clause(">=", condition),) if kind is ValueKind.COUNT and condition >= 1 else None
     if not isinstance(condition, str):
         return None
-    if choices := VOCABULARY[name].choices:
+    if choices := VOCABULARY[name].choices():
         return (Clause("==", condition),) if condition in choices else None
     clauses = [_clause(part, kind) for part in condition.split(",")]
     return tuple(clause for clause in clauses if clause) if all(clauses) else None
@@ -80,7 +80,7 @@ def read_clause(name: str, condition: object) -> tuple[Clause, ...] | None:
 
 def expected(name: str) -> str:
     """Return examples of conditions on capability `name`, for error messages."""
-    return " or ".join(repr(choice) for choice in VOCABULARY[name].choices) or _EXAMPLES[VOCABULARY[name].kind]
+    return " or ".join(repr(choice) for choice in VOCABULARY[name].choices()) or _EXAMPLES[VOCABULARY[name].kind]
 
 
 def _clause(text: str, kind: ValueKind) -> Clause | None:

@@ -60,12 +60,12 @@ def test_what_the_device_keeps_is_subtracted_from_the_process(soft: Any) -> None
     assert unreadable == {}
     assert values == {
         "threads": 5,
-        "soft_allocated[0]": 5,
-        "soft_allocated[1]": 0,
-        "soft_active_blocks[0]": 1,
-        "soft_active_blocks[1]": 0,
-        "soft_reserved[0]": 4096,
-        "soft_reserved[1]": 0,
+        "device_allocated[0]": 5,
+        "device_allocated[1]": 0,
+        "device_active_blocks[0]": 1,
+        "device_active_blocks[1]": 0,
+        "device_reserved[0]": 4096,
+        "device_reserved[1]": 0,
         "pinned_bytes": 512,
         "pinned_reserved": 1024,
     }
