@@ -38,11 +38,7 @@ def pytest_load_initial_conftests(
 ) -> Generator[None]:
     """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
     line = CommandLine(early_config, parser, args)
-    try:
-        for name in options.get_option(options.EarlyConfig(early_config), "backend"):
-            table.activate(name)
-    except HarnessError as error:
-        raise pytest.UsageError(str(error)) from None
+    _register_backends(early_config)
     backend = _needed_from_start(options.EarlyConfig(early_config))
     if backend is not None:
         from harness.sim.interposer import front
@@ -59,7 +55,17 @@ def pytest_load_initial_conftests(
             raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
     result = yield
     line.settle()
+    _register_backends(early_config)  # before, `--backend FILE` may have been the option of a conftest
     return result
+
+
+def _register_backends(early_config: pytest.Config) -> None:
+    """Make the devices of ``--backend`` known. Raise pytest.UsageError."""
+    try:
+        for name in options.get_option(options.EarlyConfig(early_config), "backend"):
+            table.activate(name)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(tryfirst=True)

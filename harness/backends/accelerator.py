@@ -150,7 +150,7 @@ class AcceleratorCounters:
                 found = torch.accelerator.memory_stats(index)
             except Exception as error:  # noqa: BLE001 - a device without a caching allocator raises what it likes
                 for name in MEMORY_COUNTERS:
-                    unreadable.setdefault(name, f"torch.accelerator.memory_stats({index}) raises {error!r:.200}")
+                    unreadable.setdefault(name, f"torch.accelerator.memory_stats raises {brief(error)}")
                 continue
             take(values, found, {f"{name}[{index}]": key for name, key in MEMORY_COUNTERS.items()}, unreadable)
         pinned = getattr(module, "host_memory_stats", None)
@@ -172,6 +172,12 @@ def take(
             values[name] = counter
         else:
             unreadable.setdefault(name, f"the statistic {key} is {counter!r:.80}, not a whole number")
+
+
+def brief(error: BaseException) -> str:
+    """Return the type and the last sentence of an error: torch's own checks say first where they are in its source."""
+    text = " ".join(str(error).split()).rpartition("please report a bug to PyTorch. ")[2]
+    return f"{type(error).__name__}: {text[:200]}"
 
 
 def accelerator_type(torch: ModuleType) -> str | None:

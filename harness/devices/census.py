@@ -100,7 +100,10 @@ def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
     return {
         "devices": devices,
         "graphs": _has_graphs(torch),
-        "notes": [f"the leak check cannot read {name}: {why}" for name, why in sorted(notes.items())],
+        "notes": [
+            f"the leak check cannot read {', '.join(sorted(name for name in notes if notes[name] == why))}: {why}"
+            for why in dict.fromkeys(notes.values())
+        ],
     }
 
 
