@@ -75,7 +75,7 @@ def test_good_and_bad_cases(make_project: MakeProject, mode: str) -> None:
     assert "tensor" in finishes["test_leaves_a_tensor"]["message"]
     assert any("LEFT" in note for note in finishes["test_leaves_a_tensor"]["notes"])
     assert "index" in finishes["test_bad_index"]["message"]
-    assert "the current software device" in finishes["test_leaves_another_device_chosen"]["message"]
+    assert "the current device of soft" in finishes["test_leaves_another_device_chosen"]["message"]
 
 
 def test_everything_says_that_it_is_a_software_device(make_project: MakeProject) -> None:
