@@ -1,12 +1,13 @@
 """Registers OpenReg of PyTorch 2.6 with a later torch: the functions that torch expects of a device's module since 2.7.
 
 PyTorch 2.6's module ``torch.openreg`` is an empty class. ``torch.accelerator`` calls ``device_count``, ``is_available``
-and ``current_device`` there, and ``torch.manual_seed`` calls ``_is_in_bad_fork`` and ``manual_seed_all``.
+and ``current_device`` there. Seeds are left out: nothing reaches the generators of the daemons.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -53,19 +54,12 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def manual_seed_all(seed: int) -> None:
-    """Seed the generator of each device."""
-    for index in range(device_count()):
-        torch._C._get_accelerator()  # the hooks are registered with it
-        generator: Any = torch.Generator(device=torch.device("openreg", index))
-        generator.manual_seed(seed)
-
-
 def _register(module: ModuleType) -> None:
     given: Any = torch.openreg  # type: ignore[attr-defined]
+    given.__name__ = module.__name__  # what a child process of a case imports
     for name in ("device_count", "is_available", "is_initialized", "current_device", "_is_in_bad_fork"):
         if not hasattr(given, name):
             setattr(given, name, getattr(module, name))
 
 
-_register(__import__("sys").modules[__name__])
+_register(sys.modules[__name__])

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness.backends.table import BACKENDS, is_kind
+from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
 from harness.cli.console import make_console
 from harness.cli.diff import diff
@@ -89,6 +90,7 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+app.add_typer(backend, name="backend")
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.add_typer(cluster, name="cluster")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.core.text import single_line
+from harness.core.text import format_exit_code, single_line
 from harness.devices import guard
 
 _MOST_BYTES = 1 << 20
@@ -52,7 +53,7 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
         }
     touched = guard.device_in_use(backend)
     tell({"step": "count of the devices"})
-    ask = _directly if touched else _in_fork
+    ask = _directly if touched else in_fork
     found = ask(lambda: _count(backend, torch), None)
     if "error" in found:
         return found
@@ -61,7 +62,7 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
     if backend.mask is not None and count > 1 and not touched:
         tell({"step": f"check of {backend.mask}"})
         last = mask_entries(backend, os.environ, count)[-1]
-        alone = _in_fork(lambda: {"count": int(backend.device_count(torch))}, {backend.mask: last})
+        alone = in_fork(lambda: {"count": int(backend.device_count(torch))}, {backend.mask: last})
         answer["mask"] = "works" if alone.get("count") == 1 else f"{last}: {alone.get('error') or alone.get('count')}"
     return answer
 
@@ -121,12 +122,18 @@ def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] 
     return ask()
 
 
-def _in_fork(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None) -> dict[str, Any]:
-    """Ask in a fork of this process with these variables. Return its answer, or the `error` that ended it."""
+def in_fork(
+    ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None, limit: int = 60
+) -> dict[str, Any]:
+    """Ask in a fork of this process with these variables. Return its answer, or the `error` that ended it.
+
+    A fork that has no answer within `limit` seconds is ended by SIGALRM.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
+        signal.alarm(limit)
         status = 1
         try:
             answer = _directly(ask, environment)
@@ -145,8 +152,10 @@ def _in_fork(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] |
         found = json.loads(data)
     except ValueError:
         code = os.waitstatus_to_exitcode(ended)
-        return {"error": f"the process that counts the devices ends with status {code}, after a fork"}
-    return found if isinstance(found, dict) else {"error": "the process that counts the devices answers nothing"}
+        if code == -signal.SIGALRM:
+            return {"error": f"hangs: no answer within {limit} s, after a fork"}
+        return {"error": f"the process ends with {format_exit_code(code)}, after a fork"}
+    return found if isinstance(found, dict) else {"error": "the process answers nothing, after a fork"}
 
 
 def main(arguments: list[str]) -> int:

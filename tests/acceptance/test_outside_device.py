@@ -106,7 +106,10 @@ def test_a_file_registers_a_device(make_project: MakeProject, tmp_path: Path) ->
     ("flaw", "sentence"),
     [
         ("count", "--device=npu: device_count raises OSError('the driver does not answer')"),
-        ("mask", "--device=npu: the mask NPU_VISIBLE_DEVICES does nothing: with NPU_VISIBLE_DEVICES=1 a process sees 2"),
+        (
+            "mask",
+            "--device=npu: the mask NPU_VISIBLE_DEVICES does nothing: with NPU_VISIBLE_DEVICES=1 a process sees 2",
+        ),
         ("early", "torch reports that npu is initialised"),
         ("statistic", "the statistic active_bytes.current is 'none', not a whole number"),
     ],

@@ -62,7 +62,8 @@ class Module:
 
 module = Module()
 backend_registration._setup_privateuseone_for_python_backend("npu", module)
-_aten = torch.library.Library("aten", "IMPL")
+_library: Any = torch.library.Library
+_aten = _library("aten", "IMPL")
 
 
 def _make(values: Any, dtype: torch.dtype) -> Any:
@@ -94,16 +95,21 @@ def _fill(tensor: Any, value: Any = 0) -> Any:
 
 
 def _add(left: Any, right: Any, *, alpha: float = 1) -> Any:
-    return _make(left.raw + alpha * (right.raw if isinstance(right, torch.Tensor) else right), left.dtype)
+    return _make(left.raw + alpha * getattr(right, "raw", right), left.dtype)
 
 
-for _name, _kernel in {
+def _item(tensor: Any) -> Any:
+    return tensor.raw.item()
+
+
+_KERNELS: dict[str, Any] = {
     "empty.memory_format": _empty,
     "empty_strided": _empty,
     "_copy_from": _copy,
     "fill_.Scalar": _fill,
     "zero_": _fill,
     "add.Tensor": _add,
-    "_local_scalar_dense": lambda tensor: tensor.raw.item(),
-}.items():
+    "_local_scalar_dense": _item,
+}
+for _name, _kernel in _KERNELS.items():
     _aten.impl(_name, _kernel, "PrivateUse1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import tests
@@ -39,6 +38,6 @@ def install(folder: Path, *, registration: str | None = REGISTRATION, autoload: 
     return folder
 
 
-def environment(folder: Path, **more: str) -> Mapping[str, str | None]:
+def environment(folder: Path, **more: str) -> dict[str, str]:
     """Return the variables with which a process has the package."""
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **more}
