@@ -67,15 +67,18 @@ class AcceleratorDefaults:
         return 0 if ask is None else int(ask())
 
     def synchronize(self, torch: ModuleType, index: int) -> None:
-        """Wait for all work of a device: by its module, by torch.accelerator, or for its current stream.
+        """Wait for all work of a device: by its module if it can, else by torch.accelerator, or for its stream.
 
-        A way that raises at the first call is not tried again: that the device lacks it is no sticky error.
+        Of the last two, the first one that works is kept: that the device lacks the other is no sticky error.
         """
         if self._synchronize is not None:
             self._synchronize(torch, index)
             return
+        if self._function(torch, "synchronize") is not None:
+            self._by_module(torch, index)
+            return
         errors: list[RuntimeError] = []
-        for way in (self._by_module, self._by_accelerator, self._by_stream):
+        for way in (self._by_accelerator, self._by_stream):
             try:
                 way(torch, index)
             except (AttributeError, NotImplementedError, TypeError):

@@ -18,15 +18,17 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from harness.backends import cpu, cuda, simcuda, soft
+from harness.backends import cpu, cuda, simcuda
 from harness.backends.backend import Backend, DeviceKind
 from harness.core.errors import HarnessError
 from harness.core.text import single_line
 
 #: The entry points with registrations.
 GROUP = "gpu_conformance.backends"
-#: The environment variable with the kinds and files of registrations that are in use, separated by commas.
-VARIABLE = "HARNESS_BACKEND"
+#: The environment variable with the kinds and files that a process and those that started it have in use.
+VARIABLE = "GPU_CONFORMANCE_BACKENDS"
+#: The environment variable of the option ``--backend``, for commands without that option.
+OPTION_VARIABLE = "HARNESS_BACKEND"
 
 _KIND = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 #: Kinds whose UUIDs would look like those of GPUs, and names that mean something else.
@@ -91,9 +93,7 @@ class BackendTable(Mapping[DeviceKind, Backend]):
 
 
 #: By kind, in the order of reports.
-BACKENDS = BackendTable((cuda.BACKEND, simcuda.BACKEND, soft.BACKEND, cpu.BACKEND))
-#: The device into which faults are injected if none is named: every machine has it.
-FAULTY_BY_DEFAULT = soft.BACKEND
+BACKENDS = BackendTable((cuda.BACKEND, simcuda.BACKEND, cpu.BACKEND))
 
 
 def is_file(name: str) -> bool:
@@ -113,13 +113,21 @@ def registered_kinds() -> tuple[DeviceKind, ...]:
 
 
 def own_kinds() -> tuple[DeviceKind, ...]:
-    """Return the kinds of this project."""
-    return tuple(sorted(_OWN))
+    """Return the kinds of this project, whatever other packages register."""
+    entries = importlib.metadata.entry_points(group=GROUP)
+    ours = {*_OWN, *(each.name for each in entries if each.value.startswith("harness."))}
+    return tuple(kind for kind in known_kinds() if kind in ours)
+
+
+def is_known(kind: str) -> bool:
+    """Return whether a condition may name that kind. Looks at no entry point for a kind that is known without."""
+    return kind in _OWN or kind in known_kinds()
 
 
 def known_kinds() -> tuple[DeviceKind, ...]:
     """Return all kinds that can be named without asking torch."""
-    return tuple(dict.fromkeys((*BACKENDS, *registered_kinds())))
+    kinds = dict.fromkeys((*BACKENDS, *registered_kinds()))
+    return (*(kind for kind in kinds if kind != cpu.BACKEND.kind), cpu.BACKEND.kind)
 
 
 def activate(name: str, environ: MutableMapping[str, str] = os.environ) -> Backend:
@@ -220,7 +228,7 @@ def _checked(found: Any, where: str, kind: DeviceKind | None) -> Backend:
     return found
 
 
-_OWN = frozenset(BACKENDS)
+_OWN = tuple(BACKENDS)
 #: Why what `VARIABLE` names cannot be used: raised where devices are first asked for.
 _problems: list[RegistrationError] = []
 
@@ -231,7 +239,7 @@ def raise_problems() -> None:
         raise _problems[0]
 
 
-for _name in filter(None, os.environ.get(VARIABLE, "").split(",")):
+for _name in filter(None, ",".join(os.environ.get(name, "") for name in (OPTION_VARIABLE, VARIABLE)).split(",")):
     try:
         BACKENDS.add(_name.strip())
     except RegistrationError as _error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.backends.table import BACKENDS, is_kind
+from harness.backends.table import BACKENDS, is_kind, known_kinds
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
 from harness.cli.console import make_console
@@ -71,14 +71,9 @@ app = typer.Typer(
 )
 
 
-_DEVICE_KINDS = ("auto", *BACKENDS)
-
-
 def _device_kind(text: str) -> str:
-    if text not in _DEVICE_KINDS and not is_kind(text):
-        raise typer.BadParameter(
-            f"{text!r}: expected one of {', '.join(_DEVICE_KINDS)}, or the kind of a registered device"
-        )
+    if text != "auto" and text not in BACKENDS and not is_kind(text):
+        raise typer.BadParameter(f"{text!r}: expected auto, {', '.join(known_kinds())}, or the kind of another device")
     return text
 
 
@@ -133,7 +128,7 @@ def devices(
         typer.Option(
             "--device",
             callback=_device_kind,
-            help=f"List the devices that a run with this option uses: {', '.join(_DEVICE_KINDS)}.",
+            help="List the devices that a run with this option uses: auto, or a kind (`harness backend list`).",
         ),
     ] = "auto",
     history: Annotated[

@@ -52,7 +52,7 @@ def _one_of(words: Sequence[str]) -> Callable[[str], str]:
 def parse_device(text: str) -> str:
     """Return ``auto`` or a kind. Whether this machine has such a device is known later. Raise ValueError."""
     if text != "auto" and not (table.is_kind(text) or text in BACKENDS):
-        raise ValueError(f"one of auto, {', '.join(BACKENDS)}, or the kind of a registered device")
+        raise ValueError(f"one of auto, {', '.join(table.known_kinds())}, or the kind of a device that torch knows")
     return text
 
 

@@ -23,14 +23,14 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
     """
     environ = os.environ if environ is None else environ
     table.raise_problems()
+    backend = None if wanted == "auto" else table.activate(wanted)
     variables = dict.fromkeys(backend.faults_variable for backend in BACKENDS.values() if backend.injectable)
     if variable := next((name for name in variables if environ.get(name)), None):
         raise DeviceError(
             f"{variable} is set: unset it and use --inject or HARNESS_INJECT, so that the run records the faults"
         )
-    if wanted == "auto":
+    if backend is None:
         return detected.discover_devices(environ)
-    backend = table.activate(wanted)
     if not backend.inventory:
         return registered.inventory(backend, environ)
     module, _, function = backend.inventory.partition(":")

@@ -19,7 +19,7 @@ from harness.devices import census
 from harness.devices.device import Device, DeviceError, Inventory
 
 #: The environment variable with the census of a run: its workers need not ask again.
-VARIABLE = "HARNESS_CENSUS"
+VARIABLE = "GPU_CONFORMANCE_CENSUS"
 #: Seconds for a census. An import of torch may come from a network file system, and a driver may start slowly.
 LIMIT = 180.0
 _ERRORS_KEPT = 1 << 12

@@ -27,7 +27,8 @@ class Capability:
     """An entry of the vocabulary.
 
     `text` is what it is, `source` how it is detected, `without` the side effect that this avoids. `unit` is empty for a
-    capability without a unit. `choices` returns the only possible values, if they are few.
+    capability without a unit. `choices` returns the only possible values, if they are few; `allows` then tells
+    whether a value is one of them, and is cheaper.
     """
 
     kind: ValueKind
@@ -37,6 +38,7 @@ class Capability:
     find: Callable[[DetectionSubject], Detected]
     unit: str = ""
     choices: Callable[[], tuple[str, ...]] = tuple
+    allows: Callable[[str], bool] | None = None
 
 
 _NO_CONTEXT = "a CUDA context"
@@ -60,6 +62,7 @@ VOCABULARY: Mapping[str, Capability] = {
         _NO_CONTEXT,
         facts.detect_kind,
         choices=table.known_kinds,
+        allows=table.is_known,
     ),
     "accelerator": Capability(
         ValueKind.BOOL,

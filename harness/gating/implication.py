@@ -67,7 +67,7 @@ def _leaf(wanted: Requirement, declared: Requirement | None) -> Implication:
 
 
 def _fits_declared(declared: Requirement, value: Value | None) -> bool:
-    if VOCABULARY[declared.capability].choices():  # as a requirement, device="cpu" holds on a GPU too
+    if VOCABULARY[declared.capability].allows is not None:  # as a requirement, device="cpu" holds on a GPU too
         return value is not None and all(language.compares(clause, value) for clause in declared.clauses)
     return language.hold(declared.capability, declared.clauses, Detected(value))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from harness.backends.table import BACKENDS, is_kind
+from harness.backends.table import BACKENDS, is_kind, known_kinds
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
@@ -33,7 +33,7 @@ def _pattern(text: str) -> str:
 
 def _device_kind(text: str) -> str:
     if text != "auto" and text not in BACKENDS and not is_kind(text):
-        raise ValueError(f"{text!r}: expected one of auto, {', '.join(BACKENDS)}, or the kind of a registered device")
+        raise ValueError(f"{text!r}: expected one of auto, {', '.join(known_kinds())}, or the kind of another device")
     return text
 
 

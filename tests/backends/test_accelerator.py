@@ -53,6 +53,8 @@ def test_a_way_to_synchronize_that_worked_is_kept_and_its_error_is_sticky() -> N
         current_stream=lambda _: stream,
     )
     defaults = AcceleratorDefaults("npu")
+    with pytest.raises(RuntimeError, match="sticky"):
+        defaults.synchronize(fake_torch(SimpleNamespace(synchronize=raising(RuntimeError("sticky")))), 0)
     defaults.synchronize(torch, 0)
     defaults.synchronize(torch, 0)
     assert calls == ["stream", "stream"]
