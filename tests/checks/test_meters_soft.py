@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from harness.backends.accelerator import DeviceCounters
+from harness.backends.table import BACKENDS
 from harness.checks import poison
 from harness.checks.meters.table import METERS, read_device_meters
 from harness.checks.meters.torch_memory import TorchObjectCounts
@@ -52,6 +53,8 @@ _STATISTICS = {"allocated_bytes.all.current": 5, "active.all.current": 1, "reser
 
 @pytest.fixture
 def soft(monkeypatch: pytest.MonkeyPatch) -> Any:
+    assert BACKENDS["soft"] is BACKEND, "a process knows it once it is asked for"
+
     def put(fake: object) -> None:
         monkeypatch.setattr(torch, "soft", fake, raising=False)
         stats = SimpleNamespace(memory_stats=lambda index: _STATISTICS if index == 0 else {})
