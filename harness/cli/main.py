@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from harness.backends.table import BACKENDS, is_kind, known_kinds
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
+from harness.cli.conformance import conformance
 from harness.cli.console import make_console
 from harness.cli.diff import diff
 from harness.cli.durations import durations
@@ -92,6 +93,7 @@ app.add_typer(cluster, name="cluster")
 app.add_typer(history_app, name="history")
 app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
+app.command()(conformance)
 app.command()(diff)
 app.command()(durations)
 app.command("import")(import_)
