@@ -178,3 +178,7 @@ def lengths_differ(name: str, dtype: str) -> bool:
 def extremes_differ(name: str, dtype: str) -> bool:
     """Return whether an operator's values at the ends of a type are known to differ."""
     return name in EXTREMES and dtype in EXTREMES[name].types
+
+
+#: Overloads that write into an argument and do not do what their functional siblings do.
+OVERLOADS = {"binary_cross_entropy.out": "reduces what `out` was before it is resized, which is its first element"}
