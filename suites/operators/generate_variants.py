@@ -16,7 +16,8 @@ from .catalogue import Entry, entries
 from .variants import FILE, Variant, overload, run, written
 
 _HEADER = """\
-# Overload that writes into an argument, functional sibling, operator whose samples call the sibling.
+# Overload that writes into an argument, functional sibling, operator whose samples call the sibling; then overloads of
+# gradients, twice, with the operator whose samples call them.
 # Written by `python -m suites.operators.generate_variants` with torch {}.
 """
 _HOST = torch.device("cpu")
@@ -109,6 +110,9 @@ def table() -> str:
         base = base.removesuffix("_") if in_place else base
         siblings = [each for each in functional if each.partition(".")[0] == base and functional[each] == wanted]
         found += [Variant(name, each, first[each]) for each in siblings[:1]]
+    found += [
+        Variant(name, name, first[name]) for name in functional if "backward" in name and name in {*_with_kernels()}
+    ]
     release = ".".join(torch.__version__.split(".")[:2])
     return _HEADER.format(release) + "".join(f"{each}\n" for each in found)
 

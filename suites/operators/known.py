@@ -205,3 +205,14 @@ def extremes_differ(name: str, dtype: str) -> bool:
 
 #: Overloads that write into an argument and do not do what their functional siblings do.
 OVERLOADS = {"binary_cross_entropy.out": "reduces what `out` was before it is resized, which is its first element"}
+
+
+_FLAT = f"reads `indices` as if they were contiguous ({_ISSUE}197888)"
+#: Kernels of gradients that read an argument with gaps as if it were contiguous.
+STRIDED = {
+    "adaptive_max_pool3d_backward": _FLAT,
+    "fractional_max_pool2d_backward": _FLAT,
+    "fractional_max_pool3d_backward": _FLAT,
+    "native_group_norm_backward": "reads `input` as if it were contiguous",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "takes elements of a head to be neighbours",
+}

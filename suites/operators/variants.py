@@ -1,4 +1,4 @@
-"""Overloads of aten that write into an argument, and the calls of their functional siblings that give them arguments.
+"""Overloads of aten that no function of Python calls, and the calls of operators that give them arguments.
 
 `max_pool2d_with_indices.out` takes what `max_pool2d_with_indices` takes, and the tensors for the X
 """
@@ -33,10 +33,19 @@ class Variant:
 
 
 @cache
-def variants() -> tuple[Variant, ...]:
-    """Return all lines of the table."""
+def _lines() -> tuple[Variant, ...]:
     lines = FILE.read_text(encoding="ascii").splitlines()
     return tuple(Variant(*line.split(" ")) for line in lines if line and not line.startswith("#"))
+
+
+def variants() -> tuple[Variant, ...]:
+    """Return the overloads that write into an argument."""
+    return tuple(each for each in _lines() if each.name != each.sibling)
+
+
+def derivatives() -> tuple[Variant, ...]:
+    """Return the overloads that compute gradients: each is its own sibling."""
+    return tuple(each for each in _lines() if each.name == each.sibling)
 
 
 def overload(name: str) -> Any:

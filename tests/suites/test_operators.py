@@ -47,6 +47,7 @@ def test_every_table_names_operators_of_the_catalogue(table: object) -> None:
 def test_every_variant_is_called_by_an_operator_of_the_catalogue() -> None:
     assert {each.operator for each in variants.variants()} <= NAMES
     assert set(known.OVERLOADS) <= {each.name for each in variants.variants()}
+    assert set(known.STRIDED) <= {each.name for each in variants.derivatives()}
 
 
 def test_collection_does_not_import_the_catalogue_of_torch() -> None:
