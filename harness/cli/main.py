@@ -24,6 +24,7 @@ from harness.cli.import_ import import_
 from harness.cli.kit import kit
 from harness.cli.matrix import app as matrix
 from harness.cli.mutate import app as mutate
+from harness.cli.notify import notify
 from harness.cli.report import app as report
 from harness.cli.run import run
 from harness.cli.waivers import app as waivers
@@ -92,6 +93,7 @@ app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.add_typer(cluster, name="cluster")
 app.add_typer(history_app, name="history")
+app.command()(notify)
 app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
 app.command()(diff)
