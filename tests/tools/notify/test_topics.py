@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def test_without_reminders_a_known_group_is_never_told() -> None:
     assert reason(Past(day(19), day(1)), day(20), day(19), rules(remind=0)) is None
 
 
-def told(tmp_path: Path, outcomes: list[Mapping[str, Outcome]], number: int, **changes: Any) -> Bulletin:
+def told(tmp_path: Path, outcomes: Sequence[Mapping[str, Outcome]], number: int, **changes: Any) -> Bulletin:
     """What is told of the run of a night on one machine."""
     made = [
         nights.night(tmp_path, place, bad, messages={case: f"wrong {case[-3:]}" for case in bad})
