@@ -58,7 +58,8 @@ def conformance(
         facts = json.loads((run_dir / environment.FILE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConformanceError(f"cannot read {environment.FILE_NAME} of {str(run_dir)!r}") from error
-    software = {name: str(facts[name]) for name in ("torch", "python") if facts.get(name)}
+    versions = facts.get("versions") or {}
+    software = {name: str(versions[name]) for name in ("torch", "python", "cuda") if versions.get(name)}
     statement = tool.make_statement(ledger, software, levels.load_levels(configs, level or ()))
     print("\n".join(tool.statement_lines(statement)))
     if output is not None:

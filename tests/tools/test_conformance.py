@@ -111,7 +111,7 @@ def test_the_statement_of_a_run(tmp_path: Path) -> None:
     (failed,) = statement["levels"][0]["failed"]
     assert failed == "suites/s/test_s.py::test_fails"
     assert statement["levels"][1]["list"].startswith("sha256:")
-    assert statement["software"].keys() == {"torch", "python"}
+    assert {"torch", "python"} <= statement["software"].keys()
     status, _ = command(project, "conformance", str(result.run_dir), "--level=core")
     assert status == 0
 
