@@ -126,8 +126,8 @@ def is_known(kind: str) -> bool:
 
 def known_kinds() -> tuple[DeviceKind, ...]:
     """Return all kinds that can be named without asking torch."""
-    kinds = dict.fromkeys((*BACKENDS, *registered_kinds()))
-    return (*(kind for kind in kinds if kind != cpu.BACKEND.kind), cpu.BACKEND.kind)
+    outside = sorted({*BACKENDS, *registered_kinds()} - {*_OWN})
+    return (*(kind for kind in _OWN if kind != cpu.BACKEND.kind), *outside, cpu.BACKEND.kind)
 
 
 def activate(name: str, environ: MutableMapping[str, str] = os.environ) -> Backend:
