@@ -32,7 +32,7 @@ SHAPES: dict[str, Sequence[Shape]] = {
 
 def number(values: Array, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor in the host's memory of these numbers, rounded to the type."""
-    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
+    return torch.from_numpy(np.array(values, order="C")).to(dtype)
 
 
 @dataclass
