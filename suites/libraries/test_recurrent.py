@@ -50,6 +50,14 @@ FORMS = {
     "wide": Form(inputs=33, hidden=65, lengths=(3,) * 9),
     "long": Form(lengths=(61,) * 2, hidden=5),
 }
+#: cuDNN computes these on a GPU; for `LSTM` and `GRU`, torch calls kernels of CUDA on every other accelerator too.
+NEEDS = {
+    kind: pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}])
+    if kind in ("LSTM", "GRU")
+    else pytest.mark.requires(any=[{"not_": {"device": "cuda"}}, {"silicon": True}])
+    for kind in KINDS
+}
+KIND = pytest.mark.parametrize("kind", [pytest.param(kind, marks=NEEDS[kind]) for kind in KINDS])
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
 
 
@@ -61,7 +69,7 @@ def _cases() -> list[Any]:
                 continue
             for dtype in (F32, F64):
                 more = dtype == F64 and label not in ("plain", "both_directions")
-                marks = [pytest.mark.operator(f"nn.{kind if kind in ('LSTM', 'GRU') else 'RNN'}")]
+                marks = [NEEDS[kind], pytest.mark.operator(f"nn.{kind if kind in ('LSTM', 'GRU') else 'RNN'}")]
                 marks += [pytest.mark.extended] * more
                 found.append(pytest.param(kind, form, dtype, id=f"{kind}-{label}-{name(dtype)}", marks=marks))
     return found
@@ -140,7 +148,7 @@ def test_recurrent_network_is_its_formula(
     _check(kind, form, device, dtype, rng)
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(device="cuda", silicon=True)
 @pytest.mark.parametrize("dtype", [F32, F64], ids=name)
 @pytest.mark.parametrize("label", ["no_bias", "both_directions", "packed"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,9 +194,8 @@ def _check(kind: str, form: Form, device: torch.device, dtype: torch.dtype, rng:
     assert_slopes(value, arrays, gradients, rng, 4 * _roundings(form))
 
 
-@pytest.mark.requires(any=[{"not_": {"device": "cuda"}}, {"silicon": True}])
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=name)
-@pytest.mark.parametrize("kind", KINDS)
+@KIND
 def test_recurrent_network_of_16_bits(
     device: torch.device, rng: np.random.Generator, kind: str, dtype: torch.dtype
 ) -> None:
@@ -208,7 +215,7 @@ def test_recurrent_network_of_16_bits(
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=name)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-@pytest.mark.parametrize("kind", KINDS)
+@KIND
 def test_recurrent_cell_is_its_formula(
     device: torch.device, rng: np.random.Generator, kind: str, bias: bool, dtype: torch.dtype
 ) -> None:

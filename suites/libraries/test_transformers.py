@@ -26,6 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensor
 
 ROWS, STEPS, WIDTH, HEADS = 3, 7, 16, 4
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
+#: The software device has no nested tensors.
+NESTED = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}])
 PATH = pytest.mark.parametrize("path", ["inference", "training"])
 TYPE = types(F32, F64)
 #: The number of steps of each row that are there.
@@ -168,6 +170,7 @@ def test_transformerencoderlayer_is_its_formula(
 
 
 @pytest.mark.operator("nn.TransformerEncoder")
+@NESTED
 def test_transformerencoder_of_nested_rows_skips_padding(device: torch.device, rng: np.random.Generator) -> None:
     """In inference, rows that end early are packed into a nested tensor: results are those of each row, then zeros."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 24, dropout=0, batch_first=True, device=device)
@@ -247,6 +250,7 @@ def _padded(rows: list[Array], steps: int, edge: float) -> Array:
 
 
 @pytest.mark.operator("_nested_from_padded", "_nested_tensor_from_mask")
+@NESTED
 @types(F32, F64, F16)
 def test_nested_from_padded_takes_the_rows(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
     """Rows of their own lengths out of a padded tensor, also of heads that are joined, and back with any padding."""

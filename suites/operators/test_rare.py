@@ -78,6 +78,7 @@ def test_searchsorted_and_bucketize_of_a_number(device: torch.device) -> None:
 
 
 @pytest.mark.operator("isin")
+@CPU_OR_CUDA
 def test_isin_of_a_number(device: torch.device) -> None:
     """Whether a number is in a tensor, and each element equals a number; also the other way round."""
     a = np.array([[1, 2, 3], [2, 2, 9]])
@@ -91,6 +92,7 @@ def test_isin_of_a_number(device: torch.device) -> None:
 
 
 @pytest.mark.operator("remainder", "fill", "range", "scatter", "norm")
+@CPU_OR_CUDA
 def test_overloads_of_numbers(device: torch.device, rng: np.random.Generator) -> None:
     """`remainder` of a number, `fill_` by a tensor, `range`, `scatter` that adds a number, `norm` in a type."""
     a = rng.integers(1, 9, 17) * rng.choice([-1, 1], 17)
