@@ -23,8 +23,8 @@ F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat1
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 ENDS = {"quint8": (0, 255), "qint8": (-128, 127), "qint32": (-(2**31), 2**31 - 1)}
 QUANTIZED = pytest.mark.parametrize("kind", ENDS)
-#: The software device has no quantized tensors.
-WITH_QUANTIZED = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}])
+#: Simulated devices have no quantized tensors.
+WITH_QUANTIZED = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}])
 SHAPES = [(), (0,), (7,), (3, 5, 33), (1025,)]
 
 

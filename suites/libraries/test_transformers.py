@@ -84,7 +84,7 @@ def test_multiheadattention_is_its_formula(
             assert_within(found, wanted, _allowed(dtype))
             assert_within(seen, shares.mean(1) if mean else shares, _allowed(dtype))
         found, seen = module(x, x, x, need_weights=False, **named)
-    assert seen is None
+    assert seen is None or not seen.numel()
     assert_within(found, wanted, _allowed(dtype))
     if path == "inference":
         return
