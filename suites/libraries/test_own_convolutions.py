@@ -15,7 +15,7 @@ import torch
 
 from ._torch_private import aten
 from .convolution import Form, adjoint_of_input, correlate
-from .oracle import Array, assert_equal, assert_within, name, tensor, types, unit
+from .oracle import Array, allowance, assert_equal, assert_within, name, numbers, tensor, types, unit
 
 TYPE = types(torch.float32, torch.float64)
 FORMS = {
@@ -120,6 +120,48 @@ def test_conv_depthwise(
         [form.stride] * dims, [form.padding] * dims, [form.dilation] * dims,
     )  # fmt: skip
     assert_equal(found, _plus(correlate(x, w, form), b))
+
+
+@pytest.mark.operator(
+    "cudnn_convolution", "cudnn_convolution_transpose", "cudnn_convolution_relu", "cudnn_convolution_add_relu"
+)
+@pytest.mark.requires(device="cuda", silicon=True)
+@DIMS
+@FORM
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=name)
+def test_cudnn_convolution(
+    device: torch.device, rng: np.random.Generator, dims: int, form: Form, dtype: torch.dtype
+) -> None:
+    """cuDNN's convolutions by name: plain, transposed, with a bias, a sum, and without negative results.
+
+    Transform algorithms add a factor of 32 to the bound of rounding theory, as in `test_convolutions.py`.
+    """
+    kernel = _edges(2, dims)
+    a, b, bias = _whole(rng, 2, 8, *_edges(7, dims)), _whole(rng, 16, 8, *kernel), _whole(rng, 16)
+    x, w = (tensor(each, dtype, device) for each in (a, b))
+    sizes = [form.stride] * dims, [form.padding] * dims, [form.dilation] * dims
+    stride, padding, dilation = sizes
+    wanted, size = correlate(a, b, form), correlate(np.abs(a), np.abs(b), form)
+    within = 32 * allowance(dtype, 8 * math.prod(kernel)) * (size + 5)
+
+    found = aten("cudnn_convolution.default")(x, w, padding, stride, dilation, 1, False, False, False)
+    assert_within(found, wanted, within)
+    back = aten("cudnn_convolution_transpose.default")(
+        found, w, padding, [0] * dims, stride, dilation, 1, False, False, False
+    )
+    exact = numbers(found)
+    shape = (2, 8, *back.shape[2:])
+    magnitude = adjoint_of_input(np.abs(exact), np.abs(b), shape, form)
+    terms = 16 * math.prod(kernel)
+    assert_within(back, adjoint_of_input(exact, b, shape, form), 32 * allowance(dtype, terms) * (magnitude + 5))
+    added = tensor(bias, dtype, device)
+    found = aten("cudnn_convolution_relu.default")(x, w, added, stride, padding, dilation, 1)
+    assert_within(found, np.maximum(_plus(wanted, bias), 0), within)
+    other = _whole(rng, *wanted.shape)
+    found = aten("cudnn_convolution_add_relu.default")(
+        x, w, tensor(other, dtype, device), 2.0, added, stride, padding, dilation, 1
+    )
+    assert_within(found, np.maximum(_plus(wanted, bias) + 2 * other, 0), within)
 
 
 def _triangle(x: float) -> float:

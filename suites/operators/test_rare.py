@@ -343,6 +343,18 @@ def test_combinations_and_joins(device: torch.device, rng: np.random.Generator) 
         for dtype in (torch.float32, torch.bfloat16):
             found = overload("_chunk_cat.default")([given(each, dtype, device) for each in parts], 0, chunks)
             same(found, np.concatenate(rows, 1), "chunks")
+            into = torch.empty_like(found)
+            overload("_chunk_cat.out")([given(each, dtype, device) for each in parts], 0, chunks, out=into)
+            same(into, np.concatenate(rows, 1), "chunks into a tensor")
+    whole = rng.integers(-99, 99, (4, 100))
+    sizes = [1, 33, 0, 66]
+    x = given(whole, torch.float32, device)
+    for dim, values in ((1, whole), (0, whole.T)):
+        wanted = np.split(values, np.cumsum(sizes)[:-1], dim)
+        outs = [torch.empty(part.shape, device=device) for part in wanted]
+        overload("split_with_sizes_copy.out")(x if dim else x.T, sizes, dim, out=outs)
+        for out, part in zip(outs, wanted, strict=True):
+            same(out, part, "a part")
 
 
 @pytest.mark.operator("sparse.csr")
