@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from . import lists
+from . import known, lists
 from ._torch_private import overload
 from .comparison import Bound, WrongValueError
 from .lists import Listed
@@ -103,13 +103,8 @@ def test_fused_adam_steps_each_list(
         _check([given[1]], [given[1].values / SCALE], dtype, "the gradient")
 
 
-#: On the CPU, whole vectors of 16-bit weights stay as they are, and their momenta get other numbers.
-_NOT_UPDATED = pytest.mark.xfail(
-    torch.__version__ < (2, 15),
-    reason="vectors of 16-bit weights are skipped (https://github.com/pytorch/pytorch/issues/191763)",
-    raises=WrongValueError,
-    strict=False,
-)
+#: On the CPU, their momenta get other numbers too.
+_SKIPPED = "vectors of 16-bit weights are skipped (https://github.com/pytorch/pytorch/issues/191763)"
 
 
 @pytest.mark.operator("_fused_sgd_")
@@ -120,14 +115,21 @@ _NOT_UPDATED = pytest.mark.xfail(
     [
         torch.float32,
         pytest.param(torch.float64, marks=pytest.mark.extended),
-        pytest.param(torch.bfloat16, marks=_NOT_UPDATED),
+        torch.bfloat16,
     ],
     ids=lambda each: formats.name_of(each),
 )
 def test_fused_sgd_steps_each_list(
-    form: str, options: str, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
+    form: str,
+    options: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    rng: np.random.Generator,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Weights and momenta; the first momentum is the gradient."""
+    if dtype == torch.bfloat16:
+        known.waive(request, _SKIPPED, device)
     momentum = 0.75 if options != "plain" else 0.0
     first, nesterov = options == "first_momentum", options == "nesterov"
     for kind in _kinds(form, dtype, options):

@@ -437,6 +437,22 @@ broken.kernel(
     lambda: _aten("_histogramdd_from_bin_tensors", torch_().tensor([[1.0]]), [torch_().tensor([0.0, 1.0])]),
 )
 
+broken.kernel(
+    "stack_into_a_tensor_with_gaps_is_off",
+    "A stack that is written into a tensor with gaps is one too large in its last element.",
+    "suites/operators/test_out_forms.py",
+    "_stack.out",
+    lambda kernel, tensors, dim=0, *, out: _off_at_the_end(kernel(tensors, dim, out=out)),
+    lambda: _aten("_stack.out", [waves(3), waves(3)], 0, out=waves(2, 6)[:, ::2]),
+)
+
+
+def _off_at_the_end(out: Any) -> Any:
+    if not out.is_contiguous():
+        out[(-1,) * out.dim()] += 1
+    return out
+
+
 # ---- products, normalisation, convolutions, interpolation, random numbers ----
 
 broken.kernel(
