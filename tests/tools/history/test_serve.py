@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
-import time
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -16,64 +13,20 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("uvicorn")
 
-import uvicorn
-
-from harness.core.outcome import Outcome
 from harness.tools.history.database import HistoryError
 from harness.tools.history.pages import file_name
 from harness.tools.history.record import read_record
-from harness.tools.history.serve import Reader, application, serve
+from harness.tools.history.serve import Reader, serve
 from harness.tools.history.store import FileStore, open_store
 from tests.tools.history import nights
-from tests.tools.matrix.runs import CASES, Machine
-
-HOSTILE = "suites/a/test_a.py::<script>alert(1)</script>\"'&amp;\u202e"
-
-
-class Server:
-    """A server of a history."""
-
-    def __init__(self, store: FileStore, address: tuple[str, int]) -> None:
-        self.store, self.address = store, address
-
-    def get(self, path: str, host: str = "localhost", method: str = "GET") -> tuple[HTTPResponse, str]:
-        connection = HTTPConnection(*self.address, timeout=30)
-        connection.request(method, path, headers={"Host": host})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer, text
-
-    def page(self, path: str) -> str:
-        answer, text = self.get(path)
-        assert answer.status == 200, text
-        return text
+from tests.tools.history.serving import Server, served
+from tests.tools.matrix.runs import CASES
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    bad = {HOSTILE: Outcome.FAILED, CASES[1]: Outcome.GATED}
-    runs = [
-        nights.night(tmp_path, 0, {HOSTILE: Outcome.PASSED}),
-        nights.night(tmp_path, 1, bad, messages={HOSTILE: "<img src=x onerror=alert(1)>\u202e\x1b[31m"}),
-        nights.night(tmp_path, 1, {HOSTILE: Outcome.PASSED}, Machine("<b>n2</b>", driver="<i>")),
-    ]
-    (runs[1] / "report.html").write_text("<!doctype html><title>the run's own page</title>")
-    store = nights.history(tmp_path, runs)
-    reader = Reader(store)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(
-            application(reader, ["localhost"]), log_level="warning", access_log=False, lifespan="off"
-        )
-        running = uvicorn.Server(config)
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
-        thread.start()
-        while not running.started:
-            time.sleep(0.01)
-        yield Server(store, listening.getsockname())
-        running.should_exit = True
-        thread.join()
-    reader.close()
+    with served(tmp_path) as found:
+        yield found
 
 
 def test_every_link_leads_to_a_page_and_none_elsewhere(server: Server) -> None:
