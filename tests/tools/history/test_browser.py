@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("uvicorn")
 
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Dialog, Page, Route, expect
 
 from tests.reporting.page import browser as browsers
 from tests.tools.history.serving import HOSTILE, Server, served
@@ -43,6 +43,10 @@ def opened(browser: Browser, server: Server, width: int = 1280, dark: bool = Fal
             wrong.append(route.request.url)
             route.abort()
 
+    def refuse(dialog: Dialog) -> None:
+        wrong.append(dialog.message)
+        dialog.dismiss()
+
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", base_url=own
     )
@@ -52,7 +56,7 @@ def opened(browser: Browser, server: Server, width: int = 1280, dark: bool = Fal
         page.set_default_timeout(15_000)
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+        page.on("dialog", refuse)
         page.goto("/")
         yield page
         assert wrong == []
