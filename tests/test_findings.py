@@ -255,6 +255,8 @@ OTHERS = {
     "mutate list": "no run",
     "mutate run": "the red cases of its own runs: a break that no case notices is not caught by a finding",
     "run": "it is pytest",
+    "sim export": "no run",
+    "sim import": "no run",
     "verify": "see package: what it prints is made of the manifest",
     "waivers lint": "no run",
     "waivers update": "findings about waivers, as proposals",
