@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from harness import fixtures
+from harness.backends import table
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
@@ -37,6 +38,7 @@ def pytest_load_initial_conftests(
 ) -> Generator[None]:
     """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
     line = CommandLine(early_config, parser, args)
+    _register_backends(early_config)
     backend = _needed_from_start(options.EarlyConfig(early_config))
     if backend is not None:
         from harness.sim.interposer import front
@@ -53,7 +55,17 @@ def pytest_load_initial_conftests(
             raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
     result = yield
     line.settle()
+    _register_backends(early_config)  # before, `--backend FILE` may have been the option of a conftest
     return result
+
+
+def _register_backends(early_config: pytest.Config) -> None:
+    """Make the devices of ``--backend`` known. Raise pytest.UsageError."""
+    try:
+        for name in options.get_option(options.EarlyConfig(early_config), "backend"):
+            table.activate(name)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -79,7 +91,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from harness.controller import plan
     from harness.scheduling import workers
 
-    devices = plan.inventory(config).accelerators
+    inventory = plan.inventory(config)
+    devices = inventory.separate if inventory.accelerators else ()
     slots = plan.slots(config)
     software = sum(device.backend.software for device in devices)
     cores, memory = workers.usable_cores(), workers.available_memory()

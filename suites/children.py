@@ -70,9 +70,19 @@ def run(
     return Ended(child.returncode, child.stdout, child.stderr)
 
 
+def _loading(device: torch.device) -> str:
+    """Return the code that registers a device with torch: that of its module, or the import of the module's package."""
+    if device.type in ("cpu", "cuda"):
+        return ""
+    module = torch.get_device_module(device)
+    if hasattr(module, "loading_code"):
+        return str(module.loading_code())
+    name = getattr(module, "__name__", type(module).__module__)
+    return f"import torch\nimport {name.partition('.')[0]}\n"
+
+
 def bring(device: torch.device | None) -> str:
     """The start of a script that provides the device; a third-party device is loaded by its own module."""
     if device is None:
         return ""
-    loading = "" if device.type in ("cpu", "cuda") else torch.get_device_module(device).loading_code()
-    return f"{loading}\nDEVICE = {str(device)!r}\n"
+    return f"{_loading(device)}\nDEVICE = {str(device)!r}\n"

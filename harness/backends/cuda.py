@@ -97,8 +97,9 @@ def torch_uses_cuda(torch: ModuleType) -> bool:
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Return whether this process uses GPUs. Does not initialise any."""
-    return torch_uses_cuda(torch) and simulation.simulated_runtime() is None
+    """Return whether this process uses GPUs of CUDA. Does not initialise any. In a build for HIP they are AMD's."""
+    of_hip = getattr(getattr(torch, "version", None), "hip", None) is not None
+    return torch_uses_cuda(torch) and simulation.simulated_runtime() is None and not of_hip
 
 
 def _release_caches(torch: ModuleType) -> None:
@@ -118,6 +119,8 @@ BACKEND = Backend(
     mask=MASK,
     device_nodes=("/dev/nvidia-uvm",),
     hardware=True,
+    nvml=True,
+    ignored_meters=(),
     faults=FAULTS,
     faults_variable=INJECT,
     interposed=True,

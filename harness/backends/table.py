@@ -1,22 +1,153 @@
-"""All kinds of devices. To add a kind, add a file beside this one and a line here."""
+"""All kinds of devices that this process knows: those of this tree, and those that are registered from outside.
+
+A registration from outside is one `Backend` value: an entry point of the group ``gpu_conformance.backends``, named
+after the kind, or ``BACKEND`` in a file that ``--backend`` names. A device that torch knows by itself needs neither:
+its name is enough. `activate` makes a kind known to this process and, through `VARIABLE`, to all that it starts.
+An entry point is not imported before its kind is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
 
-from harness.backends import cpu, cuda, simcuda, soft
+from harness.backends import cpu, cuda, simcuda
 from harness.backends.backend import Backend, DeviceKind
+from harness.core.errors import HarnessError
+from harness.core.text import single_line
+
+#: The entry points with registrations.
+GROUP = "gpu_conformance.backends"
+#: The environment variable with the kinds and files that a process and those that started it have in use.
+VARIABLE = "GPU_CONFORMANCE_BACKENDS"
+#: The environment variable of the option ``--backend``, for commands without that option.
+OPTION_VARIABLE = "HARNESS_BACKEND"
+
+_KIND = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
+#: Kinds whose UUIDs would look like those of GPUs, and names that mean something else.
+_TAKEN = frozenset({"auto", "gpu", "mig", "nvml", "meta"})
+
+
+class RegistrationError(HarnessError):
+    """A registration of a device cannot be used."""
+
+
+class BackendTable(Mapping[DeviceKind, Backend]):
+    """The backends by kind, in the order of reports. Looking up the kind of an entry point imports it."""
+
+    def __init__(self, own: tuple[Backend, ...]) -> None:
+        self._own = {each.kind: each for each in own}
+        self._outside: dict[DeviceKind, Backend] = {}
+        self._files: dict[str, DeviceKind] = {}
+
+    def __getitem__(self, kind: DeviceKind) -> Backend:
+        if kind in self._own:
+            return self._own[kind]
+        if kind not in self._outside:
+            if not is_kind(kind) or kind not in registered_kinds():
+                raise KeyError(kind)
+            self._outside[kind] = _of_entry_point(kind)
+        return self._outside[kind]
+
+    def __iter__(self) -> Iterator[DeviceKind]:
+        yield from self._own
+        yield from self._outside
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._outside)
+
+    def add(self, name: str) -> Backend:
+        """Make known what `name` says: a file with a registration, or a kind; a kind without one is torch's own name.
+
+        Raise RegistrationError.
+        """
+        if is_file(name):
+            place = str(Path(name).absolute())
+            if place not in self._files:
+                found = _of_file(place)
+                if self.get(found.kind) is not None:
+                    raise RegistrationError(f"--backend={name!r}: the kind {found.kind!r} is registered already")
+                self._outside[found.kind] = found
+                self._files[place] = found.kind
+            return self._outside[self._files[place]]
+        if (known := self.get(name)) is not None:
+            return known
+        if not is_kind(name):
+            raise RegistrationError(
+                f"{name!r} is no kind of device: expected {', '.join((*self, *registered_kinds()))}"
+            )
+        self._outside[name] = Backend(name)
+        return self._outside[name]
+
+    def forget(self, kind: DeviceKind) -> None:
+        """Remove a kind from outside: for tests, and for a name that torch turns out not to know."""
+        self._outside.pop(kind, None)
+        self._files = {place: known for place, known in self._files.items() if known != kind}
+
 
 #: By kind, in the order of reports.
-BACKENDS: Mapping[DeviceKind, Backend] = {
-    each.kind: each for each in (cuda.BACKEND, simcuda.BACKEND, soft.BACKEND, cpu.BACKEND)
-}
-#: The device into which faults are injected if none is named: every machine has it.
-FAULTY_BY_DEFAULT = soft.BACKEND
-#: All environment variables that decide, together with the machine, which devices a process has.
-DEVICE_VARIABLES = tuple(
-    dict.fromkeys(name for each in BACKENDS.values() for name in (each.mask, *each.variables) if name is not None)
-)
+BACKENDS = BackendTable((cuda.BACKEND, simcuda.BACKEND, cpu.BACKEND))
+
+
+def is_file(name: str) -> bool:
+    """Return whether a word of ``--backend`` names a file, not a kind."""
+    return name.endswith(".py") or os.sep in name
+
+
+def is_kind(name: str) -> bool:
+    """Return whether a device may be called that: a Python name in lower case that is not taken."""
+    return _KIND.fullmatch(name) is not None and name not in _TAKEN
+
+
+@functools.cache  # 15 ms
+def registered_kinds() -> tuple[DeviceKind, ...]:
+    """Return the kinds of the installed entry points. Imports none of them."""
+    return tuple(dict.fromkeys(sorted(each.name for each in importlib.metadata.entry_points(group=GROUP))))
+
+
+def own_kinds() -> tuple[DeviceKind, ...]:
+    """Return the kinds of this project, whatever other packages register."""
+    entries = importlib.metadata.entry_points(group=GROUP)
+    ours = {*_OWN, *(each.name for each in entries if each.value.startswith("harness."))}
+    return tuple(kind for kind in known_kinds() if kind in ours)
+
+
+def is_known(kind: str) -> bool:
+    """Return whether a condition may name that kind. Looks at no entry point for a kind that is known without."""
+    return kind in _OWN or kind in known_kinds()
+
+
+def known_kinds() -> tuple[DeviceKind, ...]:
+    """Return all kinds that can be named without asking torch."""
+    outside = sorted({*BACKENDS, *registered_kinds()} - {*_OWN})
+    return (*(kind for kind in _OWN if kind != cpu.BACKEND.kind), *outside, cpu.BACKEND.kind)
+
+
+def activate(name: str, environ: MutableMapping[str, str] = os.environ) -> Backend:
+    """Return the backend that `name` says, a file or a kind, and make it known to the processes that get `environ`.
+
+    Raise RegistrationError.
+    """
+    backend = BACKENDS.add(name)
+    if backend.kind not in _OWN:
+        word = str(Path(name).absolute()) if is_file(name) else name
+        used = [each for each in environ.get(VARIABLE, "").split(",") if each]
+        if word not in used and not any(BACKENDS.add(each) is backend for each in used):
+            environ[VARIABLE] = ",".join((*used, word))
+    return backend
+
+
+def device_variables() -> tuple[str, ...]:
+    """Return all environment variables that decide, together with the machine, which devices a process has."""
+    each = (name for backend in BACKENDS.values() for name in (backend.mask, *backend.variables) if name is not None)
+    return tuple(dict.fromkeys(each))
 
 
 def backend_of(uuid: str) -> Backend | None:
@@ -30,11 +161,14 @@ def backend_of(uuid: str) -> Backend | None:
         for prefix in each.uuid_prefixes
         if uuid.startswith(prefix)
     ]
-    return BACKENDS[max(fits)[1]] if fits else None
+    if fits:
+        return BACKENDS[max(fits)[1]]
+    kind = uuid.partition("-")[0].lower()
+    return BACKENDS.get(kind) if kind in registered_kinds() and uuid.startswith(f"{kind.upper()}-") else None
 
 
 def is_hardware(uuid: str) -> bool:
-    """Return whether a UUID names a device that a driver serves."""
+    """Return whether a UUID names a device that processes share."""
     backend = backend_of(uuid)
     return backend is not None and backend.hardware
 
@@ -46,6 +180,67 @@ def names(kind: DeviceKind) -> tuple[str, ...]:
 
 
 def labels(uuids: tuple[str, ...] | list[str]) -> str:
-    """Return the labels of the software devices among these, for reports; empty for runs on GPUs or on the CPU."""
-    found = {each.label for uuid in uuids if (each := backend_of(uuid)) is not None and each.software}
+    """Return the labels of the devices among these that are no GPUs, for reports; empty for runs on GPUs or the CPU."""
+    found = {each.label for uuid in uuids if (each := backend_of(uuid)) is not None and each.accelerator and each.label}
     return ", ".join(sorted(found))
+
+
+def _of_entry_point(kind: DeviceKind) -> Backend:
+    """Import the registration of a kind. Raise RegistrationError."""
+    entry = next(each for each in importlib.metadata.entry_points(group=GROUP) if each.name == kind)
+    try:
+        found = entry.load()
+    except Exception as error:  # noqa: BLE001 - a package may raise anything
+        raise RegistrationError(
+            f"the registration of the device {kind!r}, {entry.value!r}, cannot be imported: {single_line(repr(error))}"
+        ) from None
+    return _checked(found, f"the entry point {kind!r} of {GROUP}, {entry.value!r},", kind)
+
+
+def _of_file(place: str) -> Backend:
+    """Import the registration in a file. Raise RegistrationError."""
+    name = f"_harness_backend_{Path(place).stem}"
+    spec = importlib.util.spec_from_file_location(name, place)
+    if spec is None or spec.loader is None or not Path(place).is_file():
+        raise RegistrationError(f"--backend={place!r}: there is no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001
+        del sys.modules[name]
+        raise RegistrationError(f"--backend={place!r}: its import raises {single_line(repr(error))}") from None
+    if not hasattr(module, "BACKEND"):
+        raise RegistrationError(f"--backend={place!r}: expected a Backend named BACKEND in the file")
+    return _checked(module.BACKEND, f"--backend={place!r}: BACKEND", None)
+
+
+def _checked(found: Any, where: str, kind: DeviceKind | None) -> Backend:
+    """Return a registration that can be used. A text is the name alone. Raise RegistrationError."""
+    if isinstance(found, str) and is_kind(found):
+        found = Backend(found)
+    if not isinstance(found, Backend):
+        raise RegistrationError(f"{where} is {found!r:.80}, expected a harness.backends.backend.Backend")
+    if not is_kind(found.kind) or (kind is None and found.kind in _OWN):
+        raise RegistrationError(f"{where} has the kind {found.kind!r}: expected a new name of small letters and digits")
+    if kind is not None and found.kind != kind:
+        raise RegistrationError(f"{where} has the kind {found.kind!r}, expected the name of the entry point")
+    return found
+
+
+_OWN = tuple(BACKENDS)
+#: Why what `VARIABLE` names cannot be used: raised where devices are first asked for.
+_problems: list[RegistrationError] = []
+
+
+def raise_problems() -> None:
+    """Raise RegistrationError if a registration of the environment cannot be used."""
+    if _problems:
+        raise _problems[0]
+
+
+for _name in filter(None, ",".join(os.environ.get(name, "") for name in (OPTION_VARIABLE, VARIABLE)).split(",")):
+    try:
+        BACKENDS.add(_name.strip())
+    except RegistrationError as _error:
+        _problems.append(_error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.backends.table import BACKENDS, FAULTY_BY_DEFAULT
+from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from harness.catalog.catalog import CatalogEntry
 
 SUITES = "suites"
+#: The device into which faults are injected if none is named: every machine has it.
+DEFAULT_DEVICE = "soft"
 #: Short options of pytest that take a value.
 _VALUED = ("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W")
 
@@ -39,7 +41,7 @@ _Device = Annotated[
 
 @app.command("list")
 def list_(
-    device: _Device = FAULTY_BY_DEFAULT.kind,
+    device: _Device = DEFAULT_DEVICE,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by name.")] = False,
 ) -> None:
     """List the faults that --inject accepts, and what each of them breaks."""
@@ -65,7 +67,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    device: _Device = FAULTY_BY_DEFAULT.kind,
+    device: _Device = DEFAULT_DEVICE,
     names: Annotated[
         str, typer.Option("--faults", metavar="NAME,...", help="Only these faults. NAME:probability is also accepted.")
     ] = "",

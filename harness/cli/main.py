@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.backends.table import BACKENDS
+from harness.backends.table import BACKENDS, is_kind, known_kinds
+from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
+from harness.cli.conformance import conformance
 from harness.cli.console import make_console
 from harness.cli.diff import diff
 from harness.cli.durations import durations
@@ -73,12 +75,9 @@ app = typer.Typer(
 )
 
 
-_DEVICE_KINDS = ("auto", *BACKENDS)
-
-
 def _device_kind(text: str) -> str:
-    if text not in _DEVICE_KINDS:
-        raise typer.BadParameter(f"{text!r}: expected one of {', '.join(_DEVICE_KINDS)}")
+    if text != "auto" and text not in BACKENDS and not is_kind(text):
+        raise typer.BadParameter(f"{text!r}: expected auto, {', '.join(known_kinds())}, or the kind of another device")
     return text
 
 
@@ -90,6 +89,7 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+app.add_typer(backend, name="backend")
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.add_typer(cluster, name="cluster")
@@ -98,6 +98,7 @@ app.command()(notify)
 app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
 app.add_typer(sim, name="sim")
+app.command()(conformance)
 app.command()(diff)
 app.command()(durations)
 app.command("import")(import_)
@@ -134,7 +135,7 @@ def devices(
         typer.Option(
             "--device",
             callback=_device_kind,
-            help=f"List the devices that a run with this option uses: {', '.join(_DEVICE_KINDS)}.",
+            help="List the devices that a run with this option uses: auto, or a kind (`harness backend list`).",
         ),
     ] = "auto",
     history: Annotated[
@@ -235,14 +236,14 @@ def _examine(inventory: Inventory) -> None:
 
     console, sick = make_console(), 0
     looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
-    with HealthWatch(looked) as watch:
+    with HealthWatch([device for device in looked if device.backend.nvml]) as watch:
         for device in looked:
             found = health.check_device(device)
             sick += not found.healthy
             state, style = ("healthy", "green") if found.healthy else ("SICK", "bold red")
             line = f"{state} {device.uuid} ({device.name}): {found.text}, in {found.seconds:.1f} s"
             console.print(line, style=style, soft_wrap=True)
-            signs = standing_problems(watch.read(device.uuid)) if device.backend.hardware else ()
+            signs = standing_problems(watch.read(device.uuid)) if device.backend.nvml else ()
             for sign in signs:
                 console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
         for note in watch.notes:

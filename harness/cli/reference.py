@@ -21,7 +21,8 @@ REGENERATE = "python -m harness.cli.reference docs"
 
 #: Pages with more about an option, with their link texts.
 PAGES: Mapping[str, str] = {
-    "device": "[simulated CUDA](simcuda.md), [software device](softdevice.md)",
+    "device": "[any device](backends.md), [simulated CUDA](simcuda.md), [software device](softdevice.md)",
+    "backend": "[devices from outside](backends.md)",
     "inject": "[faults](softdevice.md#faults), [faults of CUDA](simcuda.md#faults)",
     "isolation": "[verdicts](verdicts.md)",
     "start": "[cold executors](foreign-suites.md#cold-executors)",

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.backends.table import is_file
 from harness.configuration.options import long_flag
 from harness.configuration.rootdir import RootFolder
 from harness.core.errors import convert_to_write_error
@@ -45,6 +46,7 @@ class RunContext:
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
     - `taken`: the short forms of the harness's options that others have declared.
     - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.carried`.
+    - `backend`: the registrations of ``--backend``.
     - `endurance`: the seconds of ``--endurance``.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
@@ -90,6 +92,7 @@ class RunContext:
     taken: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
     endurance: float = 0.0
+    backend: tuple[str, ...] = ()
 
     @property
     def journal(self) -> Path:
@@ -153,6 +156,7 @@ class RunContext:
         words += map(shlex.quote, arguments or [self._argument(*injection) for injection in cases])
         path, _, _ = cases[0][0].partition("::")
         words += [*self._root_options(cases[0][1], path), *map(shlex.quote, self.carried), *options]
+        words += [self._flag(f"--backend={shlex.quote(name)}") for name in self.backend if is_file(name)]
         words += [] if self.device == "auto" else [self._flag(f"--device={self.device}")]
         words += [self._flag(f"--inject={shlex.quote(injection)}") for injection in self.inject]
         words += [self._flag(f"--start={self.start}")] if self.start == "cold" else []

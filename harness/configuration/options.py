@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from harness.backends import table
 from harness.backends.table import BACKENDS
 from harness.configuration.neighbours import IN_PROCESS_OPTIONS
 from harness.configuration.under import CALL_WRAPPERS
@@ -19,7 +20,6 @@ from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.sim.native import faults
 
-DEVICES = ("auto", *BACKENDS)
 ISOLATIONS = ("batch", "case", "none")
 STARTS = ("auto", "fork", "cold")
 #: The word for every verdict that makes a run red, and all words that ``--only`` knows.
@@ -47,6 +47,13 @@ def _one_of(words: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def parse_device(text: str) -> str:
+    """Return ``auto`` or a kind. Whether this machine has such a device is known later. Raise ValueError."""
+    if text != "auto" and not (table.is_kind(text) or text in BACKENDS):
+        raise ValueError(f"one of auto, {', '.join(table.known_kinds())}, or the kind of a device that torch knows")
+    return text
 
 
 def _positive(text: str) -> float:
@@ -214,11 +221,21 @@ OPTIONS = {
     for option in (
         Option(
             "--device",
-            _one_of(DEVICES),
+            parse_device,
             "auto",
             "device for the cases: auto (default: GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), simcuda "
-            "(a CUDA build of torch on a simulated CUDA, no GPU), soft (software device)",
+            "(a CUDA build of torch on a simulated CUDA, no GPU), soft (software device), or the kind of a device that "
+            "is registered or that torch knows",
             "KIND",
+        ),
+        Option(
+            "--backend",
+            _names,
+            (),
+            "register a device: a Python file with a Backend named BACKEND; --device then selects its kind; may be "
+            "repeated",
+            "FILE",
+            separator=",",
         ),
         Option(
             "--inject",

@@ -7,26 +7,32 @@ import os
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from harness.backends import table
 from harness.backends.table import BACKENDS
 from harness.devices import inventory as detected
+from harness.devices import registered
 from harness.devices.device import DeviceError, Inventory
 
 
 def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventory:
     """The devices for ``--device=wanted``: a kind, or ``auto`` for GPUs, and the CPU if there are none.
 
-    The masks in `environ`, such as ``CUDA_VISIBLE_DEVICES``, apply. `environ` defaults to ``os.environ``. Raises
-    DeviceError, and MachineError for invalid variables.
+    A kind may be registered from outside, or be one that only torch knows. The masks in `environ`, such as
+    ``CUDA_VISIBLE_DEVICES``, apply. `environ` defaults to ``os.environ``. Raises DeviceError, RegistrationError, and
+    MachineError for invalid variables.
     """
     environ = os.environ if environ is None else environ
+    table.raise_problems()
+    backend = None if wanted == "auto" else table.activate(wanted)
     variables = dict.fromkeys(backend.faults_variable for backend in BACKENDS.values() if backend.injectable)
     if variable := next((name for name in variables if environ.get(name)), None):
         raise DeviceError(
             f"{variable} is set: unset it and use --inject or HARNESS_INJECT, so that the run records the faults"
         )
-    backend = BACKENDS.get(wanted)
     if backend is None:
         return detected.discover_devices(environ)
+    if not backend.inventory:
+        return registered.inventory(backend, environ)
     module, _, function = backend.inventory.partition(":")
     listed = cast(Callable[[Mapping[str, str]], Inventory], getattr(importlib.import_module(module), function))
     return listed(environ)

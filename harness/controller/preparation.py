@@ -71,7 +71,7 @@ def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -
     if backend is None:
         return None
     try:
-        device = provider.provider_of(backend).provide() if backend.software else None
+        device = provider.provider_of(backend).provide() if backend.provider else None
         return front.add_interposer(device, backend, inject, inline=inline)
     except HarnessError as error:
         raise pytest.UsageError(f"--device={backend.kind}: {error}") from None

@@ -89,7 +89,7 @@ class Run:
         self.queue = queue
         self.inventory = inventory
         self.devices = inventory.usable
-        self.leases = LeaseBook([device.uuid for device in self.devices])
+        self.leases = LeaseBook([device.uuid for device in inventory.separate])
         self.ledger: Ledger | None = None
         self.zygote: ZygoteProcess | None = None
         self.progress = Progress()
@@ -120,7 +120,7 @@ class Run:
                 d.uuid: capabilities.detect_capabilities(inventory, d, temp / "capabilities") for d in self.devices
             }
             for device in self.devices:
-                if device.backend.hardware:
+                if device.backend.nvml:
                     # Read before any case takes memory. Leases divide it, so a case is not gated for its neighbours.
                     _ = machine[device.uuid]["free_memory"]
             self.plan.refuse_mismatches(machine)
@@ -169,7 +169,7 @@ class Run:
             carried=self._carried(config),
             overrides=collection_overrides(config.pluginmanager.has_plugin),
             sys_path=tuple(sys.path),
-            preload=tuple(config.getini("harness_preload")),
+            preload=(*config.getini("harness_preload"), *self.devices[0].backend.modules),
             seed=self._drawn_seed() if seed is None else seed,
             isolation=isolation,
             plugin_argument=plugin_argument,
@@ -184,6 +184,7 @@ class Run:
             leak_search=None if settings["leak_search"] == options.AUTO else settings["leak_search"],
             policy=self.plan.policy.to_json(),
             device=settings["device"],
+            backend=settings["backend"],
             inject=settings["inject"],
             library=software.library if software else None,
             variables=dict(software.variables) if software else {},

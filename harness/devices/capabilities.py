@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -66,7 +67,9 @@ def detect_capabilities(inventory: Inventory, device: Device, cache: Path | None
     def probe(capability: Capability) -> Callable[[], Detected]:
         return lambda: capability.find(subject)
 
-    return Capabilities({name: probe(capability) for name, capability in VOCABULARY.items()})
+    declared = device.backend.capabilities
+    own = {name: functools.partial(Detected, value, "declared by its registration") for name, value in declared.items()}
+    return Capabilities({name: own.get(name) or probe(capability) for name, capability in VOCABULARY.items()})
 
 
 def format_capability(name: str, value: Value) -> str:

@@ -16,13 +16,14 @@ class DeviceError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, a MIG instance, a software device (a simulated GPU among them), or the CPU.
+    """A GPU, a MIG instance, a registered device, a software device (a simulated GPU among them), or the CPU.
 
     `uuid` is its name everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…``, ``SOFT-…`` or
     ``cpu``. `index` is NVML's index of the physical GPU, or the index of the software device; None for the CPU. Memory
     is in bytes. `graphics_clock` and `memory_clock` are those that are set for applications, in MHz, `power_limit` is
     in watts: they decide how fast cases run. Values that could not be read are None, and `fault` holds the reason. A
-    lost GPU still has an entry, so that it is reported.
+    lost GPU still has an entry, so that it is reported. `mask_entry` is what the mask of its kind calls it, if not by
+    the UUID. `graphs`: whether torch has an implementation of ``torch.accelerator.Graph`` for a registered device.
     """
 
     uuid: str
@@ -38,6 +39,8 @@ class Device:
     power_limit: int | None = None
     mig_parent: str | None = None
     fault: str | None = None
+    mask_entry: str | None = None
+    graphs: bool | None = None
 
     @property
     def backend(self) -> Backend:
@@ -73,6 +76,13 @@ class Inventory:
     def accelerators(self) -> tuple[Device, ...]:
         """The usable devices that are not the CPU: GPUs, or software devices."""
         return tuple(device for device in self.devices if device.backend.accelerator and device.fault is None)
+
+    @property
+    def separate(self) -> tuple[Device, ...]:
+        """The usable devices that workers can have for themselves. Without a mask, every process computes on the
+        first one of those that it sees.
+        """
+        return self.usable if self.usable[0].backend.mask or not self.accelerators else self.usable[:1]
 
     @property
     def usable(self) -> tuple[Device, ...]:

@@ -72,7 +72,7 @@ def detect_devices(subject: DetectionSubject) -> Detected:
 
 def detect_accelerator(subject: DetectionSubject) -> Detected:
     """Detect whether torch serves the device: it serves the kind of its build, or that of a loaded backend."""
-    if subject.device.backend.software:
+    if not subject.device.backend.nvml and not subject.is_cpu:
         return Detected(True)
     if subject.is_cpu:
         return Detected(False, subject.no_gpu)
@@ -83,6 +83,8 @@ def detect_accelerator(subject: DetectionSubject) -> Detected:
 def detect_accelerator_graphs(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
         return Detected(False, subject.no_gpu)
+    if subject.device.graphs is not None:
+        return Detected(subject.device.graphs, "" if subject.device.graphs else "torch has none for this device")
     if subject.no_gpu:  # the software device has them, if torch does
         release = software.torch_version().value
         return Detected(isinstance(release, tuple) and release >= _ACCELERATOR_GRAPHS_FROM)
@@ -107,12 +109,15 @@ def detect_compute_capability(subject: DetectionSubject) -> Detected:
 def detect_memory(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
         return Detected(host.host_memory(), "of the host")
-    return Detected(subject.device.memory, "" if subject.device.memory is not None else _NOT_REPORTED)
+    unknown = _NOT_REPORTED if subject.device.backend.nvml else "torch does not report it"
+    return Detected(subject.device.memory, "" if subject.device.memory is not None else unknown)
 
 
 def detect_free_memory(subject: DetectionSubject) -> Detected:
     if subject.device.backend.software:
         return Detected(subject.device.memory, "of a software device; each process has its own")
+    if not subject.is_cpu and not subject.device.backend.nvml:
+        return Detected(None, "only nvml reports it")
     if not subject.is_cpu:
         return subject.prober.first_reading("free_memory", lambda: nvml_queries.query_free_memory(subject.device))
     free = host.host_free_memory()

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 
-_NODES = frozenset(node for backend in BACKENDS.values() for node in backend.device_nodes)
 _TASKS = Path("/proc/self/task")
 _STACK_BYTES = 4096
 # Idle threads of a pool spin for about 30 ms before they sleep. Only the stack of a sleeping thread can be read.
@@ -31,15 +31,16 @@ def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
     then unknown.
     """
     for backend in BACKENDS.values():
-        if backend.in_use():
-            return f"{backend.label or backend.kind} is initialised"
+        if (reason := device_in_use(backend)) is not None:
+            return reason
+    nodes = {node: backend.kind for backend in BACKENDS.values() for node in backend.device_nodes}
     for number in os.listdir(descriptors):
         try:
             target = os.readlink(descriptors / number)
         except FileNotFoundError:
             continue  # closed in the meantime; the descriptor that listed the folder always is
-        if (node := target.removesuffix(" (deleted)")) in _NODES:
-            return f"cuda is initialised: descriptor {number} is {node}"
+        if (node := target.removesuffix(" (deleted)")) in nodes:
+            return f"{nodes[node]} is initialised: descriptor {number} is {node}"
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     for question, meaning in (
         ("is_initialized", "torch reports that cuda is initialised"),
@@ -48,6 +49,21 @@ def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
         ask = getattr(cuda, question, None)
         if ask is not None and ask():
             return meaning
+    return None
+
+
+def device_in_use(backend: Backend) -> str | None:
+    """Return why a fork of this process could not use the devices of one kind, as far as its backend and torch know."""
+    if backend.in_use():
+        return f"{backend.label or backend.kind} is initialised"
+    torch = sys.modules.get("torch")
+    if torch is None or not backend.warmed:
+        return None
+    if backend.is_initialized(torch):
+        return f"torch reports that {backend.kind} is initialised"
+    forked = getattr(getattr(torch, backend.torch_type, None), "_is_in_bad_fork", None)
+    if callable(forked) and forked():
+        return f"torch reports that {backend.kind} was initialised before this process was forked"
     return None
 
 

@@ -25,12 +25,11 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from harness.backends.backend import Backend
-from harness.backends.cuda import MASK
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 from harness.core.text import format_exit_code, single_line
 from harness.devices.device import Device
-from harness.devices.visibility import mask_for
+from harness.devices.visibility import masks_for
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +74,7 @@ def check_device(
     """
     if device.fault is not None:
         return DeviceHealth(False, f"at fault: {device.fault}", 0.0)
-    variables = {**(os.environ if environ is None else environ), MASK: mask_for([device])}
+    variables = {**(os.environ if environ is None else environ), **masks_for([device])}
     # The child ends itself after this limit, in case its parent was killed.
     limit = timeout + sum(grace for _, grace in LADDER)
     command = [sys.executable, "-m", "harness.devices.health"]
@@ -141,7 +140,7 @@ def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object]
     """
     began = time.monotonic()
     with _step("import of torch", tell):
-        import torch
+        torch = backend.import_torch()
     with _step("creation of a context", tell):
         device = backend.first_device(torch)
         torch.zeros(1, dtype=torch.int64, device=device)
@@ -302,7 +301,7 @@ def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Examine the first visible device, and print the steps and the result. Return 0 if it is healthy."""
     parser = argparse.ArgumentParser(prog="python -m harness.devices.health", description="Examine a device.")
-    parser.add_argument("--kind", choices=tuple(BACKENDS), required=True, help="the first visible GPU, or the CPU")
+    parser.add_argument("--kind", required=True, help="the kind of device: the first visible one, or the CPU")
     parser.add_argument("--seed", type=int, default=0, help="seed of the pattern and the numbers")
     parser.add_argument("--limit", type=float, help="seconds after which the process ends itself with SIGALRM")
     options = parser.parse_args(arguments)
@@ -313,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(message), flush=True)
 
     try:
-        facts = examine_device(BACKENDS[options.kind], options.seed, tell=lambda step: say(step=step))
+        facts = examine_device(BACKENDS.add(options.kind), options.seed, tell=lambda step: say(step=step))
     except HealthError as error:
         say(healthy=False, text=str(error))
         return 1

@@ -291,7 +291,7 @@ class HealthWatch:
         self._thread = CallThread("nvml", limit=limit)
         self._query = ""
         self._hang = ""
-        whole = [device for device in devices if device.backend.hardware and device.fault is None]
+        whole = [device for device in devices if device.backend.nvml and device.fault is None]
         if whole:
             self._call(lambda: self._start(whole))
 

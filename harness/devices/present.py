@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from harness.backends import table
 from harness.devices.capabilities import (
     VOCABULARY,
     Capabilities,
@@ -148,7 +149,9 @@ def _type(entry: Capability) -> str:
 
 
 def _choices(entry: Capability) -> str:
-    return f"{entry.text}; {' or '.join(f'`{choice}`' for choice in entry.choices)}" if entry.choices else entry.text
+    """Return the text with the values, those of the kinds of this project: others depend on the machine."""
+    choices = [choice for choice in entry.choices() if choice in table.own_kinds()]
+    return f"{entry.text}; {' or '.join(f'`{choice}`' for choice in choices)}" if choices else entry.text
 
 
 def _entry(entry: Capability) -> dict[str, str]:
@@ -167,6 +170,9 @@ def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
 
 def _device(device: Device) -> dict[str, Any]:
     values = asdict(device)
+    for name in ("mask_entry", "graphs"):  # of registered devices only
+        if values[name] is None:
+            del values[name]
     if device.compute_capability is not None:
         values["compute_capability"] = format_capability("compute_capability", device.compute_capability)
     return values

@@ -91,7 +91,7 @@ def masks_for(devices: Sequence[Device]) -> dict[str, str]:
     """
     masks = {MASK: mask_for(devices)}
     for backend in BACKENDS.values():
-        shown = ",".join(device.uuid for device in devices if device.kind == backend.kind)
+        shown = ",".join(device.mask_entry or device.uuid for device in devices if device.kind == backend.kind)
         if shown and backend.mask is not None:
             masks[backend.mask] = shown
     return masks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.backends.table import BACKENDS
+from harness.backends import table
 from harness.devices import facts
 from harness.devices.detected import Detected
 from harness.devices.facts import DetectionSubject
@@ -27,7 +27,8 @@ class Capability:
     """An entry of the vocabulary.
 
     `text` is what it is, `source` how it is detected, `without` the side effect that this avoids. `unit` is empty for a
-    capability without a unit. `choices` are the only possible values, if they are few.
+    capability without a unit. `choices` returns the only possible values, if they are few; `allows` then tells
+    whether a value is one of them, and is cheaper.
     """
 
     kind: ValueKind
@@ -36,7 +37,8 @@ class Capability:
     without: str
     find: Callable[[DetectionSubject], Detected]
     unit: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Callable[[], tuple[str, ...]] = tuple
+    allows: Callable[[str], bool] | None = None
 
 
 _NO_CONTEXT = "a CUDA context"
@@ -53,12 +55,14 @@ _PROBE = "the probe asks the driver, in a separate process with a time limit tha
 VOCABULARY: Mapping[str, Capability] = {
     "device": Capability(
         ValueKind.TEXT,
-        "what the case runs on: a GPU, a simulated GPU, a software device or the cpu. Every machine has a cpu; a "
-        "simulated GPU meets `cuda` too, since torch does not tell them apart",
+        "what the case runs on: a GPU, a simulated GPU, a software device, the cpu, or a registered device by its "
+        "kind (docs/backends.md). Every machine has a cpu; a simulated GPU meets `cuda` too, since torch does not tell "
+        "them apart",
         "the device leased to the worker",
         _NO_CONTEXT,
         facts.detect_kind,
-        choices=tuple(BACKENDS),
+        choices=table.known_kinds,
+        allows=table.is_known,
     ),
     "accelerator": Capability(
         ValueKind.BOOL,

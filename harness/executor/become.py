@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.backends import accelerator
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.core import linux
 from harness.core.errors import HarnessError
+from harness.devices.device import DeviceError
 from harness.executor import failure, streams
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
@@ -82,6 +84,8 @@ def _become(
     _check_faults()
     if order["library"] is not None:
         _enter_software_device(BACKENDS[order["kind"]], order["library"])
+    elif BACKENDS[order["kind"]].warmed:
+        _enter_registered_device(BACKENDS[order["kind"]])
     return Executor(
         collected,
         channel,
@@ -114,6 +118,28 @@ def _check_faults() -> None:
     except HarnessError as error:
         print(error, file=sys.stderr)
         sys.stderr.flush()
+        os._exit(EXIT_NO_DEVICE)
+
+
+def _enter_registered_device(backend: Backend) -> None:
+    """Use each visible device once. The process ends if it does not see those of its lease, or if one fails."""
+    try:
+        torch = backend.import_torch()
+        count = backend.device_count(torch)
+        wanted = os.environ.get(backend.mask, "") if backend.mask is not None else ""
+        if wanted and count != len(wanted.split(",")):
+            raise DeviceError(
+                f"{backend.mask}={wanted} is to show {len(wanted.split(','))} of the devices, and torch sees {count}: "
+                "the mask does nothing in a process that has imported torch; use --start=cold, or correct the "
+                f"registration of {backend.kind} (harness backend check {backend.kind})"
+            )
+        accelerator.enter(backend.torch_type, count, backend.synchronize, torch)
+        backend.empty_cache(torch)
+    except DeviceError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(EXIT_NO_DEVICE)
+    except Exception:  # noqa: BLE001 - the error is printed to the executor's standard error
+        sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)
 
 

@@ -93,7 +93,8 @@ class Executor:
         #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
         self._is_plain = True
-        self._children: list[int] = []
+        #: A device may have started processes of its own.
+        self._children: list[int] = linux.child_pids() if linux.has_children() else []
         self._inspector = StateInspector(collected.guard, leak_check)
         self._poisoned = False
         self._rounds: GrowthRounds | None = None

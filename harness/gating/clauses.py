@@ -72,15 +72,15 @@ def read_clause(name: str, condition: object) -> tuple[Clause, ...] | None:
         return (Clause(">=", condition),) if kind is ValueKind.COUNT and condition >= 1 else None
     if not isinstance(condition, str):
         return None
-    if choices := VOCABULARY[name].choices:
-        return (Clause("==", condition),) if condition in choices else None
+    if (allows := VOCABULARY[name].allows) is not None:
+        return (Clause("==", condition),) if allows(condition) else None
     clauses = [_clause(part, kind) for part in condition.split(",")]
     return tuple(clause for clause in clauses if clause) if all(clauses) else None
 
 
 def expected(name: str) -> str:
     """Return examples of conditions on capability `name`, for error messages."""
-    return " or ".join(repr(choice) for choice in VOCABULARY[name].choices) or _EXAMPLES[VOCABULARY[name].kind]
+    return " or ".join(repr(choice) for choice in VOCABULARY[name].choices()) or _EXAMPLES[VOCABULARY[name].kind]
 
 
 def _clause(text: str, kind: ValueKind) -> Clause | None:

@@ -60,14 +60,14 @@ def _leaf(wanted: Requirement, declared: Requirement | None) -> Implication:
     values: set[Value | None] = {None}
     for clause in (*wanted.clauses, *(declared.clauses if declared else ())):
         values |= _around(name, clause)
-    values |= set(VOCABULARY[name].choices)
+    values |= set(VOCABULARY[name].choices())
     possible = [value for value in values if declared is None or _fits_declared(declared, value)]
     holding = [value for value in possible if language.hold(name, wanted.clauses, Detected(value))]
     return Implication(bool(holding), len(holding) < len(possible))
 
 
 def _fits_declared(declared: Requirement, value: Value | None) -> bool:
-    if VOCABULARY[declared.capability].choices:  # as a requirement, device="cpu" holds on a GPU too
+    if VOCABULARY[declared.capability].allows is not None:  # as a requirement, device="cpu" holds on a GPU too
         return value is not None and all(language.compares(clause, value) for clause in declared.clauses)
     return language.hold(declared.capability, declared.clauses, Detected(value))
 

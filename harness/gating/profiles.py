@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from harness.backends.table import BACKENDS
+from harness.backends.table import BACKENDS, is_kind, known_kinds
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
@@ -32,9 +32,8 @@ def _pattern(text: str) -> str:
 
 
 def _device_kind(text: str) -> str:
-    kinds = ("auto", *BACKENDS)
-    if text not in kinds:
-        raise ValueError(f"{text!r}: expected one of {', '.join(kinds)}")
+    if text != "auto" and text not in BACKENDS and not is_kind(text):
+        raise ValueError(f"{text!r}: expected one of auto, {', '.join(known_kinds())}, or the kind of another device")
     return text
 
 

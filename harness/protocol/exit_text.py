@@ -10,7 +10,7 @@ from harness.protocol import exit_status
 HARNESS_EXITS = {
     exit_status.EXIT_CHANNEL_GONE: "a case closed or replaced a descriptor of the harness",
     exit_status.EXIT_NO_MEMORY: "a case left too little memory to report",
-    exit_status.EXIT_NO_DEVICE: "the software device could not be loaded",
+    exit_status.EXIT_NO_DEVICE: "the device could not be made ready",
     exit_status.EXIT_HARNESS_ERROR: "an error of the harness's own code",
     -exit_status.WATCHDOG_SIGNAL: "the time limit of a case",
 }

@@ -61,7 +61,8 @@ class DevicePool:
         self._release_limit = release_limit
         #: By device, the processes that had ended before our first case there, and that the driver lists.
         self._left_before: dict[str, frozenset[int]] = {}
-        self._watch = HealthWatch(self._usable, limit=nvml_limit) if self._monitored else None
+        watched = self._monitored and leased.backend.nvml
+        self._watch = HealthWatch(self._usable, limit=nvml_limit) if watched else None
 
     @property
     def monitored(self) -> bool:

@@ -74,7 +74,7 @@ class Diagnostics:
             outcome=attempt.outcome,
             folder=attempt.kept,
             number=len(handle.cases),
-            hardware=BACKENDS[handle.binding.kind].hardware,
+            hardware=BACKENDS[handle.binding.kind].nvml,
             pid=handle.pid,
             exit_status=attempt.evidence.exit_status,
             begun=(clock.monotonic() - attempt.duration, clock.now() - attempt.duration),

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from harness.backends.backend import DeviceKind
-from harness.backends.table import DEVICE_VARIABLES
+from harness.backends.table import device_variables as variables_of_devices
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
@@ -396,4 +396,5 @@ class ExecutorHandle:
 
 def device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the variables of an executor's environment that select its devices."""
-    return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}
+    names = variables_of_devices()
+    return {name: value for name, value in environment.items() if name in names and value}

@@ -336,6 +336,8 @@ class Worker:
         backend = self._pool.device.backend
         if self.context.library is not None:
             provider.provider_of(backend).enter_inline(self.context.library)
+        elif backend.warmed:
+            backend.import_torch()
         item.config.stash[CURRENT] = Current(backend.kind, case.seed, self._case_settings())
         seeding.seed_everything(case.seed, backend)
         plugins = item.config.pluginmanager

@@ -202,7 +202,7 @@ def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
     if not backend.accelerator:
         return {"not": {"device": cuda.BACKEND.kind}}  # the condition ``device: cpu`` is true on every machine
     when: dict[str, Any] = {"device": backend.kind}
-    if not backend.hardware:
+    if not backend.nvml:
         return when
     found = {each.uuid: each.compute_capability for each in machine.devices} if machine else {}
     known = sorted({capability for uuid in devices if (capability := found.get(uuid)) is not None})

@@ -12,6 +12,7 @@ that is delayed for longer than the sleep misses it. What must never happen is c
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,17 +27,48 @@ SLEEP_MS = 50.0
 def sleep_on(stream: torch.Stream, milliseconds: float = SLEEP_MS) -> None:
     """Enqueue a sleep of about that long on an accelerator's stream, and return immediately."""
     if stream.device.type != "cuda":
-        torch.get_device_module(stream.device).sleep(milliseconds, stream)
+        sleep = getattr(torch.get_device_module(stream.device), "sleep", None)
+        if sleep is not None:
+            sleep(milliseconds, stream)
+        else:
+            _work_on(stream, milliseconds)
         return
     cycles = int(milliseconds * _cycles_per_ms(stream.device_index))
     with stream:
         _sleep(cycles)
 
 
+def _work_on(stream: torch.Stream, milliseconds: float) -> None:
+    """Enqueue work of about that long: no API of torch lets a stream of any device sleep."""
+    block = torch.ones(1 << 20, device=stream.device)
+    rounds = round(milliseconds * _rounds_per_ms(stream.device))
+    with stream:
+        for _ in range(max(1, rounds)):
+            block.neg_()
+
+
+@functools.cache
+def _rounds_per_ms(device: torch.device) -> float:
+    """How many negations of `_work_on` a device makes per millisecond: the fastest of several runs."""
+    block = torch.ones(1 << 20, device=device)
+    stream = torch.accelerator.current_stream(device)
+    times = []
+    for _ in range(4):
+        stream.synchronize()
+        begin = time.perf_counter()
+        for _ in range(8):
+            block.neg_()
+        stream.synchronize()
+        times.append(time.perf_counter() - begin)
+    return 8 / (min(times) * 1000)
+
+
 def calibrate(device: torch.device) -> None:
     """Measure the device's clock now, so that the first `sleep_on` does not do so during a trial."""
     if device.type == "cuda":
         _cycles_per_ms(device.index or 0)
+    elif not hasattr(torch.get_device_module(device), "sleep"):
+        _rounds_per_ms(device)
 
 
 def _sleep(cycles: int) -> None:

@@ -83,8 +83,8 @@ def test_wrong_arguments_are_refused(args: tuple[Any, ...], kwargs: Mapping[str,
         ({"device": 2 * KIB}, {"cuda_allocated[1]": 2 * KIB, "cuda_active_blocks[1]": 4}, {}),
         (
             {"device": 2 * KIB},
-            {"soft_allocated[0]": 2 * KIB + 512, "soft_active_blocks[0]": 5, "cuda_events": 1, "pinned_bytes": 4},
-            {"soft_allocated[0]": 512, "soft_active_blocks[0]": 1, "cuda_events": 1, "pinned_bytes": 4},
+            {"device_allocated[0]": 2 * KIB + 512, "device_active_blocks[0]": 5, "cuda_events": 1, "pinned_bytes": 4},
+            {"device_allocated[0]": 512, "device_active_blocks[0]": 1, "cuda_events": 1, "pinned_bytes": 4},
         ),
         # A decrease is what it is.
         ({"tensors": 4}, {"tensors": -9, "threads": -1}, {"tensors": -9, "threads": -1}),

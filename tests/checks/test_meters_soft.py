@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from harness.backends.soft import BACKEND, SoftCounters
+from harness.backends.accelerator import DeviceCounters
+from harness.backends.table import BACKENDS
 from harness.checks import poison
 from harness.checks.meters.table import METERS, read_device_meters
 from harness.checks.meters.torch_memory import TorchObjectCounts
+from harness.sim.softdevice.registration import BACKEND
 
 
 class FakeSoft:
@@ -40,11 +42,19 @@ class FakeSoft:
         return 65
 
 
+def counters() -> DeviceCounters:
+    """The reader of the registration: the default."""
+    assert BACKEND.counters is not None
+    return BACKEND.counters()
+
+
 _STATISTICS = {"allocated_bytes.all.current": 5, "active.all.current": 1, "reserved_bytes.all.current": 4096}
 
 
 @pytest.fixture
 def soft(monkeypatch: pytest.MonkeyPatch) -> Any:
+    assert BACKENDS["soft"] is BACKEND, "a process knows it once it is asked for"
+
     def put(fake: object) -> None:
         monkeypatch.setattr(torch, "soft", fake, raising=False)
         stats = SimpleNamespace(memory_stats=lambda index: _STATISTICS if index == 0 else {})
@@ -56,16 +66,16 @@ def soft(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_the_device_keeps_is_subtracted_from_the_process(soft: Any) -> None:
     soft(FakeSoft())
     values, unreadable = {"threads": 70, "mapped_bytes": 1_000_000, "heap_bytes": 1000}, dict[str, str]()
-    read_device_meters(BACKEND, SoftCounters(), torch, TorchObjectCounts(), values, unreadable, full=False)
+    read_device_meters(BACKEND, counters(), torch, TorchObjectCounts(), values, unreadable, full=False)
     assert unreadable == {}
     assert values == {
         "threads": 5,
-        "soft_allocated[0]": 5,
-        "soft_allocated[1]": 0,
-        "soft_active_blocks[0]": 1,
-        "soft_active_blocks[1]": 0,
-        "soft_reserved[0]": 4096,
-        "soft_reserved[1]": 0,
+        "device_allocated[0]": 5,
+        "device_allocated[1]": 0,
+        "device_active_blocks[0]": 1,
+        "device_active_blocks[1]": 0,
+        "device_reserved[0]": 4096,
+        "device_reserved[1]": 0,
         "pinned_bytes": 512,
         "pinned_reserved": 1024,
     }
@@ -75,16 +85,16 @@ def test_what_the_device_keeps_is_subtracted_from_the_process(soft: Any) -> None
 def test_devices_that_are_not_initialized_have_nothing(soft: Any) -> None:
     soft(FakeSoft(initialized=False))
     values, unreadable = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    read_device_meters(BACKEND, SoftCounters(), torch, TorchObjectCounts(), values, unreadable, full=False)
+    read_device_meters(BACKEND, counters(), torch, TorchObjectCounts(), values, unreadable, full=False)
     assert (values, unreadable) == ({"threads": 5, "mapped_bytes": 1000}, {})
 
 
 def test_a_broken_module_makes_only_its_meters_unreadable(soft: Any) -> None:
     soft(SimpleNamespace(is_initialized=lambda: True))
     values, unreadable = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    read_device_meters(BACKEND, SoftCounters(), torch, TorchObjectCounts(), values, unreadable, full=False)
+    read_device_meters(BACKEND, counters(), torch, TorchObjectCounts(), values, unreadable, full=False)
     assert values == {"threads": 5, "mapped_bytes": 1000}
-    assert "device_count" in unreadable["soft"]
+    assert "soft" in unreadable
 
 
 @pytest.mark.parametrize(

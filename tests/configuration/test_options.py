@@ -105,7 +105,7 @@ def test_faults_have_commas_of_their_own(
         ("repeat", "0", {}, None, "--repeat='0': expected a whole number from 1 to 999999"),
         ("retries", "-1", {}, None, "--retries='-1': expected a whole number from 0 to 999999"),
         ("verify", None, {"HARNESS_VERIFY": "ten"}, None, "HARNESS_VERIFY='ten': expected a whole number from 1"),
-        ("device", "gpu", {}, None, "--device='gpu': expected one of auto, cuda, simcuda, soft, cpu"),
+        ("device", "gpu", {}, None, "--device='gpu': expected one of auto, cuda, simcuda, rocm, soft, xpu, cpu"),
         ("start", "warm", {}, None, "--start='warm': expected one of auto, fork, cold"),
         ("under", "grad", {}, None, "--under='grad': expected one of compiled_autograd"),
         ("under", None, {}, "x", "harness_under='x': expected one of compiled_autograd"),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends import soft
 from harness.devices import shared_library, software
 from harness.devices.capabilities import (
     VOCABULARY,
@@ -22,6 +21,7 @@ from harness.devices.capabilities import (
 )
 from harness.devices.detected import Detected, Value, Version
 from harness.devices.device import CPU, Device, Inventory
+from harness.sim.softdevice import registration as soft
 from tests.devices.compiled import compile_library
 
 pytestmark = pytest.mark.acceptance

@@ -101,7 +101,7 @@ def test_a_file_is_found_and_read(configs: Path) -> None:
         ("device: {memory: '>=1GiB'}", "2: device: the key 'device' is missing: write device: cuda or device: cpu"),
         (
             "device: {device: gpu}",
-            "2: device.device: requires(device='gpu'): device takes 'cuda' or 'simcuda' or 'soft' or 'cpu'",
+            "2: device.device: requires(device='gpu'): device takes 'cuda' or 'simcuda' or 'rocm' or",
         ),
         ("device: {device: cuda, any: [{ecc: true}]}", "2: device: 'any' is not allowed here"),
         ("device: {device: cuda}\noffers: {not: {mig: true}}", "3: offers: 'not' is not allowed here"),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.backends import soft as soft_backend
 from harness.core.outcome import Outcome
 from harness.devices.capabilities import detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating.lint import OF_GPUS, Marks, Remark, declared_conditions, lint_waivers
 from harness.gating.requirements import Condition
 from harness.gating.waivers import Waiver
+from harness.sim.softdevice import registration as soft_backend
 
 TODAY = date(2026, 11, 21)
 A, B, C = "suites/a/test_a.py::test_a", "suites/a/test_a.py::test_b[1]", "suites/a/test_a.py::test_b[2]"

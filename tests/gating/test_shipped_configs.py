@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from harness.backends import soft
 from harness.catalog import suites_page
 from harness.catalog.catalog import CatalogEntry
 from harness.devices.capabilities import VOCABULARY, detect_capabilities
@@ -25,6 +24,7 @@ from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle_rules
 from harness.gating.profiles import Profile, load_profile
 from harness.sim.simcuda import machine as simulated
+from harness.sim.softdevice import registration as soft
 
 pytestmark = pytest.mark.acceptance
 

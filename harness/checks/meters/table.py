@@ -20,7 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from harness.backends.backend import Backend, DeviceCounters
+from harness.backends.accelerator import DeviceCounters
+from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
@@ -189,9 +190,9 @@ METERS: tuple[Meter, ...] = (
         trend=TrendRule(16 * _KIB, 10),
     ),
     Meter(
-        "soft_allocated",
+        "device_allocated",
         "bytes",
-        "software device memory in use by tensors",
+        "device memory in use by tensors",
         "fast",
         0,
         0,
@@ -200,9 +201,9 @@ METERS: tuple[Meter, ...] = (
         trend=TrendRule(0, 3),
     ),
     Meter(
-        "soft_active_blocks",
+        "device_active_blocks",
         "count",
-        "active block{s} of the software device's allocator",
+        "active block{s} of the device's allocator",
         "fast",
         0,
         0,
@@ -211,15 +212,15 @@ METERS: tuple[Meter, ...] = (
         block_bytes=512,
     ),
     Meter(
-        "soft_reserved",
+        "device_reserved",
         "bytes",
-        "software device memory reserved by its allocator",
+        "device memory reserved by its allocator",
         "fast",
         None,
         128 * _MIB,
         "each stream has its own blocks: a case that takes other streams each time has 2 or 20 MiB more cached for "
         "each",
-        covered_by=("soft_allocated",),
+        covered_by=("device_allocated",),
         trend=TrendRule(16 * _KIB, 11),
     ),
     Meter(

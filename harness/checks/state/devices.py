@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.backends import cudart
+from harness.backends.backend import Backend
+from harness.backends.table import BACKENDS
 from harness.checks.state.section import ABSENT, StateRow
 from harness.checks.state.torch_settings import find_torch_attribute, rows_from_table
 
@@ -75,24 +78,36 @@ def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[...,
     return StateRow(f"the current stream of cuda:{index}", lambda: current(index)[0], restore, 0)
 
 
-def soft_settings() -> Sequence[StateRow] | None:
-    """Return settings of software devices, if this process has any. Reading them initialises none."""
+def accelerator_settings() -> Sequence[StateRow] | None:
+    """Return settings of the devices that torch.accelerator serves, once this process uses them. CUDA has its own."""
     torch: Any = sys.modules.get("torch")
-    soft = getattr(torch, "soft", None)
-    if soft is None:
+    if torch is None:
         return None
-    chosen = torch.accelerator.current_device_index, torch.accelerator.set_device_index
-    rows = [StateRow("the current software device", *chosen, 0)]
-    for index in range(soft.device_count()):
-        read, restore = functools.partial(_stream, torch, index), functools.partial(_choose, torch, index)
-        rows.append(StateRow(f"the current stream of soft:{index}", read, restore, 0))
+    rows: list[StateRow] = []
+    for backend in BACKENDS.values():
+        if backend.torch_type not in ("cuda", "cpu") and backend.is_initialized(torch):
+            rows += _accelerator_rows(torch, backend)
+    return rows or None
+
+
+def _accelerator_rows(torch: Any, backend: Backend) -> list[StateRow]:
+    """Return the rows of one kind, without those that the devices cannot tell: they were asked for once."""
+    rows = []
+    with contextlib.suppress(Exception):
+        torch.accelerator.set_device_index(torch.accelerator.current_device_index())
+        chosen = torch.accelerator.current_device_index, torch.accelerator.set_device_index
+        rows.append(StateRow(f"the current device of {backend.kind}", *chosen, 0))
+    for index in range(backend.device_count(torch)):
+        with contextlib.suppress(Exception):
+            _stream(torch, index)
+            read, restore = functools.partial(_stream, torch, index), functools.partial(_choose, torch, index)
+            rows.append(StateRow(f"the current stream of {backend.kind}:{index}", read, restore, 0))
     return rows
 
 
 def _stream(torch: Any, index: int) -> int:
-    """Return the id of the current stream of a device; 0 is the default stream, and the id before initialisation."""
-    initialized = bool(torch.accelerator.memory_stats(index))
-    return torch.accelerator.current_stream(index).stream_id if initialized else 0
+    """Return the id of the current stream of a device."""
+    return int(torch.accelerator.current_stream(index).stream_id)
 
 
 def _choose(torch: Any, index: int, number: int) -> None:

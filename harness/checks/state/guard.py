@@ -19,7 +19,7 @@ import pytest
 
 from harness.checks.process import StateProblem
 from harness.checks.state.config import TorchConfigModules
-from harness.checks.state.devices import cuda_settings, soft_settings
+from harness.checks.state.devices import accelerator_settings, cuda_settings
 from harness.checks.state.interpreter import (
     Environment,
     LogHandlers,
@@ -74,7 +74,7 @@ class StateGuard:
             SettingsSection(torch_settings),
             SettingsSection(compiler_settings),
             SettingsSection(cuda_settings),
-            SettingsSection(soft_settings),
+            SettingsSection(accelerator_settings),
             OperatorRegistrations(),
             TorchConfigModules(),
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from harness.backends import table
 from harness.backends.backend import DeviceKind
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
@@ -40,7 +41,7 @@ def fault_catalogue(kind: DeviceKind) -> Mapping[str, str]:
 
 def injectable_kinds() -> tuple[DeviceKind, ...]:
     """Return the kinds of devices that have faults."""
-    return tuple(kind for kind, backend in BACKENDS.items() if backend.injectable)
+    return tuple(kind for kind in table.own_kinds() if BACKENDS[kind].injectable)
 
 
 def parse_fault_list(text: str) -> dict[str, str]:

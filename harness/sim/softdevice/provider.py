@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from harness.backends import soft
 from harness.sim.native.provider import ProvidedDevice
 from harness.sim.softdevice import build
+from harness.sim.softdevice import registration as soft
 
 
 def provide() -> ProvidedDevice:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.backends.table import BACKENDS
+from harness.backends.table import BACKENDS, own_kinds
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from harness.core.text import format_count
 from harness.journal import identity, journal
@@ -82,7 +82,7 @@ def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
     """Return the variables of this process for the nodes: options of the harness, and those that declare software
     devices.
     """
-    names = {name for backend in BACKENDS.values() for name in backend.variables}
+    names = {name for kind in own_kinds() for name in BACKENDS[kind].variables}
     return {
         name: value
         for name, value in environ.items()

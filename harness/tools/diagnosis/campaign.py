@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from harness.backends.table import BACKENDS, FAULTY_BY_DEFAULT
+from harness.backends.table import BACKENDS
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
@@ -32,7 +32,7 @@ CLEAN = "clean"
 TABLE, RECORD = "faults.txt", "faults.json"
 
 #: The device of a campaign if none is named.
-DEFAULT_DEVICE = FAULTY_BY_DEFAULT.kind
+DEFAULT_DEVICE = "soft"
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 #: Outcomes with which the case itself observed nothing.
 NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)

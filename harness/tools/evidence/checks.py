@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeGuard
 
-from harness.backends.table import BACKENDS, backend_of, labels
+from harness.backends.table import BACKENDS, backend_of, labels, own_kinds
 from harness.core.caseid import case_seed
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 from harness.core.shard import Shard
@@ -422,7 +422,8 @@ def _software(record: EvidenceRecord) -> Iterator[str]:
         yield f"the run claims a GPU, but faults were injected into it: {injected}"
     if known.get("software_device") is not None:
         yield "the run claims a GPU, but environment.json describes the library of a software device"
-    names = {name for each in BACKENDS.values() if each.software for name in (each.label, each.device_name) if name}
+    kinds = [BACKENDS[kind] for kind in own_kinds()]
+    names = {name for each in kinds if each.software for name in (each.label, each.device_name) if name}
     for uuid, row in rows.items():
         if uuid in run.devices and row["name"] in names:
             yield f"the run claims a GPU, but environment.json calls {uuid} {row['name']!r}"

@@ -118,7 +118,7 @@ def is_software(kind: str) -> bool:
 
 
 def is_gpu(kind: str) -> bool:
-    return kind in BACKENDS and BACKENDS[kind].hardware
+    return kind in BACKENDS and BACKENDS[kind].nvml
 
 
 def mapping_or_empty(value: object) -> Mapping[str, Any]:

@@ -310,11 +310,11 @@ class _Maker:
     def _device(self, uuid: str, host: str) -> str:
         """Return the key of a device, and keep its facts."""
         backend = backend_of(uuid)
-        unique = backend is not None and backend.hardware
+        unique = backend is not None and backend.nvml
         key = _line(uuid if unique else f"{uuid} on {host}", 300)
         if key not in self._devices:
             rows = {str(row.get("uuid")): row for row in environment.devices_of(self._known)}
-            label = backend.label if backend is not None and not backend.hardware else ""
+            label = backend.label if backend is not None and not backend.nvml else ""
             name = rows.get(uuid, {}).get("name") or label or self._run.identity.get("device") or UNKNOWN
             kind = UNKNOWN if backend is None else backend.kind
             self._devices[key] = DeviceFacts(key, _line(uuid, 200), _line(host, 200), _line(str(name), 200), kind)

@@ -176,7 +176,7 @@ def _of_machine(machine: Machine, hardware: Hardware) -> Iterator[tuple[str, str
     """Yield the problems of a machine, each with its key."""
     device = str(hardware.device["device"])
     backend = BACKENDS.get(device)
-    if machine.drivers and backend is not None and not backend.hardware:
+    if machine.drivers and backend is not None and not backend.nvml:
         yield "drivers", f"hardware {machine.hardware!r} is {device} and has no driver: remove 'drivers'"
     for key, texts in _places(machine).items():
         named = any(DRIVER in text for text in texts)

@@ -398,10 +398,10 @@ def _devices(uuids: Sequence[str], known: Mapping[str, Any], run: RunStarted) ->
 def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> Device:
     """Return a device. `alone`: the name that all devices of the run have, if the run's identity has one."""
     row, backend = rows.get(uuid, {}), backend_of(uuid)
-    name = row.get("name") or alone or (backend.label if backend is not None and not backend.hardware else "")
+    name = row.get("name") or alone or (backend.label if backend is not None and not backend.nvml else "")
     return Device(
         uuid=single_line(uuid, 200),
         name=single_line(str(name or "unknown device"), 200),
         parent=single_line(str(row.get("mig_parent") or ""), 200),
-        unique=backend is None or backend.hardware,
+        unique=backend is None or backend.nvml,
     )

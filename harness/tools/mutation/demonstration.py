@@ -69,7 +69,7 @@ def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mappi
     if not names:
         return {}
     backend = BACKENDS[device]
-    provided = provider.provider_of(backend).provide() if backend.software else ProvidedDevice(None, {})
+    provided = provider.provider_of(backend).provide() if backend.provider else ProvidedDevice(None, {})
     command = [
         sys.executable,
         "-m",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends import cuda, simcuda, soft
+from harness.backends import cuda, simcuda
 from harness.sim.interposer import build
 from harness.sim.interposer.front import (
     PRELOAD,
@@ -24,6 +24,7 @@ from harness.sim.native import faults
 from harness.sim.native.provider import ProvidedDevice
 from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import build as simulated
+from harness.sim.softdevice import registration as soft
 
 pytestmark = pytest.mark.acceptance
 

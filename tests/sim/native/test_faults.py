@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends.soft import BACKEND, COUNT, INJECT, MASK, MEMORY
 from harness.sim.native.faults import (
     Injection,
     InjectionError,
@@ -20,6 +19,7 @@ from harness.sim.native.faults import (
     parse_injection,
     parse_injections,
 )
+from harness.sim.softdevice.registration import BACKEND, COUNT, INJECT, MASK, MEMORY
 
 
 @pytest.mark.parametrize("kind", injectable_kinds())

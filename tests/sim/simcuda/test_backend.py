@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from harness.backends import cuda, simcuda, simulation, soft
-from harness.backends.table import BACKENDS, DEVICE_VARIABLES, backend_of, labels
+from harness.backends import cuda, simcuda, simulation
+from harness.backends.table import BACKENDS, backend_of, device_variables, labels
 from harness.devices.capabilities import Capabilities, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
 from harness.gating import requirements
 from harness.sim.simcuda import machine
+from harness.sim.softdevice import registration as soft
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
 DEVICES = machine.simulated_devices({})
@@ -48,8 +49,8 @@ def test_reports_say_what_it_is() -> None:
 
 
 def test_variables_of_devices_are_named_once() -> None:
-    assert sorted(DEVICE_VARIABLES) == sorted({*DEVICE_VARIABLES})
-    assert {cuda.MASK, simcuda.COUNT, simcuda.MEMORY} < {*DEVICE_VARIABLES}
+    assert sorted(device_variables()) == sorted({*device_variables()})
+    assert {cuda.MASK, simcuda.COUNT, simcuda.MEMORY} < {*device_variables()}
 
 
 def test_an_executor_is_shown_its_devices_as_with_cuda() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness.backends import soft
 from harness.controller import machine as chosen
 from harness.devices import inventory as gpus
 from harness.devices.declared import MachineError
 from harness.devices.device import CPU, Device, DeviceError, Inventory
+from harness.sim.softdevice import registration as soft
 from harness.sim.softdevice.machine import software_devices
 
 

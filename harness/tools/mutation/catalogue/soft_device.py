@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.backends import soft
 from harness.sim.native import faults
+from harness.sim.softdevice import registration as soft
 from harness.tools.mutation.breaks import Break, Theme
 
 broken = Theme()

@@ -1,0 +1,54 @@
+"""``harness backend check`` and ``harness backend list``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from harness.core.outcome import EXIT_RED
+
+app = typer.Typer(
+    help="Devices: list the kinds that are registered, and check what a run can measure on one.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_() -> None:
+    """List the kinds of devices: those of this project, and the installed registrations."""
+    from harness.backends import table
+
+    for kind in table.known_kinds():
+        print(kind if kind in table.own_kinds() else f"{kind}  (registered by an installed package)")
+
+
+@app.command()
+def check(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A kind that is registered or that torch knows, or a file (--backend)."),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: state, finding and meaning of each probe.")
+    ] = False,
+) -> None:
+    """Probe a device in disposable processes, and print what each finding means for a run.
+
+    Exit status 1: something is wrong, so that a run would be wrong or impossible. What is missing is no error.
+    """
+    from harness.backends import table
+    from harness.core.errors import HarnessError
+    from harness.tools import backend_check
+
+    backend = table.activate(name)
+    if backend.inventory:
+        raise HarnessError(f"{name!r} has an inventory of its own, and needs no check: harness devices --device={name}")
+    results = backend_check.check_backend(backend)
+    if as_json:
+        print(json.dumps([{**asdict(each), "run": each.then, **asdict(each.meaning)} for each in results], indent=2))
+    else:
+        print("\n".join(backend_check.report(results)))
+    if backend_check.failed(results):
+        raise typer.Exit(EXIT_RED)

@@ -1,0 +1,122 @@
+"""Levels of conformance: ``configs/conformance/NAME.yaml``, and the must-pass list ``NAME.txt`` beside it.
+
+A level says in prose what a device shows by passing it, which cases show that, and what a device may lack without
+failing it. Its list names the cases one by one, so that a citation of name and hash means the same cases everywhere.
+``harness conformance --update-lists`` writes the lists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.gating import configfile, mustpass, patterns
+from harness.gating.configfile import ConfigError, Loaded
+from harness.gating.lint import OF_GPUS
+from harness.gating.mustpass import MustPass
+from harness.gating.profiles import Capability, Pattern, Text
+
+FOLDER = "conformance"
+
+#: What only some devices have. A case that mentions one of these says nothing about an accelerator in general.
+_OF_ONE_KIND = frozenset(
+    {*OF_GPUS, "device", "cuda", "cudnn", "cublas", "nccl", "driver", "cuda_driver", "nvml", "rocm", "cuda_toolkit"}
+) - {"accelerator", "accelerator_graphs"}
+
+
+class Level(BaseModel):
+    """The definition of a level.
+
+    `description`: what a device shows by passing it, in prose. `cases` and `exclude`: patterns of case ids. `marked`:
+    only cases that require an accelerator; otherwise also those that run on any device. `needs`: the capabilities
+    without which the level does not apply to a device. `may_lack`: those that single cases may need.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    description: Text
+    cases: tuple[Pattern, ...]
+    exclude: tuple[Pattern, ...] = ()
+    marked: bool = True
+    needs: tuple[Capability, ...] = ("accelerator",)
+    may_lack: tuple[Capability, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """The hash of the definition: of all values, in a fixed form."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def has(self, case_id: str, requires: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether a case with these marks belongs to the level."""
+        if not any(patterns.matches_pattern(each, case_id) for each in self.cases):
+            return False
+        if any(patterns.matches_pattern(each, case_id) for each in self.exclude):
+            return False
+        mentioned = {name for mark in requires for name in _mentioned(mark)}
+        if mentioned & _OF_ONE_KIND:
+            return False
+        return not self.marked or bool(mentioned & {"accelerator", "accelerator_graphs"})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLevel:
+    """A level with its name and its list."""
+
+    name: str
+    level: Level
+    listed: MustPass
+
+
+def load_levels(configs: Path, names: Iterable[str] = ()) -> list[ListedLevel]:
+    """Return the levels of `configs` with these names, all by default, in the order of their names.
+
+    Raise ConfigError, and MustPassError for a list that is missing or damaged.
+    """
+    found = {path.stem: path for path in sorted((configs / FOLDER).glob("*.yaml"))}
+    wanted = list(names) or list(found)
+    for name in wanted:
+        if name not in found:
+            raise ConfigError(f"there is no level {name!r}: expected one of {', '.join(found) or 'none'}")
+    return [
+        ListedLevel(name, _load(found[name]).value, mustpass.read_must_pass(found[name].with_suffix(".txt")))
+        for name in wanted
+    ]
+
+
+def update_lists(configs: Path, cases: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[MustPass]:
+    """Write the list of each level from all cases and their marks. Return the lists. Raise ConfigError."""
+    written = []
+    for path in sorted((configs / FOLDER).glob("*.yaml")):
+        level = _load(path).value
+        ids = [case_id for case_id, requires in cases.items() if level.has(case_id, requires)]
+        written.append(mustpass.write_must_pass(path.with_suffix(".txt"), ids, f"level {path.stem}"))
+    return written
+
+
+def folders(configs: Path) -> list[str]:
+    """Return the folders and files with the cases of all levels. Raise ConfigError."""
+    levels = (_load(path).value for path in sorted((configs / FOLDER).glob("*.yaml")))
+    paths = (each.partition("::")[0] for level in levels for each in level.cases)
+    return list(dict.fromkeys(patterns.literal_prefix(path).rstrip("/") for path in paths))
+
+
+def _load(path: Path) -> Loaded[Level]:
+    return configfile.load_config(path, Level)
+
+
+def _mentioned(conditions: object) -> Iterator[str]:
+    """Yield all names in the arguments of a mark, also inside ``any``, ``all`` and ``not``."""
+    if isinstance(conditions, Mapping):
+        for name, value in conditions.items():
+            yield str(name)
+            yield from _mentioned(value)
+    elif isinstance(conditions, list | tuple):
+        for each in conditions:
+            yield from _mentioned(each)

@@ -1,0 +1,58 @@
+"""Software devices: the project's own accelerator for torch, on the CPU.
+
+They are registered as devices from outside of this tree are: the entry point ``soft`` of ``gpu_conformance.backends``
+(``pyproject.toml``) names `BACKEND`, and nothing outside of this folder knows more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.backends.backend import Backend
+
+MASK = "SOFT_VISIBLE_DEVICES"
+COUNT = "SOFT_DEVICE_COUNT"
+MEMORY = "SOFT_DEVICE_MEMORY"
+INJECT = "SOFT_INJECT"
+
+
+def _module(torch: ModuleType) -> Any:
+    """Return ``torch.soft``; None if it is not loaded."""
+    return getattr(torch, "soft", None)
+
+
+def _failures(torch: ModuleType) -> Sequence[str]:
+    soft = _module(torch)
+    return [] if soft is None else [text for i in range(soft.device_count()) if (text := soft.failure(i))]
+
+
+def _faults_struck(torch: ModuleType) -> Mapping[str, int]:
+    soft = _module(torch)
+    return {} if soft is None else dict(soft.faults_struck())
+
+
+BACKEND = Backend(
+    kind="soft",
+    inventory="harness.sim.softdevice.machine:inventory",
+    noun="the software device",
+    label="soft (software device)",
+    no_gpu="the device is a software device",
+    mask=MASK,
+    variables=(COUNT, MEMORY),
+    hardware=False,
+    provider="harness.sim.softdevice.provider",
+    faults=str(Path(__file__).with_name("csrc") / "faults.def"),
+    faults_variable=INJECT,
+    implied={"accelerator": True, "accelerator_graphs": True},
+    failures=_failures,
+    faults_struck=_faults_struck,
+    # The first use of a device starts all threads, and they stay.
+    own_threads=lambda torch: int(_module(torch).thread_count()),
+    # The allocators of the device take their memory from the host. Libraries keep buffers for each thread that calls
+    # them (MKL 4.6 MiB at the first larger matrix product). Each thread allocates its buffers at
+    # some time, and chance decides which thread gets which work.
+    ignored_meters=("heap_bytes", "mapped_bytes"),
+)

@@ -1,0 +1,179 @@
+"""What a run can measure on a registered device: the probes of a disposable process, and what each means."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.backends.backend import Backend
+from harness.core.text import format_exit_code, single_line
+from harness.devices.backend_probes import MISSING, WORKS, WRONG
+
+#: Seconds for all probes. The first import of torch may come from a network file system.
+LIMIT = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a run has with the probed feature, what it lacks without, and what to implement."""
+
+    has: str
+    lacks: str
+    implement: str
+
+
+#: By name of a probe, in their order.
+MEANINGS: Mapping[str, Meaning] = {
+    "import": Meaning(
+        "cases are collected once, and executors are forks",
+        "no run starts, or executors must collect the cases themselves (--start=cold)",
+        "defer all use of a device to the first tensor: no device call in the package's import",
+    ),
+    "count": Meaning(
+        "one worker per device with -n auto",
+        "no run starts",
+        "`device_count` in the device's module, or Backend(device_count=…)",
+    ),
+    "mask": Meaning(
+        "each worker has a device for itself",
+        "all workers compute on the first device, in turn",
+        "a variable that the driver reads when a process first uses it: Backend(mask=…)",
+    ),
+    "fork": Meaning(
+        "a fresh process per crash costs milliseconds",
+        "executors must collect the cases themselves (--start=cold)",
+        "start threads at the first use of a device, not at the import",
+    ),
+    "memory": Meaning("cases run", "no case runs", "empty, copy_ and the copy to the CPU for torch's types"),
+    "synchronize": Meaning(
+        "a sticky error is attributed to its case",
+        "a sticky error makes the next cases red",
+        "`synchronizeDevice` in the device guard, or `synchronize` in the device's module",
+    ),
+    "stream": Meaning("the cases of streams run", "the cases of streams are red", "the streams of the device guard"),
+    "event": Meaning("the cases of events run", "the cases of events are red", "the events of the device guard"),
+    "statistics": Meaning(
+        "leaks of device memory are found",
+        "leaks of device memory are not found; tensors are still counted",
+        "a c10::DeviceAllocator, or Backend(counters=…)",
+    ),
+    "seeds": Meaning(
+        "each case has the same random numbers in each run",
+        "random numbers of the device differ between runs",
+        "`manual_seed_all` in the device's module, or Backend(seed=…)",
+    ),
+    "crash": Meaning(
+        "the case after a crash runs on a good device",
+        "a crash of one case may make the next ones red",
+        "release what a process held when the driver sees its end",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One line of the report."""
+
+    name: str
+    state: str
+    found: str
+
+    @property
+    def meaning(self) -> Meaning:
+        return MEANINGS[self.name]
+
+    @property
+    def then(self) -> str:
+        """What follows for a run."""
+        return self.meaning.has if self.state == WORKS else self.meaning.lacks
+
+
+def check_backend(backend: Backend, environ: Mapping[str, str] | None = None) -> list[Checked]:
+    """Make all probes. A device that cannot be counted ends them."""
+    environ = os.environ if environ is None else environ
+    results, ended = _probe(backend, environ)
+    if ended:
+        unfinished = next(name for name in MEANINGS if name not in {each.name for each in results})
+        results.append(Checked(unfinished, WRONG, ended))
+        return results
+    if len(results) < len(MEANINGS) - 1 or any(each.name == "memory" and each.state != WORKS for each in results):
+        return results
+    return [*results, _after_crash(backend, environ)]
+
+
+def failed(results: Sequence[Checked]) -> bool:
+    """Return whether anything is wrong. What is missing is no failure: the device may lack it."""
+    return any(each.state == WRONG for each in results)
+
+
+def report(results: Sequence[Checked]) -> list[str]:
+    """Return the lines of the report: each probe, what it means for a run, and what to implement."""
+    lines = []
+    for each in results:
+        lines.append(f"{each.state:8}{each.name:12}{each.found}")
+        lines.append(f"{'':20}a run: {each.then}")
+        if each.state != WORKS:
+            lines.append(f"{'':20}implement: {each.meaning.implement}")
+    counts = ", ".join(f"{sum(each.state == state for each in results)} {state}" for state in (WORKS, MISSING, WRONG))
+    return [*lines, f"{len(results)} of {len(MEANINGS)} probes: {counts}"]
+
+
+def _probe(backend: Backend, environ: Mapping[str, str]) -> tuple[list[Checked], str]:
+    """Return the results of the process with the probes, and how it ended if it did not come to the end."""
+    with tempfile.TemporaryDirectory(prefix="harness-probes-") as folder:
+        place = Path(folder, "probes.json")
+        status, errors = _start(backend, environ, str(place))
+        results: list[Checked] = []
+        with contextlib.suppress(OSError, ValueError):
+            results = [Checked(**each) for each in json.loads(place.read_text(encoding="utf-8"))]
+    if status == 0:
+        return results, ""
+    how = f"did not end within {LIMIT:.0f} s" if status is None else f"ended with {format_exit_code(status)}"
+    return results, f"the process {how}{f'; last output: {errors}' if errors else ''}"
+
+
+def _after_crash(backend: Backend, environ: Mapping[str, str]) -> Checked:
+    """Crash a process that uses the device, and use the device in another one."""
+    status, _ = _start(backend, environ, "crash")
+    if status != -signal.SIGSEGV:
+        how = "did not end" if status is None else f"ended with {format_exit_code(status)}"
+        return Checked("crash", WRONG, f"a process that was to crash by SIGSEGV {how}")
+    results, ended = _probe(backend, environ)
+    after = next((each for each in results if each.name == "memory"), None)
+    if after is None or after.state != WORKS:
+        return Checked("crash", WRONG, f"after a crash: {ended or (after.found if after else 'no device')}")
+    return Checked("crash", WORKS, "a new process copies correctly after another one has crashed")
+
+
+def _start(backend: Backend, environ: Mapping[str, str], argument: str) -> tuple[int | None, str]:
+    """Run the program with the probes. Return its status, None if it had to be killed, and its last error line."""
+    paths = os.pathsep.join(filter(None, [*sys.path, environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "harness.devices.backend_probes", backend.kind, argument]
+    with subprocess.Popen(
+        command,
+        env={**environ, "PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as child:
+        status: int | None = None
+        try:
+            _, output = child.communicate(timeout=LIMIT)
+            status = child.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            _, output = child.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # what a crashed process left
+    lines = output.decode(errors="backslashreplace").strip().splitlines()
+    return status, single_line(lines[-1]) if lines else ""

@@ -1,0 +1,155 @@
+"""The statement of a run: which levels of conformance its device passed, failed, or has no part in.
+
+A level is *passed* if every case of its list passed or is not applicable, and at least one passed. A case is not
+applicable if it was gated by a capability that the level lets a device lack. A level is *not applicable* if the device
+lacks what the level needs. It is *incomplete* if the run has no verdict for a case of the list. A waiver excuses
+nothing here: a waived case has not passed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.core.outcome import Outcome
+from harness.core.text import format_count, list_first
+from harness.gating.levels import ListedLevel
+from harness.journal.ledger import Ledger
+from harness.journal.verdicts import Verdict
+
+PASSED, FAILED, NOT_APPLICABLE, INCOMPLETE = "passed", "failed", "not applicable", "incomplete"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LevelResult:
+    """The result of one level. `failed`: by case, why. `not_applicable`: by reason, how many cases. `missing`: ids."""
+
+    name: str
+    state: str
+    cases: int
+    passed: int
+    failed: Mapping[str, str]
+    not_applicable: Mapping[str, int]
+    missing: Sequence[str]
+    list_hash: str
+    definition_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a run shows about its device."""
+
+    run_id: str
+    label: str
+    devices: tuple[str, ...]
+    software: Mapping[str, str]
+    levels: tuple[LevelResult, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the statement as JSON values, with a hash over all the others."""
+        plain: dict[str, Any] = {
+            "format": FORMAT,
+            "run": self.run_id,
+            "device": self.label,
+            "devices": list(self.devices),
+            "software": dict(self.software),
+            "levels": [
+                {
+                    "level": each.name,
+                    "state": each.state,
+                    "cases": each.cases,
+                    "passed": each.passed,
+                    "failed": dict(each.failed),
+                    "not_applicable": dict(each.not_applicable),
+                    "missing": list(each.missing),
+                    "list": each.list_hash,
+                    "definition": each.definition_hash,
+                }
+                for each in self.levels
+            ],
+        }
+        digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+        return {**plain, "hash": f"sha256:{digest}"}
+
+
+def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelResult:
+    """Return the result of a level from the verdicts of a run, by case id."""
+    passed, failed, missing = 0, dict[str, str](), list[str]()
+    lacking: Counter[str] = Counter()
+    needed = False
+    for case_id in level.listed.ids:
+        verdict = verdicts.get(case_id)
+        if verdict is None or verdict.outcome is Outcome.NOT_RUN:
+            missing.append(case_id)
+        elif verdict.outcome is Outcome.PASSED:
+            passed += 1
+        elif (capability := _gated_by(verdict)) in (*level.level.may_lack, *level.level.needs):
+            needed = needed or capability in level.level.needs
+            lacking[verdict.message] += 1
+        else:
+            failed[case_id] = (
+                f"{verdict.outcome.value}: {verdict.message}" if verdict.message else verdict.outcome.value
+            )
+    if failed:
+        state = FAILED
+    elif missing:
+        state = INCOMPLETE
+    elif passed:
+        state = PASSED
+    else:
+        state = NOT_APPLICABLE
+    return LevelResult(
+        level.name,
+        state,
+        len(level.listed.ids),
+        passed,
+        failed,
+        dict(lacking),
+        missing,
+        level.listed.hash,
+        level.level.hash,
+    )
+
+
+def _gated_by(verdict: Verdict) -> str:
+    """Return the capability that a case lacked; empty if it was not gated."""
+    finish = verdict.decided or (verdict.finishes[-1] if verdict.finishes else None)
+    if verdict.outcome is not Outcome.GATED or finish is None or finish.gate is None:
+        return ""
+    return finish.gate.capability
+
+
+def make_statement(ledger: Ledger, software: Mapping[str, str], levels: Sequence[ListedLevel]) -> Statement:
+    """Return the statement of a run about these levels."""
+    verdicts = {verdict.case: verdict for verdict in ledger.verdicts}
+    run = ledger.run
+    return Statement(
+        run.run_id if run else "",
+        (run.label if run else "") or "",
+        tuple(run.devices) if run else (),
+        software,
+        tuple(judge_level(level, verdicts) for level in levels),
+    )
+
+
+def statement_lines(statement: Statement, most: int = 5) -> list[str]:
+    """Return the statement for people, one line per level and `most` failed cases each."""
+    device = statement.label or list_first(statement.devices)
+    software = ", ".join(f"{name} {version}" for name, version in statement.software.items())
+    lines = [f"{device}, {software}, run {statement.run_id}"]
+    for each in statement.levels:
+        parts = [f"{each.passed} of {format_count(each.cases, 'case')} passed"]
+        parts += [f"{len(each.failed)} failed"] if each.failed else []
+        parts += [f"{len(each.missing)} without a verdict"] if each.missing else []
+        parts += [f"{sum(each.not_applicable.values())} not applicable"] if each.not_applicable else []
+        lines.append(f"{each.state.upper():15}{each.name:12}{', '.join(parts)}; list {each.list_hash[:19]}")
+        shown = list(each.failed.items())[:most]
+        lines += [f"{'':15}failed: {case} ({why[:160]})" for case, why in shown]
+        lines += [f"{'':15}and {len(each.failed) - most} more"] if len(each.failed) > most else []
+        lines += [f"{'':15}{number} not applicable: {reason}" for reason, number in each.not_applicable.items()]
+    return lines

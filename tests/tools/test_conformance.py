@@ -1,0 +1,123 @@
+"""The statement of a run, level by level, from verdicts as plain values and from the journal of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core.outcome import Outcome
+from harness.gating.levels import Level, ListedLevel
+from harness.gating.mustpass import write_must_pass
+from harness.journal.events import Finish
+from harness.journal.verdicts import Verdict
+from harness.tools import conformance
+from harness.tools.conformance import FAILED, INCOMPLETE, NOT_APPLICABLE, PASSED, judge_level
+from tests.acceptance.project import Project
+from tests.acceptance.rules import command
+
+
+def a_verdict(case: str, outcome: str, capability: str = "") -> Verdict:
+    message = f"{capability}: wanted, not found" if capability else outcome
+    gate = {"capability": capability, "wanted": "x", "found": "y"} if capability else None
+    plain: dict[str, Any] = {
+        "event": "finish", "t": 1.0, "case": case, "attempt": 1, "worker": "main", "executor": "", "devices": [],
+        "outcome": outcome, "duration": 0.0, "message": message, "gate": gate,
+    }  # fmt: skip
+    finish = Finish.model_construct(**plain | {"gate": _Gate(capability) if gate else None})
+    return Verdict(case, "s", Outcome(outcome), message, (finish,), finish, 1, (), True)
+
+
+class _Gate:
+    def __init__(self, capability: str) -> None:
+        self.capability = capability
+
+
+def a_level(folder: Path, *ids: str) -> ListedLevel:
+    level = Level(
+        description="x",
+        cases=("suites/s/*",),
+        needs=("accelerator", "accelerator_graphs"),
+        may_lack=("devices",),
+    )
+    return ListedLevel("graphs", level, write_must_pass(folder / "graphs.txt", ids))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state", "passed", "failed", "lacking"),
+    [
+        ({"a": ("passed", ""), "b": ("passed", "")}, PASSED, 2, 0, 0),
+        ({"a": ("passed", ""), "b": ("gated", "devices")}, PASSED, 1, 0, 1),
+        ({"a": ("passed", ""), "b": ("gated", "memory")}, FAILED, 1, 1, 0),
+        ({"a": ("passed", ""), "b": ("failed", "")}, FAILED, 1, 1, 0),
+        ({"a": ("passed", ""), "b": ("waived", "")}, FAILED, 1, 1, 0),
+        ({"a": ("passed", ""), "b": ("skipped", "")}, FAILED, 1, 1, 0),
+        ({"a": ("passed", ""), "b": ("flaky", "")}, FAILED, 1, 1, 0),
+        ({"a": ("passed", "")}, INCOMPLETE, 1, 0, 0),
+        ({"a": ("passed", ""), "b": ("not_run", "")}, INCOMPLETE, 1, 0, 0),
+        ({"a": ("gated", "accelerator_graphs"), "b": ("gated", "accelerator_graphs")}, NOT_APPLICABLE, 0, 0, 2),
+        ({"a": ("gated", "devices"), "b": ("gated", "devices")}, NOT_APPLICABLE, 0, 0, 2),
+    ],
+)
+def test_a_level(
+    tmp_path: Path, outcomes: dict[str, tuple[str, str]], state: str, passed: int, failed: int, lacking: int
+) -> None:
+    verdicts = {case: a_verdict(case, *what) for case, what in outcomes.items()}
+    result = judge_level(a_level(tmp_path, "a", "b"), verdicts)
+    assert (result.state, result.passed, len(result.failed)) == (state, passed, failed)
+    assert sum(result.not_applicable.values()) == lacking
+    assert result.cases == result.passed + failed + lacking + len(result.missing)
+
+
+_CASES = """
+import pytest
+
+@pytest.mark.requires(devices=3)
+def test_wide():
+    pass
+
+def test_passes():
+    pass
+
+def test_fails():
+    assert False
+"""
+
+
+@pytest.mark.acceptance
+def test_the_statement_of_a_run(tmp_path: Path) -> None:
+    """The command names the levels, their failures and hashes, and writes all of it as JSON."""
+    project = Project(tmp_path / "project")
+    project.write("suites/s/test_s.py", _CASES)
+    folder = project.folder / "configs/conformance"
+    folder.mkdir(parents=True)
+    for name, cases in (("core", "test_passes"), ("wide", "test_wide"), ("all", "*")):
+        (folder / f"{name}.yaml").write_text(
+            f"description: of a test\ncases: ['suites/s/test_s.py::{cases}']\nmarked: false\nmay_lack: [devices]\n"
+        )
+    status, said = command(project, "conformance", "--update-lists")
+    assert status == 0, said
+    result = project.run("-n0", "--device=cpu")
+    status, said = command(project, "conformance", str(result.run_dir), "--output=statement.json")
+    assert status == 1, said
+    assert "FAILED         all         1 of 3 cases passed, 1 failed, 1 not applicable" in said
+    assert "PASSED         core        1 of 1 case passed" in said
+    assert "NOT APPLICABLE wide        0 of 1 case passed, 1 not applicable" in said
+    statement = json.loads((project.folder / "statement.json").read_text())
+    states = {each["level"]: each["state"] for each in statement["levels"]}
+    assert states == {"all": FAILED, "core": PASSED, "wide": NOT_APPLICABLE}
+    (failed,) = statement["levels"][0]["failed"]
+    assert failed == "suites/s/test_s.py::test_fails"
+    assert statement["levels"][1]["list"].startswith("sha256:")
+    assert {"torch", "python"} <= statement["software"].keys()
+    status, _ = command(project, "conformance", str(result.run_dir), "--level=core")
+    assert status == 0
+
+
+def test_hashes_cover_the_statement(tmp_path: Path) -> None:
+    level = judge_level(a_level(tmp_path, "a"), {"a": a_verdict("a", "passed")})
+    one = conformance.Statement("r", "npu", ("NPU-0",), {"torch": "2.13.0"}, (level,)).as_json()
+    other = conformance.Statement("r", "npu", ("NPU-1",), {"torch": "2.13.0"}, (level,)).as_json()
+    assert one["hash"] != other["hash"]
