@@ -12,5 +12,5 @@ BACKEND = Backend(
     label="CPU",
     no_gpu="the device is the cpu",
     uuid_prefixes=("cpu",),
-    implied={"devices": "==1", "device_count": "==1"},
+    implied={"devices": "==1", "device_count": "==1", "ranks": "==8"},
 )
