@@ -214,6 +214,8 @@ def _place(stacks: str) -> str:
     frames = _frames(stacks)
     if not frames:
         return ""
+    if _MACHINERY in frames[0]["file"]:
+        return "while the variables of its body are freed"
     own = next((frame for frame in frames if not _is_of_library(frame["file"])), None)
     inner = frames[0]
     if own is None or own is inner:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -52,3 +54,20 @@ def group(rank: Any, name: str = "rendezvous", timeout: float = TIMEOUT) -> Iter
     )
     yield
     dist.destroy_process_group()
+
+
+def grouped(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a body run inside the default group. What it has made is freed before the group.
+
+    In the other order, a `DistributedDataParallel` frees the group while it holds Python's lock and waits for a thread
+    of the group, which may need that lock (torch 2.13): both wait for ever.
+    """
+
+    @functools.wraps(body)
+    def run(rank: Any, *arguments: Any) -> Any:
+        with group(rank):
+            result = body(rank, *arguments)
+            gc.collect()
+        return result
+
+    return run

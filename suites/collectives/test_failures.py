@@ -269,7 +269,7 @@ def test_broadcast_and_others_refuse_wrong_arguments(ranks: Any, world: int) -> 
     expect_all_right(ranks.run(refusals, world=world))
 
 
-def held(rank: Any) -> tuple[int, int]:
+def held() -> tuple[int, int]:
     """Threads and descriptors of this process."""
     assert threading.active_count() == 1, threading.enumerate()
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
@@ -286,7 +286,7 @@ def groups_come_and_go(rank: Any) -> Checks:
             dist.all_reduce(torch.ones(1000), group=half)
             dist.barrier()
         time.sleep(0.02)  # threads of a destroyed group end a moment later
-        before.append(held(rank))
+        before.append(held())
     checks.equal("threads and descriptors after each of five groups", before[1:], [before[1]] * 4)
     return checks
 

@@ -96,6 +96,12 @@ def hung(number: int, *frames: tuple[str, int, str], cut: str = LIMIT, state: st
             id="a lock",
         ),
         pytest.param(
+            [hung(0, ("/x/harness/ranks/rank.py", 3, "_outcome")), returned(1)],
+            "timeout",
+            "rank 0 of 2 did not end within 30 s: while the variables of its body are freed",
+            id="behind the body",
+        ),
+        pytest.param(
             [hung(0, state="it is stopped by a signal"), returned(1)],
             "timeout",
             "rank 0 of 2 did not end within 30 s: it is stopped by a signal",
