@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+#: What torch raises for a call that it refuses.
+REFUSALS = (RuntimeError, ValueError, TypeError, LookupError)
 #: How many wrong checks of a rank a failure shows.
 _SHOWN = 4
 
@@ -41,12 +43,18 @@ class Checks:
         if not holds:
             self.wrong.append(what)
 
-    def refused(self, what: str, call: Callable[[], object], pattern: str = "") -> None:
-        """Check that a call raises, with a text that has `pattern`."""
+    def refused(
+        self,
+        what: str,
+        call: Callable[[], object],
+        pattern: str = "",
+        kinds: tuple[type[BaseException], ...] = REFUSALS,
+    ) -> None:
+        """Check that a call raises one of these exceptions, with a text that has `pattern`."""
         self.made += 1
         try:
             call()
-        except (RuntimeError, ValueError, TypeError) as error:
+        except kinds as error:
             if re.search(pattern, str(error), re.IGNORECASE) is None:
                 self.wrong.append(f"{what}: refused with {str(error)[:200]!r}, expected {pattern!r}")
         else:

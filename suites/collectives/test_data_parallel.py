@@ -200,7 +200,7 @@ def unused(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_find_unused_parameters_averages_what_some_ranks_use(ranks: Any, world: int) -> None:
-    """A branch that no rank uses has no gradient, one that some use has the average. Without the option torch raises."""
+    """A branch that no rank uses has no gradient, one that some use the average. Without the option torch raises."""
     expect_all_right(ranks.run(unused, world=world))
 
 
