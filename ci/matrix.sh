@@ -11,6 +11,8 @@
 #   MATRIX_WHEN             nightly, weekly or on-demand; several with spaces between. Default: nightly
 #   MATRIX_MACHINES         only these machines, with spaces between. Default: all
 #   MATRIX_BY               of page: github, gitlab or slurm, the system that ran the jobs. Default: all jobs
+#   MATRIX_HISTORY          of page: a history, which remembers the runs; its pages are written too. Default: none
+#   MATRIX_NOTIFY           of page, with MATRIX_HISTORY: the rules of harness notify. Default: nobody is told
 # Variables of job and summary, one value of the plan each:
 #   MATRIX_RUN MATRIX_HARDWARE MATRIX_DEVICE MATRIX_DRIVER MATRIX_TORCH MATRIX_BUILD MATRIX_PYTHON_VERSION
 #   MATRIX_PROFILE MATRIX_SHARD
@@ -72,7 +74,7 @@ environment() {
             "$folder/bin/pip" install -q -c "$folder/constraints.txt" "$(release torch "$torch")" \
                 ${build:+--index-url "$torch_index/$build"} >&2
         fi
-        requirements "$folder/bin/python" | "$folder/bin/pip" install -q -c "$folder/constraints.txt" -r /dev/stdin >&2
+        requirements "$folder/bin/python" "$name" | "$folder/bin/pip" install -q -c "$folder/constraints.txt" -r /dev/stdin >&2
         touch "$folder/complete"
     fi
     # An editable install names one checkout. The next night may use another.
@@ -83,17 +85,20 @@ environment() {
 # The requirement for a release: 2.13 is any 2.13.x.
 release() { [[ $2 == *.*.* ]] && echo "$1==$2" || echo "$1==$2.*"; }
 
-# What the harness needs beside torch. Plans and pages need no torch.
+# What the harness needs beside torch, and for a history if the name of the environment `$2` says so. Plans and pages
+# need no torch.
 requirements() {
-    "$1" -c 'import tomllib
-for each in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]:
+    "$1" -c 'import sys, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+more = project["optional-dependencies"]["history"] if sys.argv[1].endswith("-history") else []
+for each in project["dependencies"] + more:
     if not each.startswith("torch"):
-        print(each)'
+        print(each)' "$2"
 }
 
 # The Python of plan and page.
 tools() {
-    if [[ -n ${MATRIX_PYTHON:-} ]]; then echo "$MATRIX_PYTHON"; else environment tools python3 "" ""; fi
+    if [[ -n ${MATRIX_PYTHON:-} ]]; then echo "$MATRIX_PYTHON"; else environment "tools${MATRIX_HISTORY:+-history}" python3 "" ""; fi
 }
 
 # The Python of a job. One that is given must have the torch of the plan.
@@ -201,7 +206,25 @@ page() {
         printf '## Hardware matrix\n\n%s\n' "$(sed 's/^/    /' "$page/matrix.txt")" >>"$GITHUB_STEP_SUMMARY"
     fi
     if ((matrix)); then error "the matrix is red: see its page"; fi
+    if [[ -n ${MATRIX_HISTORY:-} ]]; then remember "$python" "${runs[@]}" || status=1; fi
     return $((matrix ? matrix : status))
+}
+
+# Enters the runs in the history, writes its pages, and tells people what is new. The status of a run is not that of
+# this: it fails if the history or the rules cannot be used.
+remember() {
+    local python=$1 run failed=0
+    shift
+    mkdir -p "$(dirname "$MATRIX_HISTORY")"
+    "$python" -m harness.cli history add "$@" --db "$MATRIX_HISTORY" || failed=1
+    "$python" -m harness.cli history export --db "$MATRIX_HISTORY" -o "$page/history" || failed=1
+    if [[ -n ${MATRIX_NOTIFY:-} ]]; then
+        for run in "$@"; do
+            "$python" -m harness.cli notify "$run" --db "$MATRIX_HISTORY" --rules "$MATRIX_NOTIFY" || failed=1
+        done
+    fi
+    if ((failed)); then error "the history '$MATRIX_HISTORY' does not have all runs, or people were not told: see the log"; fi
+    return "$failed"
 }
 
 case ${1:-} in

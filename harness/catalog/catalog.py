@@ -30,8 +30,8 @@ class CatalogEntry:
     """One case. `line` counts from 1 and is None if pytest does not know it. `timeout` is in seconds.
 
     `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
-    of the module come first, marks of the case last. `partial`: the entries of `covers` that name a whole upstream
-    suite (``…::*``) of which one case is only a part.
+    of the module come first, marks of the case last. `extended`: the default run leaves it out. `partial`: the entries
+    of `covers` that name a whole upstream suite (``…::*``) of which one case is only a part.
     """
 
     id: str
@@ -42,6 +42,7 @@ class CatalogEntry:
     requires: tuple[dict[str, Any], ...]
     covers: tuple[Any, ...]
     timeout: Any
+    extended: bool = False
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -99,6 +100,7 @@ class _Collector:
                 requires=tuple(dict(mark.kwargs) for mark in _outermost_first(item, "requires")),
                 covers=tuple(argument for mark in _outermost_first(item, "covers") for argument in mark.args),
                 timeout=timeout.args[0] if timeout is not None and timeout.args else None,
+                extended=item.get_closest_marker("extended") is not None,
             )
         )
 

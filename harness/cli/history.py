@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_Db = Annotated[
+Db = Annotated[
     str,
     typer.Option(
         "--db",
@@ -48,7 +48,8 @@ def _store(db: str) -> FileStore | FolderStore:
 
 
 @contextlib.contextmanager
-def _answers(db: str) -> Generator[Answers]:
+def answering(db: str) -> Generator[Answers]:
+    """Yield answers from the history `db`. Raise HistoryError if there is none."""
     from harness.tools.history.answers import Answers
 
     with _store(db).reading() as database:
@@ -65,7 +66,7 @@ def add(
             "package.",
         ),
     ],
-    db: _Db = "",
+    db: Db = "",
     machine: Annotated[
         str,
         typer.Option(
@@ -112,7 +113,7 @@ def add(
 
 @app.command()
 def report(
-    db: _Db = "",
+    db: Db = "",
     case: Annotated[str, typer.Option(metavar="ID", help="Report on this case.")] = "",
     run: Annotated[str, typer.Option(metavar="ID", help="Report what is new in this run.")] = "",
 ) -> None:
@@ -122,7 +123,7 @@ def report(
     """
     from harness.tools.history import front, text, views
 
-    with _answers(db) as answers:
+    with answering(db) as answers:
         if case:
             lines = list(views.case_lines(answers, case))
         elif run:
@@ -136,7 +137,7 @@ def report(
 @app.command()
 def bisect(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The key of a group, or the begin of it.")],
-    db: _Db = "",
+    db: Db = "",
 ) -> None:
     """Print the pair of drivers, releases of torch, commits or other facts between which a group of failures began.
 
@@ -146,13 +147,13 @@ def bisect(
     """
     from harness.tools.history import views
 
-    with _answers(db) as answers:
+    with answering(db) as answers:
         print("\n".join(views.bisect_lines(answers, group)))
 
 
 @app.command()
 def export(
-    db: _Db = "",
+    db: Db = "",
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder to write.")] = Path("site"),
 ) -> None:
     """Write static pages: the last night, and each red group, case, device and run of the last 90 nights.
@@ -165,7 +166,7 @@ def export(
     from harness.core.text import format_count
     from harness.tools.history import site
 
-    with _answers(db) as answers:
+    with answering(db) as answers:
         pages = site.export(answers, out)
     print(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
 
@@ -173,7 +174,7 @@ def export(
 @app.command()
 def sql(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="SQL of DuckDB, such as 'FROM runs LIMIT 5'.")],
-    db: _Db = "",
+    db: Db = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
 ) -> None:
     """Run SQL, read-only: the query cannot change the history, and can reach no file and no network.
@@ -184,14 +185,14 @@ def sql(
     """
     from harness.tools.history import query as queries
 
-    with _answers(db) as answers:
+    with answering(db) as answers:
         queries.print_rows(answers.database, query, as_json=as_json)
 
 
 @app.command()
 def prune(
     keep: Annotated[str, typer.Option("--keep", metavar="DURATION", help="How long runs are kept: 400d, 12w or 2y.")],
-    db: _Db = "",
+    db: Db = "",
 ) -> None:
     """Remove the runs that began before the last DURATION.
 

@@ -24,6 +24,7 @@ from harness.cli.import_ import import_
 from harness.cli.kit import kit
 from harness.cli.matrix import app as matrix
 from harness.cli.mutate import app as mutate
+from harness.cli.notify import notify
 from harness.cli.report import app as report
 from harness.cli.run import run
 from harness.cli.waivers import app as waivers
@@ -33,6 +34,7 @@ from harness.core.text import format_count, single_line
 
 if TYPE_CHECKING:
     from harness.catalog.catalog import CatalogEntry
+    from harness.catalog.overloads import Overload
     from harness.devices.device import Inventory
 #: The exit status of typer for a usage error.
 _TYPERS_USAGE = 2
@@ -91,6 +93,7 @@ app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.add_typer(cluster, name="cluster")
 app.add_typer(history_app, name="history")
+app.command()(notify)
 app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
 app.command()(diff)
@@ -259,6 +262,7 @@ def catalog(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be repeated.")
     ] = None,
+    default: Annotated[bool, typer.Option("--default", help="Leave out the cases that only --extended runs.")] = False,
     must_pass: Annotated[
         Path | None,
         typer.Option(
@@ -267,13 +271,23 @@ def catalog(
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")] = False,
     description: Annotated[str, typer.Option(help="A description for the header of the must-pass list.")] = "",
+    operators: Annotated[
+        bool,
+        typer.Option(
+            "--operators", help="List the overloads of aten that have kernels of their own, and which case calls each."
+        ),
+    ] = False,
 ) -> None:
     """List every case: what it checks, requires and covers. No case runs.
 
-    With --must-pass, exit status 1 means that the list names cases that do not exist.
+    With --must-pass, exit status 1 means that the list names cases that do not exist. With --operators, it means that
+    the installed torch has an overload that no case calls, without a reason.
     """
     from harness.catalog import catalog as cases
 
+    if operators:
+        _list_operators(format_)
+        return
     chosen, configs = paths or ["suites"], Path("configs")
     if not Path("suites").exists() and all(path.partition("/")[0] == "suites" for path in chosen):
         from harness.cli.installed import Home
@@ -283,6 +297,8 @@ def catalog(
     entries = cases.collect_catalog(chosen)
     if hardware:
         entries = _promised(entries, hardware, configs)
+    if default:
+        entries = [entry for entry in entries if not entry.extended]
     if exclude:
         from harness.gating import patterns
 
@@ -357,6 +373,40 @@ def bisect(
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
     print(f"goes wrong:     {company.command(found.culprits)}")
     print(f"does not alone: {company.command([])}")
+
+
+def _list_operators(format_: Format) -> None:
+    """Print the table of overloads, with what the installed torch adds to it."""
+    from harness.catalog import overloads
+    from harness.cli.installed import Home
+
+    folder = Path("suites") if Path("suites").exists() else Home.find().folder / "suites"
+    listed = overloads.read_overloads(folder / "operators" / "overloads.txt")
+    found = overloads.with_installed(listed, overloads.registered_overloads())
+    if format_ is Format.JSON:
+        print(overloads.overloads_json(found))
+    elif format_ is Format.MARKDOWN:
+        print(overloads.overloads_page(found), end="")
+    else:
+        _print_overloads(found)
+    if any(each.missing for each in found):
+        raise typer.Exit(EXIT_RED)
+
+
+def _print_overloads(found: list[Overload]) -> None:
+    from rich.table import Table
+
+    from harness.catalog.overloads import summary
+
+    table = Table()
+    for name in ("overload", "kernels", "cases", "one of them, or why there is none"):
+        table.add_column(name, overflow="fold", justify="right" if name == "cases" else "left")
+    for each in found:
+        style = "bold red" if each.missing else None
+        table.add_row(each.name, ", ".join(each.keys), str(each.cases), each.text or "NO CASE", style=style)
+    console = make_console()
+    console.print(table)
+    console.print(summary(found), soft_wrap=True)
 
 
 def _print_catalog(entries: list[CatalogEntry]) -> None:

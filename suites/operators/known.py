@@ -1,14 +1,23 @@
-"""Where a release of torch computes something else than the reference: found by running, each with its reason.
+"""Where torch computes something else than the reference: found by running, each with its reason.
 
-The cases leave these types out, and `test_known.py` fails once an entry is no longer true.
+The cases of values and gradients leave these types out; `test_deviations.py` has a case for each, which is expected to
+fail. `OUT`, `OUT_OF_ANY_TYPE` and `OVERLOADS` make the case itself one that is expected to fail.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+import torch
+
+from .comparison import WrongValueError
+
+_ISSUE = "https://github.com/pytorch/pytorch/issues/"
+_HOST = ("cpu", "soft")
 _POLES = (
-    "polygamma near its poles reflects with sin(pi x) in the type of the input, whose rounding is as large as the sine"
+    "polygamma near its poles reflects with sin(pi x) in the type of the input, whose rounding is as large as the sine "
+    f"({_ISSUE}55357)"
 )
 _BESSEL = "the coefficients for |x| > 5 are good for 8 digits"
 
@@ -19,7 +28,14 @@ class Deviation:
 
     types: tuple[str, ...]
     reason: str
-    devices: tuple[str, ...] = ("cpu", "soft")
+    devices: tuple[str, ...] = _HOST
+
+
+def waive(request: pytest.FixtureRequest, reason: str, device: torch.device, devices: tuple[str, ...] = _HOST) -> None:
+    """Expect the case to fail by a wrong value, for this reason, if its device is of one of these types."""
+    if device.type in devices:
+        raises = (WrongValueError, pytest.fail.Exception)
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=raises, strict=False))
 
 
 #: By operator.
@@ -35,11 +51,18 @@ VALUES = {
     },
     "special.polygamma.special_polygamma_n_0": Deviation(("float64", "int8", "int16"), _POLES),
     "special.airy_ai": Deviation(("float64",), "the approximations are good for 10 digits"),
-    "histc": Deviation(("bfloat16", "float16"), "the bins are computed in the type of the input"),
+    "histc": Deviation(("bfloat16",), "the bins are computed in the type of the input"),
     "cov": Deviation(("float64", "complex128"), "integer weights are divided in float32"),
     "matrix_exp": Deviation(("bfloat16", "float16"), "the polynomials of the CPU overflow in types of 16 bits"),
-    "nn.functional.soft_margin_loss": Deviation(("float16",), "log(1 + exp(-x y)) overflows in the type of the input"),
+    "nn.functional.soft_margin_loss": Deviation(
+        ("float16",), f"log(1 + exp(-x y)) overflows in the type of the input ({_ISSUE}77529)"
+    ),
 }
+
+
+def left_out(name: str) -> tuple[str, ...]:
+    """Return the groups of types whose gradients are known to differ, or are not unique."""
+    return tuple(group for table in (GRADIENTS, NOT_UNIQUE) for group in table.get(name, ((), ""))[0])
 
 
 def deviates(name: str, dtype: str, device: str) -> bool:
@@ -48,17 +71,20 @@ def deviates(name: str, dtype: str, device: str) -> bool:
     return entry is not None and dtype in entry.types and device in entry.devices
 
 
-#: Derivatives that differ or are not unique, and the groups of types.
+#: Derivatives that differ, and the groups of types.
 GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "logcumsumexp": (("float", "complex"), "subtracts running sums of exponentials, and loses half of the digits"),
-    "linalg.qr": (("complex",), "the phases of Q are not unique"),
+    "logcumsumexp": (
+        ("float", "complex"),
+        f"subtracts running sums of exponentials, and loses half of the digits ({_ISSUE}196705)",
+    ),
     "linalg.householder_product": (("complex",), "the derivative adds terms a thousand times larger than their sum"),
     "special.log_ndtr": (("float",), "differences of nearly equal logarithms"),
     **{f"mvlgamma.mvlgamma_p_{p}": (("float",), "trigamma is good for 9 digits near its poles") for p in (1, 3, 5)},
     "digamma": (("float",), "trigamma is good for 9 digits near its poles"),
-    "qr": (("complex",), "the phases of Q are not unique"),
     "nn.functional.hardsigmoid": (("float",), "1/6 is rounded to float32"),
 }
+#: Operators whose result is not unique, and so its gradient, and the groups of types.
+NOT_UNIQUE = dict.fromkeys(("linalg.qr", "qr"), (("complex",), "the phases of Q are not unique"))
 
 
 _TRIANGLE = "reads one triangle of a symmetric matrix, and the direction is not symmetric"
@@ -94,12 +120,9 @@ ERRORS: dict[str, str] = dict.fromkeys(
 OUT = {
     "fft.ihfft2": "`out=` keeps its old values",
     "fft.ihfftn": "`out=` keeps its old values",
-}
-#: Operators that write `out=` as if it were contiguous.
-OUT_WITH_STRIDES = {
-    "nn.functional.avg_pool3d": "`out=` with strides is written in the order of memory",
+    "nn.functional.avg_pool3d": f"`out=` with strides is written in the order of memory ({_ISSUE}84577)",
     "nn.functional.gelu": "`out=` with strides keeps its old values",
-    "narrow_copy": "`out=` with strides is written in the order of memory",
+    "narrow_copy": f"`out=` with strides is written in the order of memory ({_ISSUE}84577)",
 }
 #: Operators that write floats into `out=` of integers.
 OUT_OF_ANY_TYPE = {
@@ -178,3 +201,18 @@ def lengths_differ(name: str, dtype: str) -> bool:
 def extremes_differ(name: str, dtype: str) -> bool:
     """Return whether an operator's values at the ends of a type are known to differ."""
     return name in EXTREMES and dtype in EXTREMES[name].types
+
+
+#: Overloads that write into an argument and do not do what their functional siblings do.
+OVERLOADS = {"binary_cross_entropy.out": "reduces what `out` was before it is resized, which is its first element"}
+
+
+_FLAT = f"reads `indices` as if they were contiguous ({_ISSUE}197888)"
+#: Kernels of gradients that read an argument with gaps as if it were contiguous.
+STRIDED = {
+    "adaptive_max_pool3d_backward": _FLAT,
+    "fractional_max_pool2d_backward": _FLAT,
+    "fractional_max_pool3d_backward": _FLAT,
+    "native_group_norm_backward": "reads `input` as if it were contiguous",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "takes elements of a head to be neighbours",
+}

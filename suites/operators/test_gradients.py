@@ -21,8 +21,7 @@ def _groups(name: str, device: torch.device) -> list[str]:
     return [
         each
         for each in ("float", "complex")
-        if each not in known.GRADIENTS.get(name, ((), ""))[0]
-        and any(getattr(torch, one) in declared for one in types.GROUPS[each])
+        if each not in known.left_out(name) and any(getattr(torch, one) in declared for one in types.GROUPS[each])
     ]
 
 

@@ -57,7 +57,7 @@ class TestOld(unittest.TestCase):
 
 CONFTEST = """
 def pytest_configure(config):
-    for name in ("requires", "covers", "timeout"):
+    for name in ("requires", "covers", "timeout", "extended"):
         config.addinivalue_line("markers", f"{name}(): for these tests")
 """
 
@@ -138,6 +138,7 @@ def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
         "timeout": None,
         "description": "",
         "partial": [],
+        "extended": False,
     }
     place = {"suite": "streams", "file": "suites/streams/test_sums.py"}
     assert entries == [
@@ -150,6 +151,7 @@ def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
                 "requires": [{"device": "cuda"}, {"memory": ">=12GiB", "devices": 2}],
                 "covers": ["rows 1 to 3", "row 4", "test_suite::TestAll::*"],
                 "partial": ["test_suite::TestAll::*"],
+                "extended": False,
                 "timeout": 12.5,
             }
             for size in (1, 2)
@@ -183,6 +185,31 @@ def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
     assert "…" not in whole.stdout
     assert "4 cases in 1 suite\ncovered in part only, by 2 cases: test_suite::TestAll::*\n" in whole.stdout
     assert "in part" not in done.stdout
+
+
+def test_catalog_of_the_default_run_leaves_out_extended_cases(project: Path) -> None:
+    (project / "suites" / "streams" / "test_more.py").write_text(
+        "import pytest\n@pytest.mark.extended\ndef test_long(): pass\ndef test_short(): pass\n"
+    )
+    done = harness("catalog", "suites/streams/test_more.py", "--default", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "test_short" in done.stdout
+    assert "test_long" not in done.stdout
+
+
+def test_catalog_of_operators_has_the_table_and_what_it_lacks(project: Path) -> None:
+    folder = project / "suites" / "operators"
+    folder.mkdir()
+    line = "aten::add.out\tCPU\t2\tsuites/operators/test_a.py::test_b\n"
+    (folder / "overloads.txt").write_text(line)
+    done = harness("catalog", "--operators", "--format", "json", cwd=project)
+    assert done.returncode == 1  # torch has more overloads than this one
+    first, *others = json.loads(done.stdout)
+    assert (first["name"], first["cases"]) == ("aten::add.out", 2)
+    assert {"aten::mul.out"} <= {each["name"] for each in others}
+    assert "NO CASE" in harness("catalog", "--operators", cwd=project).stdout
+    (folder / "overloads.txt").write_text("aten::add.out\tCPU\n")
+    assert "suites/operators/overloads.txt:1: 'aten::add.out" in refused(harness("catalog", "--operators", cwd=project))
 
 
 def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:

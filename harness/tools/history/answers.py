@@ -355,6 +355,17 @@ class Answers:
             raise NothingKnownError(f"the group {key!r} has no red case: it is of flaky or waived cases only")
         return found[0]
 
+    def red_runs_of_groups(self, keys: Sequence[str], lane: str) -> list[tuple[str, int]]:
+        """Return the groups with these keys and each run of a lane in which one of their cases was red."""
+        return [
+            *self._rows(
+                "SELECT DISTINCT g.key, t.run FROM trouble t JOIN failure_group g USING (grp) JOIN run r USING (run) "
+                "JOIN outcome_name o USING (outcome) WHERE o.red AND r.lane = ? AND g.key IN (SELECT unnest(?)) "
+                "ORDER BY g.key, t.run",
+                [lane, list(keys)],
+            )
+        ]
+
     def presence(self, groups: Sequence[int]) -> dict[int, dict[str, list[tuple[int, bool]]]]:
         """Return for each group, by lane, the runs in which one of its cases ran, and whether the group was there."""
         rows = self._rows(

@@ -1,0 +1,103 @@
+"""Which overloads of aten a case calls: the table that a suite keeps, and what the installed torch adds to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+from harness.core.text import format_count
+
+_HEADER = """\
+# Overload of aten; dispatch keys with a kernel of its own; number of cases that call it; one of them, or the reason why
+# none does. Written by `python -m suites.operators.generate_overloads` with torch {}.
+"""
+
+
+class OverloadsError(HarnessError):
+    """The table of overloads cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """An overload of aten, such as ``aten::add.out``.
+
+    `keys`: the dispatch keys for which torch registers a kernel. `cases`: how many cases call it. `text`: the id of one
+    of them, or why none does; empty if there is no reason.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    cases: int
+    text: str
+
+    @property
+    def missing(self) -> bool:
+        """Whether no case calls it, without a reason."""
+        return not self.cases and not self.text
+
+
+def read_overloads(path: Path) -> Iterator[Overload]:
+    """Yield the lines of a table. Raise OverloadsError if it cannot be read, or for a line that is not one."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OverloadsError(f"{path}: the table of overloads cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if line and not line.startswith("#"):
+            yield _overload(line, f"{path}:{number}")
+
+
+def _overload(line: str, where: str) -> Overload:
+    parts = line.split("\t")
+    if len(parts) != 4 or not parts[0] or not parts[2].isdigit():
+        raise OverloadsError(f"{where}: {line[:80]!r} is not 'overload, keys, number of cases, case or reason'")
+    return Overload(parts[0], tuple(parts[1].split(",")), int(parts[2]), parts[3])
+
+
+def write_overloads(path: Path, overloads: Iterable[Overload], torch: str) -> None:
+    """Write a table. `torch`: the release that was asked for its overloads."""
+    lines = [f"{each.name}\t{','.join(each.keys)}\t{each.cases}\t{each.text}\n" for each in overloads]
+    path.write_text(_HEADER.format(torch) + "".join(lines), encoding="utf-8")
+
+
+def registered_overloads(keys: Sequence[str] = ("CPU", "CUDA")) -> dict[str, tuple[str, ...]]:
+    """Return the overloads of aten for which the installed torch has a kernel under one of the dispatch keys."""
+    import torch
+
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    found = {name: tuple(key for key in keys if has(name, key)) for name in sorted(names)}
+    return {name: where for name, where in found.items() if where}
+
+
+def with_installed(table: Iterable[Overload], registered: dict[str, tuple[str, ...]]) -> list[Overload]:
+    """Return the table, and after it the overloads of the installed torch that it lacks."""
+    found = list(table)
+    known = {each.name for each in found}
+    return [*found, *(Overload(name, keys, 0, "") for name, keys in registered.items() if name not in known)]
+
+
+def summary(overloads: Sequence[Overload]) -> str:
+    """Return one sentence: how many overloads there are, how many a case calls, how many have a reason or none."""
+    called = sum(each.cases > 0 for each in overloads)
+    missing = sum(each.missing for each in overloads)
+    total = format_count(len(overloads), "overload")
+    return f"{total}: cases call {called}, {len(overloads) - called - missing} have a reason, {missing} have neither"
+
+
+def overloads_json(overloads: Sequence[Overload]) -> str:
+    """Return the table as a JSON array of objects."""
+    return json.dumps([asdict(each) for each in overloads], indent=2)
+
+
+def overloads_page(overloads: Sequence[Overload]) -> str:
+    """Return the table as Markdown."""
+    lines = ["| overload | kernels | cases | one of them, or why there is none |", "| --- | --- | --- | --- |"]
+    for each in overloads:
+        words = each.text.replace("|", "\\|")
+        text = f"`{words}`" if each.cases else words or "**no case**"
+        lines.append(f"| `{each.name}` | {', '.join(each.keys)} | {each.cases} | {text} |")
+    return "\n".join([*lines, "", summary(overloads)]) + "\n"

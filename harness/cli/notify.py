@@ -1,0 +1,71 @@
+"""``harness notify``: tell people what is new in a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.history import Db, answering
+
+
+def notify(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run directory that is in the history, or the id of a run."),
+    ],
+    rules: Annotated[
+        Path, typer.Option("--rules", metavar="FILE", help="Channels, owners, routes and silences: a YAML file.")
+    ] = Path("notify.yaml"),
+    db: Db = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print each message and its channel. Nothing is sent.")
+    ] = False,
+) -> None:
+    """Tell people what is new in a run since the run before it on the same machine: groups of failures, and findings.
+
+    What was red before is not told again, except as a reminder. Nothing is sent if there is nothing to tell. A channel
+    that cannot be reached is a line on standard error.
+
+    Exit status: 0, also if a channel could not be reached; 4 if the rules are not valid or the history has no such run.
+    """
+    from datetime import UTC, datetime
+
+    from harness.core.text import format_count
+    from harness.tools.notify import channels, texts
+    from harness.tools.notify.rules import load_rules, missing_variables
+    from harness.tools.notify.topics import bulletin, by_channel, idle_silences
+
+    loaded = load_rules(rules).value
+    today = datetime.now(UTC).date()
+    with answering(db) as answers:
+        found = bulletin(answers, answers.run_by_id(_run_id(run)), loaded, today)
+    for note in idle_silences(loaded, today):
+        print(f"harness: {rules}: {note}", file=sys.stderr)
+    sent = 0
+    for name, heard in by_channel(found, loaded):
+        channel = loaded.channels[name]
+        if dry_run:
+            missing = ", ".join(f"{each} is not set" for each in missing_variables(channel))
+            print(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
+            sys.stdout.write(texts.text(heard, loaded.site))
+            continue
+        try:
+            channels.send(channel, heard, loaded.site)
+        except channels.ChannelError as error:
+            print(f"harness: {name}: {error}", file=sys.stderr)
+        else:
+            sent += channel.kind != "stdout"
+    if not dry_run:
+        print(f"{texts.title(found)}: {format_count(sent, 'message')} sent", file=sys.stderr)
+
+
+def _run_id(text: str) -> str:
+    """Return the id of the run in a run directory, or the text itself."""
+    if not Path(text).is_dir():
+        return text
+    from harness.tools.history.record import read_record
+
+    return read_record(Path(text)).run_id

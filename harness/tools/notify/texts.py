@@ -1,0 +1,188 @@
+"""A bulletin as text, as Markdown, and as the bodies of webhooks. Pure functions; every text of a run is inert."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from harness.core.text import format_count
+from harness.reporting.page import inert
+from harness.tools.notify.topics import Bulletin, Topic, Why
+
+#: Maximum groups and findings of a message, and cases named of one group.
+MOST_GROUPS = 10
+MOST_FINDINGS = 40
+MOST_CASES = 3
+#: Escapes what has a meaning in Markdown.
+MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]<>()#+-.!|~@"})
+
+
+def title(found: Bulletin) -> str:
+    """Return for example ``2 new groups of failures, 1 finding: gpu7 · H100 · nightly, 2026-03-02``."""
+    groups = [each for each in found.topics if each.key]
+    parts = []
+    for why, noun in (
+        (Why.NEW, "new group of failures"),
+        (Why.AGAIN, "group of failures is back"),
+        (Why.REMINDER, "group still red"),
+    ):
+        number = sum(each.why is why for each in groups)
+        if number:
+            parts.append(format_count(number, noun, _plural(why)))
+    findings = len(found.topics) - len(groups)
+    if findings:
+        parts.append(format_count(findings, "finding"))
+    if not found.complete:
+        parts.append("the run did not end")
+    return _line(f"{', '.join(parts) or 'nothing new'}: {found.lane}, {found.night}")
+
+
+def _plural(why: Why) -> str:
+    plurals = {Why.NEW: "new groups of failures", Why.AGAIN: "groups of failures are back", Why.REMINDER: ""}
+    return plurals[why] or "groups still red"
+
+
+def lines(found: Bulletin, site: str = "") -> Iterator[str]:
+    """Yield the bulletin as lines of text, without the title."""
+    state = f"{found.red} red of {format_count(found.cases, 'case')} in run {found.run_id}"
+    yield _line(f"{state}{'' if found.complete else ', which did not end'}")
+    if found.before:
+        yield _line(f"since {found.before}: {found.changes}")
+    else:
+        yield "the first run of this machine"
+    groups = [each for each in found.topics if each.key]
+    findings = [each for each in found.topics if not each.key]
+    for topic in groups[:MOST_GROUPS]:
+        yield ""
+        yield from _group(topic, site)
+    if len(groups) > MOST_GROUPS:
+        yield f"and {format_count(len(groups) - MOST_GROUPS, 'more group')}"
+    yield ""
+    for topic in findings[:MOST_FINDINGS]:
+        yield _line(f"finding: {topic.title}: {topic.message}")
+    if len(findings) > MOST_FINDINGS:
+        yield f"and {format_count(len(findings) - MOST_FINDINGS, 'more finding')}"
+    if found.fixed:
+        yield f"fixed: {format_count(len(found.fixed), 'case')}"
+    if found.known:
+        yield f"red as before, not listed: {format_count(found.known, 'group')}"
+    if found.silenced:
+        yield f"silenced: {format_count(found.silenced, 'group')}"
+    if found.page:
+        yield _line(f"report: {found.page}")
+
+
+def _group(topic: Topic, site: str) -> Iterator[str]:
+    since = f" since {topic.since}" if topic.since else ""
+    owner = f" ({topic.owner})" if topic.owner else ""
+    yield _line(f"{topic.why}{since}: {topic.title}{owner}")
+    yield f"  {format_count(len(topic.cases), 'case')}, {' and '.join(topic.outcomes) or 'red'}:"
+    yield from (_line(f"    {case}") for case in topic.cases[:MOST_CASES])
+    if len(topic.cases) > MOST_CASES:
+        yield f"    and {len(topic.cases) - MOST_CASES} more"
+    yield _line(f"  {topic.message}")
+    if topic.reproduce:
+        yield _line(f"  {topic.reproduce}")
+    if site:
+        from harness.tools.history.site import file_name
+
+        yield _line(f"  {site.rstrip('/')}/{file_name('groups', topic.key)}")
+
+
+def text(found: Bulletin, site: str = "") -> str:
+    """Return the bulletin as plain text, the title first."""
+    return "\n".join([title(found), "", *lines(found, site)]).rstrip() + "\n"
+
+
+def markdown(found: Bulletin, site: str = "") -> str:
+    """Return the bulletin as Markdown, without the title: a block of code, in which no text of a run has a meaning."""
+    body = "\n".join(lines(found, site)).rstrip()
+    fence = "`" * max(3, 1 + max((len(run) for run in _runs_of_backticks(body)), default=0))
+    return f"{fence}text\n{body}\n{fence}\n"
+
+
+def _runs_of_backticks(body: str) -> list[str]:
+    return re.findall("`+", body)
+
+
+def slack(found: Bulletin, site: str = "") -> dict[str, Any]:
+    """Return the body of an incoming webhook of Slack."""
+    return {"text": f"*{_slack(title(found))}*\n```\n{_slack(_body(found, site))}\n```"}
+
+
+def _slack(value: str) -> str:
+    """Escape the three characters of Slack's control sequences, so that no text of a run is a mention or a link."""
+    escaped = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("```", "'''")
+
+
+def mattermost(found: Bulletin, site: str = "") -> dict[str, Any]:
+    """Return the body of an incoming webhook of Mattermost."""
+    return {"text": f"**{title(found).translate(MARKUP)}**\n{markdown(found, site)}"}
+
+
+def teams(found: Bulletin, site: str = "") -> dict[str, Any]:
+    """Return the body of a workflow of Teams: a message with an adaptive card."""
+    card = {
+        "type": "AdaptiveCard",
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "version": "1.4",
+        "body": [
+            {"type": "TextBlock", "text": title(found).translate(MARKUP), "weight": "Bolder", "wrap": True},
+            {
+                "type": "RichTextBlock",
+                "inlines": [{"type": "TextRun", "text": _body(found, site), "fontType": "Monospace"}],
+            },
+        ],
+    }
+    return {
+        "type": "message",
+        "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}],
+    }
+
+
+def plain(found: Bulletin, site: str = "") -> dict[str, Any]:
+    """Return the bulletin as JSON values, for programs."""
+    return {
+        "title": title(found),
+        "text": _body(found, site),
+        "run": found.run_id,
+        "lane": found.lane,
+        "night": found.night.isoformat(),
+        "profile": found.profile,
+        "red": found.red,
+        "cases": found.cases,
+        "complete": found.complete,
+        "before": found.before,
+        "changes": found.changes,
+        "fixed": list(found.fixed),
+        "known": found.known,
+        "silenced": found.silenced,
+        "topics": [
+            {
+                "why": topic.why.value,
+                "group": topic.key,
+                "title": topic.title,
+                "cases": list(topic.cases),
+                "outcomes": list(topic.outcomes),
+                "message": topic.message,
+                "reproduce": topic.reproduce,
+                "since": topic.since.isoformat() if topic.since else None,
+                "owner": topic.owner,
+            }
+            for topic in found.topics
+        ],
+    }
+
+
+BODIES = {"slack": slack, "mattermost": mattermost, "teams": teams, "json": plain}
+
+
+def _body(found: Bulletin, site: str) -> str:
+    return "\n".join(lines(found, site)).rstrip()
+
+
+def _line(value: str) -> str:
+    indent = len(value) - len(value.lstrip(" "))
+    return " " * indent + inert.inert_line(value, 500)

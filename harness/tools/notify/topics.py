@@ -1,0 +1,189 @@
+"""What is new in a run, decided from a history. Pure functions of plain values, and one that asks the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from enum import StrEnum
+from typing import Any
+
+from harness.tools.history.answers import Answers, Failure
+from harness.tools.history.changes import changed
+from harness.tools.history.front import changes_text
+from harness.tools.notify.rules import Rules
+
+
+class Why(StrEnum):
+    """Why a topic is told."""
+
+    NEW = "new"
+    AGAIN = "back"
+    REMINDER = "still red"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A group of failures of the run, or a finding.
+
+    `key`: that of the group, empty for a finding. `cases`: the red ones of the group in this run, all of them.
+    `outcomes`: their verdicts. `since`: the night in which it began, for a reminder. `owner`: who is responsible for
+    the first case.
+    """
+
+    why: Why
+    key: str
+    title: str
+    cases: tuple[str, ...]
+    message: str
+    reproduce: str = ""
+    since: date | None = None
+    owner: str = ""
+    outcomes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A group in the earlier runs of the lane: the last night that had it, and the night in which its spell began."""
+
+    last: date
+    since: date
+
+
+@dataclass(frozen=True, slots=True)
+class Bulletin:
+    """What is told of one run. `silenced`: groups that a silence covers; `known`: red, and told before.
+
+    `changes`: what differs from the run before, in words. `before`: the id of that run; empty for a lane's first run.
+    """
+
+    run_id: str
+    lane: str
+    night: date
+    profile: str
+    red: int
+    cases: int
+    complete: bool
+    before: str
+    changes: str
+    page: str
+    topics: tuple[Topic, ...]
+    fixed: tuple[str, ...]
+    silenced: int = 0
+    known: int = 0
+
+    def only(self, topics: Sequence[Topic]) -> Bulletin:
+        """Return the bulletin with these topics alone."""
+        return replace(self, topics=tuple(topics))
+
+
+def reason(past: Past | None, night: date, previous: date | None, rules: Rules) -> Why | None:
+    """Return why a red group is told, or None if it is known.
+
+    `past`: the group in earlier runs. `previous`: the night of the run before this one in the lane; None without one.
+    """
+    if past is None or previous is None:
+        return Why.NEW
+    if past.last < previous:  # it was not in the run before
+        return Why.AGAIN if (night - past.last).days > rules.again else None
+    if not rules.remind:
+        return None
+    open_for, open_before = (night - past.since).days, (previous - past.since).days
+    return Why.REMINDER if open_for // rules.remind > open_before // rules.remind else None
+
+
+def grouped(failures: Sequence[Failure]) -> dict[str, list[Failure]]:
+    """Return the red failures by group, the group with most cases first."""
+    found: dict[str, list[Failure]] = {}
+    for each in failures:
+        if each.outcome.is_red:
+            found.setdefault(each.group, []).append(each)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date) -> Bulletin:
+    """Return what is told of a run: a row of `answers.runs`."""
+    news = answers.news(run["run"])
+    before = answers.runs[news.previous] if news.previous is not None else None
+    groups = grouped(answers.failures(run["run"]))
+    past = _past(answers, run, list(groups))
+    topics, silenced, known = [], 0, 0
+    for key, failures in groups.items():
+        cases = tuple(sorted({each.case for each in failures}))
+        why = reason(past.get(key), run["night"], before["night"] if before else None, rules)
+        if any(each.until >= today and each.covers(key, cases) for each in rules.silences):
+            silenced += 1
+        elif why is None:
+            known += 1
+        else:
+            first = min(failures, key=lambda each: each.case)
+            since = past[key].since if why is Why.REMINDER else None
+            owner = rules.owner(first.case)
+            outcomes = tuple(sorted({each.outcome.value for each in failures}))
+            topics.append(Topic(why, key, first.title, cases, first.message, first.reproduce, since, owner, outcomes))
+    topics += [Topic(Why.NEW, "", kind, (), message) for kind, message in news.findings]
+    return Bulletin(
+        run_id=run["run_id"],
+        lane=run["lane"],
+        night=run["night"],
+        profile=run["profile"] or "",
+        red=run["red"],
+        cases=run["cases"],
+        complete=bool(run["complete"]),
+        before=before["run_id"] if before else "",
+        changes=changes_text(changed(before, run)) if before else "",
+        page=run["page"] or "",
+        topics=tuple(topics),
+        fixed=news.fixed,
+        silenced=silenced,
+        known=known,
+    )
+
+
+def _past(answers: Answers, run: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Past]:
+    """Return the groups in the earlier runs of the run's lane."""
+    nights: dict[str, list[tuple[int, date]]] = {}
+    for key, number in answers.red_runs_of_groups(keys, run["lane"]):
+        nights.setdefault(key, []).append((number, answers.runs[number]["night"]))
+    earlier = [number for number, each in answers.runs.items() if each["lane"] == run["lane"]]
+    earlier = earlier[: earlier.index(run["run"])]
+    found = {}
+    for key, seen in nights.items():
+        there = {number: night for number, night in seen if number in earlier}
+        if there:
+            found[key] = Past(max(there.values()), _spell(earlier, there))
+    return found
+
+
+def _spell(earlier: Sequence[int], there: Mapping[int, date]) -> date:
+    """Return the night in which the last spell of consecutive runs with the group began."""
+    last = max(place for place, number in enumerate(earlier) if number in there)
+    while last > 0 and earlier[last - 1] in there:
+        last -= 1
+    return there[earlier[last]]
+
+
+def by_channel(found: Bulletin, rules: Rules) -> Iterator[tuple[str, Bulletin]]:
+    """Yield each channel that hears something, with what it hears. Findings go to every channel of the profile."""
+    of: dict[str, list[Topic]] = {}
+    for topic in found.topics:
+        names = rules.channels_of(topic.cases, found.profile) if topic.cases else _all(rules, found.profile)
+        for name in names:
+            of.setdefault(name, []).append(topic)
+    if not found.complete and not of:
+        of = {name: [] for name in _all(rules, found.profile)}
+    for name, topics in of.items():
+        yield name, found.only(topics)
+
+
+def _all(rules: Rules, profile: str) -> tuple[str, ...]:
+    routes = (route for route in rules.routes if route.profile in (None, profile))
+    return tuple(dict.fromkeys(name for route in routes for name in route.to))
+
+
+def idle_silences(rules: Rules, today: date) -> Iterator[str]:
+    """Yield a sentence for each silence whose last day is over."""
+    for each in rules.silences:
+        if each.until < today:
+            what = each.group or each.cases
+            yield f"the silence of {what!r} ended on {each.until} ({each.reason}): remove it"

@@ -1,0 +1,57 @@
+"""What `known.py` says that torch computes differently: each case is expected to fail until torch is mended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private, gradients, known, oracles, samples, types
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # what torch says about deprecation and experiments is not under test
+    pytest.mark.extended,
+]
+
+
+def _values() -> list[Any]:
+    found = [(name, dtype) for name, entry in known.VALUES.items() for dtype in entry.types]
+    return [pytest.param(*each, id="-".join(each), marks=pytest.mark.operator(each[0])) for each in found]
+
+
+@pytest.mark.parametrize(("name", "dtype"), _values())
+def test_values_known_to_deviate(name: str, dtype: str, device: torch.device, request: pytest.FixtureRequest) -> None:
+    """An operator's results have the values that its definition gives, in the types that `test_values` leaves out."""
+    entry = known.VALUES[name]
+    if device.type not in entry.devices:
+        pytest.skip(f"test_values covers {dtype} of {name} on {device.type}")
+    known.waive(request, entry.reason, device)
+    info = _torch_private.operator(name)
+    for sample in samples.samples(info, getattr(torch, dtype), 64):
+        oracles.verify(name, info, sample, device)
+
+
+def _gradients() -> list[Any]:
+    found = [(name, group) for name, (groups, _) in known.GRADIENTS.items() for group in groups]
+    return [pytest.param(*each, id="-".join(each), marks=pytest.mark.operator(each[0])) for each in found]
+
+
+@pytest.mark.parametrize(("name", "group"), _gradients())
+def test_gradients_known_to_deviate(
+    name: str, group: str, device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    """First, second and forward gradients are the derivatives, for the types that `test_gradients` leaves out."""
+    known.waive(request, known.GRADIENTS[name][1], device, devices=(device.type,))
+    info = _torch_private.operator(name)
+    for dtype in types.types_of(info, group, device):
+        if dtype == torch.complex32:
+            continue
+        for sample in samples.samples(info, dtype, 64, gradient=True):
+            for way in _ways(info):
+                gradients.compare(name, info, way, sample, device)
+
+
+def _ways(info: Any) -> list[Any]:
+    supported = ((gradients.first, True), (gradients.forward, info.supports_forward_ad))
+    return [way for way, has in (*supported, (gradients.second, info.supports_gradgrad)) if has]

@@ -1,0 +1,124 @@
+"""What is told of a run: what is new, what came back, reminders; never the same red again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("duckdb")
+
+from harness.core.outcome import Outcome
+from harness.tools.history.answers import Answers
+from harness.tools.notify.rules import Rules
+from harness.tools.notify.topics import Bulletin, Past, Why, bulletin, by_channel, idle_silences, reason
+from tests.tools.history import nights
+from tests.tools.matrix.runs import CASES
+
+TODAY = date(2030, 1, 1)
+ROUTES = [{"to": ["out"]}]
+
+
+def rules(**changes: Any) -> Rules:
+    return Rules.model_validate(
+        {"channels": {"out": {"kind": "stdout"}, "more": {"kind": "stdout"}}, "routes": ROUTES, **changes},
+        strict=False,
+    )
+
+
+def day(number: int) -> date:
+    return date(2026, 3, number)
+
+
+@pytest.mark.parametrize(
+    ("past", "previous", "why"),
+    [
+        (None, None, Why.NEW),
+        (None, 19, Why.NEW),
+        (Past(day(19), day(19)), 19, None),  # told in the night before
+        (Past(day(19), day(13)), 19, Why.REMINDER),  # the seventh night
+        (Past(day(19), day(12)), 19, None),  # the eighth
+        (Past(day(18), day(12)), 18, Why.REMINDER),  # the seventh night had no run
+        (Past(day(17), day(17)), 19, None),  # gone for one run: it comes and goes
+        (Past(day(12), day(10)), 19, Why.AGAIN),
+        (Past(day(13), day(10)), 19, None),
+    ],
+)
+def test_a_group_is_told_once_and_then_as_a_reminder(past: Past | None, previous: int | None, why: Why | None) -> None:
+    found = reason(past, day(20), None if previous is None else day(previous), rules())
+    assert found is why
+
+
+def test_without_reminders_a_known_group_is_never_told() -> None:
+    assert reason(Past(day(19), day(1)), day(20), day(19), rules(remind=0)) is None
+
+
+def told(tmp_path: Path, outcomes: Sequence[Mapping[str, Outcome]], number: int, **changes: Any) -> Bulletin:
+    """What is told of the run of a night on one machine."""
+    made = [
+        nights.night(tmp_path, place, bad, messages={case: f"wrong {case[-3:]}" for case in bad})
+        for place, bad in enumerate(outcomes)
+    ]
+    with nights.history(tmp_path, made).reading() as database:
+        answers = Answers(database)
+        return bulletin(answers, answers.run_by_id(nights.run_id(number)), rules(**changes), TODAY)
+
+
+RED = {CASES[0]: Outcome.FAILED}
+OTHER = {CASES[0]: Outcome.FAILED, CASES[1]: Outcome.FAILED}
+
+
+def test_a_red_case_is_told_in_its_first_night_only(tmp_path: Path) -> None:
+    outcomes = [{}, RED, RED, OTHER]
+    first, second, third = (told(tmp_path / str(number), outcomes, number) for number in (1, 2, 3))
+    assert [(each.why, each.cases) for each in first.topics] == [(Why.NEW, (CASES[0],))]
+    assert first.before == nights.run_id(0)
+    assert (second.topics, second.known) == ((), 1)
+    assert [each.cases for each in third.topics] == [(CASES[1],)]
+    assert third.known == 1
+
+
+def test_a_reminder_names_the_night_in_which_it_began(tmp_path: Path) -> None:
+    found = told(tmp_path, [{}, RED, RED, RED], 3, remind=2)
+    (topic,) = found.topics
+    assert (topic.why, topic.since) == (Why.REMINDER, date(2025, 10, 10))
+
+
+def test_a_silenced_group_is_counted_only(tmp_path: Path) -> None:
+    silence = {"cases": CASES[0], "until": "2030-01-01", "reason": "known"}
+    found = told(tmp_path, [{}, OTHER], 1, silences=[silence])
+    assert [each.cases for each in found.topics] == [(CASES[1],)]
+    assert found.silenced == 1
+
+
+def test_a_silence_holds_on_its_last_day_and_not_after(tmp_path: Path) -> None:
+    silence = {"cases": CASES[0], "until": "2029-12-31", "reason": "known"}
+    assert len(told(tmp_path, [{}, RED], 1, silences=[silence]).topics) == 1
+    assert list(idle_silences(rules(silences=[silence]), TODAY)) == [
+        f"the silence of {CASES[0]!r} ended on 2029-12-31 (known): remove it"
+    ]
+
+
+def test_what_is_fixed_is_told_with_what_is_new(tmp_path: Path) -> None:
+    found = told(tmp_path, [RED, {}], 1)
+    assert (found.topics, found.fixed) == ((), (CASES[0],))
+
+
+def test_a_run_with_nothing_to_tell_reaches_no_channel(tmp_path: Path) -> None:
+    assert list(by_channel(told(tmp_path, [RED, RED], 1), rules())) == []
+
+
+def test_each_channel_hears_of_its_cases(tmp_path: Path) -> None:
+    routes = [{"to": ["out"]}, {"to": ["more"], "cases": CASES[1]}]
+    chosen = rules(routes=routes)
+    found = told(tmp_path, [{}, OTHER], 1, routes=routes)
+    heard = {name: {topic.cases for topic in each.topics} for name, each in by_channel(found, chosen)}
+    assert heard == {"out": {(CASES[0],), (CASES[1],)}, "more": {(CASES[1],)}}
+
+
+def test_the_owner_of_a_case_is_named(tmp_path: Path) -> None:
+    found = told(tmp_path, [{}, RED], 1, owners=[{"cases": "suites/a/*", "owner": "team a"}])
+    assert found.topics[0].owner == "team a"
