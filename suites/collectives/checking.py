@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 #: What torch raises for a call that it refuses.
-REFUSALS = (RuntimeError, ValueError, TypeError, LookupError)
+REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
 #: How many wrong checks of a rank a failure shows.
 _SHOWN = 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 from collections.abc import Callable, Iterator
@@ -13,10 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-#: On the CPU every case runs with gloo, on GPUs with NCCL.
+#: On the CPU cases run with gloo, on GPUs with NCCL.
 GATE = pytest.mark.requires(any=[{"accelerator": False}, {"nccl": True, "silicon": True}])
-#: Cases that are about gloo, or about what it does otherwise than NCCL.
-GLOO = pytest.mark.requires(accelerator=False)
 #: Seconds. Far more than any case takes, and less than the time limit of a case, so that errors of torch come first.
 TIMEOUT = 40.0
 
@@ -29,6 +28,11 @@ def worlds(*sizes: int) -> pytest.MarkDecorator:
     """Run a case with each of these numbers of ranks, under the name `world`."""
     values = [pytest.param(size, marks=pytest.mark.requires(ranks=size)) for size in sizes]
     return pytest.mark.parametrize("world", values)
+
+
+def on_cpu(rank: Any) -> Any:
+    """The same rank with the CPU for its device: for cases about gloo, which every machine has."""
+    return dataclasses.replace(rank, device_name="cpu")
 
 
 def backend(rank: Any) -> str:

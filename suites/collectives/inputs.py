@@ -44,8 +44,6 @@ def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
     """Factors 1 and, where there is a sign, -1; at each place one rank of eight has 2 or -2."""
     index = torch.arange(size)
     values = torch.where((index + index // 64 + rank) % 8 == 0, 2, 1)
-    if dtype is torch.bool:
-        return (index + rank) % 5 != 0
     if dtype is not torch.uint8:
         values = torch.where((index * 5 + rank) % 4 == 0, -values, values)
     return values.to(dtype)
@@ -54,8 +52,6 @@ def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 def bits(rank: int, size: int, dtype: torch.dtype, *, most: bool) -> torch.Tensor:
     """Numbers of seven bits, of which one is set; with `most` one is not set."""
     index = torch.arange(size)
-    if dtype is torch.bool:
-        return (index + rank) % 5 != 0
     one = 1 << ((index + index // 64 + 2 * rank) % 7)
     return (127 ^ one if most else one).to(dtype)
 
@@ -91,6 +87,10 @@ def reductions(dtype: str, backend: str) -> tuple[str, ...]:
 
 def operand(reduction: str, rank: int, size: int, dtype: torch.dtype, world: int) -> torch.Tensor:
     """The input of a rank for a reduction."""
+    if dtype is torch.bool:
+        index = torch.arange(size)
+        alone = (index + index // 64 + rank) % 8 == 0  # at each place, of one rank in eight
+        return ~alone if reduction in ("PRODUCT", "MIN", "BAND") else alone
     if reduction == "AVG":
         return averaged(rank, size, dtype, world)
     if reduction == "PRODUCT":

@@ -16,7 +16,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from .checking import Checks, digest, expect_all_right
-from .groups import GATE, GLOO, group, grouped, worlds
+from .groups import GATE, group, grouped, on_cpu, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(60)]
 
@@ -308,14 +308,13 @@ def inconsistent(rank: Any) -> Checks:
     """The last rank has another model."""
     checks = Checks(rank.number)
     width = 4 if rank.number == rank.world - 1 else 3
-    with contextlib.suppress(RuntimeError), group(rank):
+    with contextlib.suppress(RuntimeError), group(on_cpu(rank)):
         pattern = "appears not to match sizes of the same param in process 0" if width == 4 else ""
         checks.refused("a model of another shape", lambda: DistributedDataParallel(nn.Linear(2, width)), pattern)
         raise RuntimeError("the group is not used again")
     return checks
 
 
-@GLOO
 @worlds(2)
 def test_distributeddataparallel_refuses_models_that_differ(ranks: Any, world: int) -> None:
     """Shapes that differ between ranks are found when the model is wrapped."""

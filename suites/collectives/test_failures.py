@@ -1,6 +1,6 @@
 """What ranks notice when another dies, raises, is late or calls something else; and that a new group works afterwards.
 
-The texts are those of gloo.
+The ranks use gloo, and the texts are its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch.distributed as dist
 
 from . import groups
 from .checking import Checks, checks_of, expect_all_right
-from .groups import GATE, GLOO, group, worlds
+from .groups import group, on_cpu, worlds
 
-pytestmark = [GATE, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 #: Seconds of the groups in which a rank is late.
 SHORT = 1.0
@@ -82,7 +82,6 @@ def _has(text: str, pattern: str) -> bool:
     return any(part in text.lower() for part in pattern.split("|"))
 
 
-@GLOO
 @pytest.mark.requires(ranks=3)
 @pytest.mark.parametrize(
     ("how", "status"), [("SIGKILL", -signal.SIGKILL), ("SIGSEGV", -signal.SIGSEGV), ("exit", 7)], ids=lambda v: str(v)
@@ -96,7 +95,7 @@ def test_all_reduce_raises_when_a_rank_has_died(ranks: Any, how: str, status: in
 def other_raises(rank: Any) -> Checks:
     """Rank 0 raises between two calls, and leaves the group."""
     checks = Checks(rank.number)
-    with group(rank):
+    with group(on_cpu(rank)):
         dist.all_reduce(torch.ones(4))
         if rank.number == 0:
             checks.refused("a call of one rank", lambda: dist.broadcast(torch.ones(3), rank.world), "rank")
@@ -105,7 +104,6 @@ def other_raises(rank: Any) -> Checks:
     return checks
 
 
-@GLOO
 @worlds(2, 3)
 def test_broadcast_that_one_rank_alone_refuses_leaves_the_group_usable(ranks: Any, world: int) -> None:
     """An error that is found before anything is sent concerns the calling rank alone."""
@@ -132,7 +130,6 @@ def late(rank: Any) -> tuple[Checks, float]:
     return checks, seconds
 
 
-@GLOO
 @worlds(2, 3)
 def test_all_reduce_raises_at_the_timeout_of_the_group(ranks: Any, world: int) -> None:
     """A rank that does not come makes the others raise after the time limit, and a new group of all works."""
@@ -146,7 +143,7 @@ def monitored(rank: Any) -> Checks:
     """Some ranks do not come to a barrier; rank 0 finds out which."""
     checks = Checks(rank.number)
     limit = timedelta(seconds=SHORT / 2)
-    with group(rank):
+    with group(on_cpu(rank)):
         dist.monitored_barrier(timeout=timedelta(seconds=30))
         missing = [2] if rank.world == 3 else [1, 3]
         if rank.number in missing:
@@ -165,7 +162,6 @@ def monitored(rank: Any) -> Checks:
     return checks
 
 
-@GLOO
 @worlds(3, 4)
 def test_monitored_barrier_names_the_ranks_that_did_not_come(ranks: Any, world: int) -> None:
     """Rank 0 raises with the number of the missing rank, or with `wait_all_ranks` of all; the others point to it."""
@@ -198,7 +194,6 @@ def mismatched(rank: Any, what: str) -> Checks:
     return checks
 
 
-@GLOO
 @pytest.mark.requires(ranks=3)
 @pytest.mark.parametrize("what", ["sizes", "types", "functions"])
 def test_set_debug_level_detail_reports_collectives_that_differ(ranks: Any, what: str) -> None:
@@ -211,7 +206,7 @@ def refusals(rank: Any) -> Checks:
     checks = Checks(rank.number)
     world, own = rank.world, rank.number
     two = torch.ones(2)
-    with group(rank):
+    with group(on_cpu(rank)):
         wrong: dict[str, tuple[Callable[[], object], str]] = {
             "broadcast from a rank too many": (lambda: dist.broadcast(two, world), "rank"),
             "broadcast from rank -1": (lambda: dist.broadcast(two, -1), "rank"),
@@ -262,7 +257,6 @@ def refusals(rank: Any) -> Checks:
     return checks
 
 
-@GLOO
 @worlds(2, 3)
 def test_broadcast_and_others_refuse_wrong_arguments(ranks: Any, world: int) -> None:
     """Each wrong call raises with what is wrong, on every rank; the group works afterwards, until it is destroyed."""
@@ -280,7 +274,7 @@ def groups_come_and_go(rank: Any) -> Checks:
     checks = Checks(rank.number)
     before: list[tuple[int, int]] = []
     for turn in range(5):
-        with group(rank, f"turn-{turn}"):
+        with group(on_cpu(rank), f"turn-{turn}"):
             half = dist.new_group(list(range(rank.world)))
             dist.all_reduce(torch.ones(1000))
             dist.all_reduce(torch.ones(1000), group=half)
@@ -291,7 +285,6 @@ def groups_come_and_go(rank: Any) -> Checks:
     return checks
 
 
-@GLOO
 @worlds(2)
 def test_destroy_process_group_leaves_no_thread_and_no_descriptor(ranks: Any, world: int) -> None:
     """A process that makes and destroys groups holds no more after the fifth than after the second."""
@@ -312,7 +305,6 @@ def nobody_comes(rank: Any) -> Checks:
     return checks
 
 
-@GLOO
 def test_init_process_group_raises_if_a_rank_does_not_come(ranks: Any) -> None:
     """The first rank of two gives up after the time limit, and has no group."""
     expect_all_right(ranks.run(nobody_comes, world=1))

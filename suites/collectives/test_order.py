@@ -13,7 +13,7 @@ import torch.distributed as dist
 from . import groups
 from ._torch_private import coalescing_manager
 from .checking import Checks, expect_all_right
-from .groups import GATE, group, worlds
+from .groups import GATE, group, on_cpu, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(60)]
 
@@ -164,7 +164,7 @@ def test_send_and_recv_keep_the_order_of_messages(ranks: Any, world: int) -> Non
 def tagged(rank: Any) -> Checks:
     """Two messages, received in the other order."""
     checks = Checks(rank.number)
-    with group(rank):
+    with group(on_cpu(rank)):
         if rank.number == 0:
             sent = [torch.full((3,), float(tag)) for tag in (5, 6)]
             works = [dist.isend(each, 1, tag=int(each[0])) for each in sent]
@@ -179,7 +179,7 @@ def tagged(rank: Any) -> Checks:
     return checks
 
 
-@groups.GLOO
+@pytest.mark.requires(ranks=2)
 def test_recv_chooses_a_message_by_its_tag(ranks: Any) -> None:
     """Of two messages `recv` takes the one with its tag; without a source, the one of any rank. NCCL has no tags."""
     expect_all_right(ranks.run(tagged, world=2))
