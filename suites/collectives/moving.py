@@ -16,13 +16,17 @@ from .inputs import Guarded
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the type and the number of elements that one rank sends to one rank."""
+    """One call: the type and the number of elements that one rank sends to one rank.
+
+    `shift`: a second call that differs in its content alone, so that what was sent before is not sent again.
+    """
 
     dtype: str
     size: int
+    shift: int = 0
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.size} elements"
+        return f"{self.dtype} {self.size} elements{', other content' if self.shift else ''}"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -31,7 +35,7 @@ class Call:
 
     def content(self, rank: int, size: int | None = None) -> torch.Tensor:
         """What a rank gives, on the CPU."""
-        return inputs.numbers(rank, self.size if size is None else size, self.torch_dtype)
+        return inputs.numbers((rank + self.shift) % 11, self.size if size is None else size, self.torch_dtype)
 
     def empty(self, size: int, device: torch.device) -> Guarded:
         """A tensor for a result, full of what no result has."""
@@ -42,6 +46,7 @@ def plan(world: int) -> list[Call]:
     """All types, and sizes around borders: fewer with more ranks."""
     borders = inputs.BORDERS if world < 3 else inputs.FEW_BORDERS if world < 5 else inputs.FEWEST
     calls = [Call(dtype, 17) for dtype in inputs.MOVED_TYPES]
+    calls += [Call("float32", 17, shift=4), Call("int64", 17, shift=4)]
     return [*calls, *(Call("int8" if size % 2 else "float32", size) for size in borders)]
 
 

@@ -15,6 +15,15 @@ def test_each_way_to_break(make_project: MakeProject, mode: str) -> None:
     project = make_project("ranks")
     result = project.run(f"--isolation={mode}", "-n0", "--leak-search=off")
     compare(result, expected(project, mode), alone=mode == "case")
+    page = (result.run_dir / "report.html").read_text(encoding="utf-8")
+    for line in (
+        "rank 1 of 3 raised ValueError: the second",
+        "rank 2 of 3 was killed by SIGSEGV; ranks 0 and 1 raised too",
+        "rank 0 of 2 ended with exit status 3 before its body returned",
+        "rank 0 of 2 did not end within 1 s: it is stopped by a signal",
+        "rank 1 of 2 left a process running",
+    ):
+        assert line in page
     assert not [process for process in psutil.process_iter(["cmdline"]) if _is_left(process, str(project.folder))]
 
 
