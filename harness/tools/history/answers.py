@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Nights of the trend, and of what counts as recent.
 NIGHTS = 90
+EVER = 100_000
 #: A lane without a run for this many nights has no present state.
 STALE = 14
 #: A case that ran in no run for this many nights is reported.
@@ -252,9 +253,9 @@ class Answers:
             for run, before in pairs.items()
         }
 
-    def news(self, run: int) -> News:
-        """Return what is new in a run."""
-        before = self.previous(run)
+    def news(self, run: int, since: int | None = None) -> News:
+        """Return what is new in a run since another one: by default the run before it in its lane."""
+        before = self.previous(run) if since is None else since
         failures = self.failures(run)
         found = self.findings(run)
         if before is None:
@@ -296,6 +297,10 @@ class Answers:
         """Return the verdicts of this kind after a night, the latest first."""
         return self._failures("r.night > ?", [since], f"r.begun DESC, c.id LIMIT {most}")
 
+    def failures_of_group(self, key: str, most: int = MOST) -> list[Failure]:
+        """Return the latest verdicts of a group."""
+        return self._failures("g.key = ?", [key], f"r.begun DESC, c.id LIMIT {most}")
+
     def failures_of_case(self, case: int) -> list[Failure]:
         """Return the red, flaky and waived verdicts on a case, the latest first."""
         return self._failures('t."case" = ?', [case], "r.begun DESC")
@@ -315,8 +320,11 @@ class Answers:
 
     # ---- groups ----
 
-    def groups(self, *, only_open: bool = True, most: int = MOST) -> list[Group]:
-        """Return groups of red verdicts: those in the latest runs, with most cases first; if wanted, others, too."""
+    def groups(self, *, only_open: bool = True, most: int = MOST, key: str = "", nights: int = NIGHTS) -> list[Group]:
+        """Return groups of red verdicts: those in the latest runs, with most cases first; if wanted, others, too.
+
+        `key`: only the group with this key. `nights`: where their onsets are looked for.
+        """
         rows = self._rows(
             f"""
             WITH {_LATEST},
@@ -325,7 +333,10 @@ class Answers:
                 SELECT grp, count(DISTINCT "case") AS cases, count(DISTINCT lane) AS lanes
                 FROM red JOIN latest USING (run) GROUP BY grp
             ),
-            chosen AS (SELECT grp FROM red LEFT JOIN now USING (grp) WHERE now.grp IS NOT NULL OR ? GROUP BY grp)
+            chosen AS (
+                SELECT DISTINCT grp FROM red JOIN failure_group g USING (grp) LEFT JOIN now USING (grp)
+                WHERE (now.grp IS NOT NULL OR ?) AND (? = '' OR g.key = ?)
+            )
             SELECT g.grp, g.key, any_value(g.title), min(r.night), max(r.night), count(*), count(DISTINCT t."case"),
                 count(DISTINCT t.run), list(DISTINCT d.key ORDER BY d.key) FILTER (d.key IS NOT NULL),
                 list(DISTINCT r.driver ORDER BY r.driver), list(DISTINCT r.lane ORDER BY r.lane),
@@ -339,9 +350,9 @@ class Answers:
                 max(r.night) DESC, count(*) DESC, g.key
             LIMIT {most}
             """,
-            [STALE, not only_open],
+            [STALE, not only_open, key, key],
         )
-        return self._with_onsets([_group(row) for row in rows])
+        return self._with_onsets([_group(row) for row in rows], nights)
 
     def group(self, key: str) -> Group:
         """Return a group by its key, or the begin of it. Raise NothingKnownError."""
@@ -350,7 +361,7 @@ class Answers:
             raise NothingKnownError(
                 f"the history has {'several groups' if keys else 'no group'} {key!r}: see harness history report"
             )
-        found = [each for each in self.groups(only_open=False, most=100_000) if each.key == keys[0]]
+        found = self.groups(only_open=False, key=keys[0], nights=EVER)
         if not found:
             raise NothingKnownError(f"the group {key!r} has no red case: it is of flaky or waived cases only")
         return found[0]
@@ -366,29 +377,32 @@ class Answers:
             )
         ]
 
-    def presence(self, groups: Sequence[int]) -> dict[int, dict[str, list[tuple[int, bool]]]]:
+    def presence(self, groups: Sequence[int], nights: int = NIGHTS) -> dict[int, dict[str, list[tuple[int, bool]]]]:
         """Return for each group, by lane, the runs in which one of its cases ran, and whether the group was there."""
         rows = self._rows(
             """
-            WITH member AS (SELECT DISTINCT grp, "case" FROM trouble WHERE list_contains(?, grp)),
-            there AS (SELECT DISTINCT grp, run FROM trouble WHERE list_contains(?, grp)),
+            WITH recent AS (SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY),
+            wanted AS (SELECT unnest(?) AS grp),
+            member AS (SELECT DISTINCT grp, "case" FROM trouble JOIN wanted USING (grp)),
+            there AS (SELECT DISTINCT grp, run FROM trouble JOIN wanted USING (grp)),
             ran AS (
                 SELECT DISTINCT m.grp, v.run FROM verdict v JOIN member m USING ("case")
                 WHERE v.outcome IN (SELECT outcome FROM outcome_name WHERE ran OR name = 'lost')
+                    AND v.run IN (SELECT run FROM recent)
             )
             SELECT ran.grp, r.lane, r.run, there.run IS NOT NULL
             FROM ran JOIN run r USING (run) LEFT JOIN there ON there.grp = ran.grp AND there.run = ran.run
             ORDER BY ran.grp, r.lane, r.begun, r.run
             """,
-            [list(groups), list(groups)],
+            [nights, list(groups)],
         )
         found: dict[int, dict[str, list[tuple[int, bool]]]] = {}
         for number, lane, run, present in rows:
             found.setdefault(number, {}).setdefault(lane, []).append((run, present))
         return found
 
-    def _with_onsets(self, groups: Sequence[Group]) -> list[Group]:
-        presence = self.presence([group.number for group in groups])
+    def _with_onsets(self, groups: Sequence[Group], nights: int) -> list[Group]:
+        presence = self.presence([group.number for group in groups], nights)
         made = []
         for group in groups:
             onsets = [onset(lane, runs) for lane, runs in presence.get(group.number, {}).items()]
@@ -413,7 +427,7 @@ class Answers:
         rows = self._rows('SELECT id, "case" FROM case_name WHERE id IN (SELECT unnest(?)) ORDER BY id', [list(cases)])
         return dict(rows)
 
-    def observations(self, cases: Iterable[int], nights: int = 100_000) -> dict[int, dict[str, list[Observation]]]:
+    def observations(self, cases: Iterable[int], nights: int = EVER) -> dict[int, dict[str, list[Observation]]]:
         """Return all results of these cases in the last nights, by case and lane, in the order of the runs."""
         numbers = list(cases)
         if not numbers:

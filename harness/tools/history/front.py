@@ -118,7 +118,9 @@ def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]], *, only_ope
             continue
         run = runs[each.since]
         where = f"{each.lane}: {run['run_id']} ({run['night']})"
-        if each.before is None:
+        if each.before is None and run["night"] > group.first and len(group.lanes) == 1:
+            found.append(f"{each.lane}: before {run['night']}")
+        elif each.before is None:
             found.append(f"{where}, the first run of its cases there")
         else:
             found.append(f"{where}; {changes_text(changed(runs[each.before], run))}")

@@ -171,7 +171,7 @@ INGEST = (
     """
     INSERT INTO run
         SELECT f.run, run_id, print,
-            concat_ws(' · ', host, model, CASE WHEN tool <> '' THEN tool ELSE profile END, nullif(shard, '')),
+            concat_ws(' · ', host, model, coalesce(nullif(tool, ''), nullif(profile, 'none')), nullif(shard, '')),
             make_timestamp((begun * 1000000)::BIGINT),
             (make_timestamp((begun * 1000000)::BIGINT) - INTERVAL 12 HOUR)::DATE,
             run_seconds, host, model, driver, cuda, torch, python, harness, "commit", dirty, suites, profile, hardware,

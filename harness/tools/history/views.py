@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.tools.history import front, text
-from harness.tools.history.answers import Answers, Group
+from harness.tools.history.answers import EVER, Answers, Group
 from harness.tools.history.changes import Suspect, changed, deciding_commands, suspects
 from harness.tools.history.timeline import story
 
@@ -47,5 +47,5 @@ def bisect_lines(answers: Answers, key: str) -> Iterator[str]:
 
 def group_suspects(answers: Answers, group: Group) -> list[Suspect]:
     """Return the facts that a group may have begun with."""
-    presence = answers.presence([group.number]).get(group.number, {})
+    presence = answers.presence([group.number], EVER).get(group.number, {})
     return suspects(group.onsets, answers.runs, [each for runs in presence.values() for each in runs])

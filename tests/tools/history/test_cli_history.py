@@ -49,14 +49,14 @@ def test_two_run_directories_are_a_page_in_two_commands(tmp_path: Path) -> None:
 def test_the_report_names_the_begin_and_the_driver(db: Path) -> None:
     said = history("report", db=db)
     assert "1 group, 1 case, since 2025-10-12, 2 nights" in said
-    assert "began: n1 · H100 · none: night3-n1 (2025-10-12); driver was '570.1' and is '580.1'" in said
+    assert "began: n1 · H100: night3-n1 (2025-10-12); driver was '570.1' and is '580.1'" in said
     assert "example: suites/a/test_a.py::one: wrong sum" in said
 
 
 def test_a_case_has_a_line_per_machine(db: Path) -> None:
     said = history("report", "--case", CASES[0], db=db)
-    assert "n1 · H100 · none: regressed since night3-n1 (2025-10-12)" in said
-    assert "n2 · H100 · none: green" in said
+    assert "n1 · H100: regressed since night3-n1 (2025-10-12)" in said
+    assert "n2 · H100: green" in said
 
 
 def test_a_run_is_compared_with_the_one_before(db: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_machine_has_the_name_that_it_is_given(tmp_path: Path) -> None:
         path = nights.night(tmp_path, number, machine=Machine(host, uuid="GPU-1"))
         history("add", path, "--machine", "lab", "--db", tmp_path / "h.duckdb")
     said = history("sql", "SELECT DISTINCT lane FROM runs", db=tmp_path / "h.duckdb")
-    assert said == "lane\nlab · H100 · none\n"
+    assert said == "lane\nlab · H100\n"
 
 
 @pytest.mark.parametrize(

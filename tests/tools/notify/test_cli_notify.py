@@ -38,7 +38,7 @@ def test_a_new_group_is_told_and_a_channel_that_is_down_is_a_line(tmp_path: Path
     db = nights.regression(tmp_path).path
     done = notify(tmp_path / "night3-n1", "--rules", rules, "--db", db)
     assert done.exit_code == EXIT_OK, done.output
-    assert "1 new group of failures: n1 · H100 · none, 2025-10-12" in done.stdout
+    assert "1 new group of failures: n1 · H100, 2025-10-12" in done.stdout
     assert "since night2-n1: driver was '570.1' and is '580.1'" in done.stdout
     assert "harness: team: the environment variable NO_SUCH_VARIABLE is not set" in done.stderr
 
@@ -47,7 +47,7 @@ def test_the_same_red_is_not_told_again(tmp_path: Path, rules: Path) -> None:
     db = nights.regression(tmp_path).path
     done = notify("night4-n1", "--rules", rules, "--db", db)
     assert (done.exit_code, done.stdout) == (EXIT_OK, "")
-    assert "nothing new: n1 · H100 · none, 2025-10-13: 0 messages sent" in done.stderr
+    assert "nothing new: n1 · H100, 2025-10-13: 0 messages sent" in done.stderr
 
 
 def test_a_dry_run_sends_nothing_and_names_what_is_missing(tmp_path: Path, rules: Path) -> None:
