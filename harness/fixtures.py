@@ -1,19 +1,27 @@
-"""The interface for suites: fixtures (`device`, `case_seed`, `endurance`, `floors`), and the marks in `MARKERS`."""
+"""The interface for suites: the fixtures of `provide`, and the marks in `MARKERS`."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.backends.backend import DeviceKind
+from harness.backends.backend import Backend, DeviceKind
 from harness.backends.table import BACKENDS
 from harness.checks.keeping import Keeps, parse_keeps_mark
+from harness.checks.process import KEPT_HELPERS, StateProblem
+from harness.core import linux
 from harness.core.figures import Floors
+from harness.core.outcome import Outcome
+from harness.devices.guard import cuda_in_use
+from harness.ranks.ranks import Ranks, RankSettings
 
 if TYPE_CHECKING:
     import torch
@@ -53,11 +61,18 @@ class CaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The kind of device of this process, the seed of the running case, and what it may read of the run."""
+    """The kind of device of this process, the seed of the running case, and what it may read of the run.
+
+    `limit`: the seconds that the case has, until `deadline` on the monotonic clock; None without a limit. `problems`:
+    the fixtures of the case add what its reports cannot say; None where nothing reads them.
+    """
 
     kind: DeviceKind
     seed: int
     settings: CaseSettings = CaseSettings()
+    limit: float = 0.0
+    deadline: float | None = None
+    problems: list[StateProblem] | None = None
 
 
 CURRENT = pytest.StashKey[Current]()
@@ -123,11 +138,72 @@ def floors(pytestconfig: pytest.Config) -> Floors:
     return Floors(settings.floors, settings.hardware)
 
 
+@pytest.fixture
+def ranks(pytestconfig: pytest.Config, tmp_path: Path) -> Ranks:
+    """Runs a function in several processes at once, each with a device of its own: ``ranks.run(body, world=4)``.
+
+    On the CPU any number of processes can run; on an accelerator as many as the case has devices, so that the case
+    needs ``requires(ranks=4)``. See `harness.ranks.ranks.Ranks.run`.
+    """
+    current = pytestconfig.stash.get(CURRENT, _NO_RUN)
+    backend = BACKENDS[current.kind]
+
+    def note(outcome: str, line: str) -> bool:
+        if current.problems is not None:
+            current.problems.append(StateProblem(Outcome(outcome), line))
+        return current.problems is not None
+
+    settings = RankSettings(
+        device=lambda number: f"{backend.torch_type}:{number}" if backend.accelerator else backend.torch_type,
+        devices=backend.device_count(_torch()) if backend.accelerator else None,
+        seed=current.seed,
+        deadline=current.deadline,
+        limit=current.limit,
+        unsafe=_unsafe_to_fork,
+        loading=lambda: _loading_code(backend),
+        leftovers=_leftover,
+        note=note,
+    )
+    return Ranks(settings, tmp_path)
+
+
+def _torch() -> ModuleType:
+    import torch
+
+    return torch
+
+
+def _unsafe_to_fork() -> str:
+    """Return why ranks cannot be forks of this process, or an empty string."""
+    torch_module = sys.modules.get("torch")
+    used = [] if torch_module is None else [each for each in BACKENDS.values() if each.is_initialized(torch_module)]
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if used or threads:
+        return f"this process uses {', '.join((*(backend.kind for backend in used), *threads))}"
+    return cuda_in_use() or ""
+
+
+def _loading_code(backend: Backend) -> str:
+    """Return the code with which an interpreter can use the devices: a third-party device has its own module."""
+    if backend.torch_type in ("cpu", "cuda"):
+        return ""
+    code: str = getattr(_torch(), backend.torch_type).loading_code()
+    return code
+
+
+def _leftover(pid: int) -> str | None:
+    """Return text about a process that a rank has left; None for a zombie, and for a helper that a library keeps."""
+    state, command = linux.describe_process(pid) or ("X", "")
+    if state in "ZX" or any(helper in command for helper in KEPT_HELPERS):
+        return None
+    return f"{pid} {command[:200]!r}"
+
+
 def provide(config: pytest.Config, *, foreign: bool) -> None:
     """Give a session the fixtures and the marks. A `foreign` suite keeps a fixture of that name of another plugin."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    own = {"device": device, "case_seed": case_seed, "endurance": endurance, "floors": floors}
+    own = {"device": device, "case_seed": case_seed, "endurance": endurance, "floors": floors, "ranks": ranks}
     others = [plugin for plugin in config.pluginmanager.get_plugins() if _is_plugin_module(plugin)]
     kept = {
         name: fixture

@@ -13,7 +13,7 @@ BACKEND = Backend(
     no_gpu="the device is the cpu",
     uuid_prefixes=("cpu",),
     hardware=False,
-    implied={"devices": "==1", "device_count": "==1"},
+    implied={"devices": "==1", "device_count": "==1", "ranks": "==8"},
     is_initialized=lambda _: False,
     device_count=lambda _: 0,
     synchronize=lambda *_: None,

@@ -172,6 +172,27 @@ def export(
 
 
 @app.command()
+def serve(
+    db: Db = "",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8765,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name under which browsers may call the server; may be repeated."),
+    ] = None,
+) -> None:
+    """Serve the pages, with one for every case, group, device and run, a search, and comparisons of two runs.
+
+    Read-only, and for this machine alone: with --host, others can read the history too. Nobody is asked for a password.
+
+    Exit status: 0 after Ctrl-C; 4 if there is no history, or the port is taken.
+    """
+    from harness.tools.history import serve as server
+
+    server.serve(_store(db), host, port, name or [])
+
+
+@app.command()
 def sql(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="SQL of DuckDB, such as 'FROM runs LIMIT 5'.")],
     db: Db = "",

@@ -29,6 +29,7 @@ from harness.cli.mutate import app as mutate
 from harness.cli.notify import notify
 from harness.cli.report import app as report
 from harness.cli.run import run
+from harness.cli.sim import app as sim
 from harness.cli.waivers import app as waivers
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED, EXIT_USAGE
@@ -96,6 +97,7 @@ app.add_typer(history_app, name="history")
 app.command()(notify)
 app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
+app.add_typer(sim, name="sim")
 app.command()(conformance)
 app.command()(diff)
 app.command()(durations)

@@ -18,6 +18,8 @@ _BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
 _ACCELERATOR_GRAPHS_FROM = (2, 13)  # the first torch with torch.accelerator.Graph
 _FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
 
+_RANKS_ON_CPU = 8  # as many as the largest usual machine has GPUs
+
 _SIMULATED = "simulated"
 _NOT_REPORTED = "nvml does not report it"
 
@@ -68,6 +70,12 @@ def detect_devices(subject: DetectionSubject) -> Detected:
     together = combinable_devices(subject.inventory.accelerators)
     limit = "; a process sees only one mig instance" if any(gpu.mig_parent for gpu in together) else ""
     return Detected(len(together), f"{subject.device.kind}{limit}")
+
+
+def detect_ranks(subject: DetectionSubject) -> Detected:
+    if subject.is_cpu:
+        return Detected(_RANKS_ON_CPU, "processes on the cpu")
+    return detect_devices(subject)
 
 
 def detect_accelerator(subject: DetectionSubject) -> Detected:

@@ -94,6 +94,14 @@ VOCABULARY: Mapping[str, Capability] = {
         facts.detect_devices,
         unit="devices",
     ),
+    "ranks": Capability(
+        ValueKind.COUNT,
+        "how many processes one case can run at once, each with a device of its own",
+        "the number of devices that one case can get together; on the cpu, always 8",
+        _NO_CONTEXT,
+        facts.detect_ranks,
+        unit="ranks",
+    ),
     "device_count": Capability(
         ValueKind.COUNT,
         "how many usable devices of its kind the machine has",

@@ -95,6 +95,8 @@ class Executor:
         self._is_plain = True
         #: A device may have started processes of its own.
         self._children: list[int] = linux.child_pids() if linux.has_children() else []
+        #: What the fixtures of the current case have found.
+        self._problems: list[StateProblem] = []
         self._inspector = StateInspector(collected.guard, leak_check)
         self._poisoned = False
         self._rounds: GrowthRounds | None = None
@@ -238,6 +240,7 @@ class Executor:
         state = process.capture_process_state(self._state.descriptors, self._temp)
         problems += process.compare_process_states(self._state, state)
         problems += process.replaced_streams(self._streams, _streams_now())
+        problems += self._problems
         if state.alarm:
             setitimer(ITIMER_REAL, 0)
         if DUMP_LATER.disarm():
@@ -297,7 +300,10 @@ class Executor:
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
         self._location = item.location
         settings = replace(self._settings, endurance=0.0) if briefly else self._settings
-        item.config.stash[CURRENT] = Current(self._backend.kind, message["seed"], settings)
+        limit, self._problems = message["limit"], []
+        item.config.stash[CURRENT] = Current(
+            self._backend.kind, message["seed"], settings, limit, monotonic() + limit, self._problems
+        )
         seeding.seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])
         had = len(item.user_properties)

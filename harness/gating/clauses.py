@@ -11,6 +11,8 @@
 - ``device="cpu"`` holds everywhere, since every machine has a CPU. ``device="cuda"`` holds on a simulated GPU too,
   which is ``cuda`` to torch; ``silicon=True`` asks for a real one.
 - ``devices=2``: the case gets two devices. Holds if the machine can give a number that meets the condition.
+- ``ranks=4``: the case runs four processes at once, each with a device of its own. On an accelerator it gets four
+  devices.
 
 An absent capability meets no condition except ``False``.
 """
@@ -30,6 +32,9 @@ from harness.devices.capabilities import VOCABULARY, ValueKind
 from harness.devices.detected import Detected, Value
 
 DEVICES = "devices"
+RANKS = "ranks"
+#: Capabilities of which a case gets as many as it wants, and no more.
+GIVEN = (DEVICES, RANKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def _clause(text: str, kind: ValueKind) -> Clause | None:
 
 def hold(name: str, clauses: Iterable[Clause], finding: Detected) -> bool:
     """Return whether all `clauses` on capability `name` hold for `finding`."""
-    if name == DEVICES:
+    if name in GIVEN:
         least = least_count(clauses)
         return least is not None and isinstance(finding.value, int) and least <= finding.value
     return all(_holds(name, clause, finding) for clause in clauses)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from harness.core.errors import HarnessError
 from harness.devices.capabilities import VOCABULARY, Capabilities
 from harness.gating import clauses as language
-from harness.gating.clauses import DEVICES, Clause
+from harness.gating.clauses import DEVICES, GIVEN, Clause
 
 __all__ = ["AnyOf", "Clause", "Condition", "Not", "Requirement", "RequirementError", "Unmet"]
 
@@ -121,12 +121,19 @@ def first_unmet(conditions: Iterable[Condition], capabilities: Capabilities) -> 
     return next((unmet for each in conditions if (unmet := _unmet(each, capabilities)) is not None), None)
 
 
-def devices_wanted(conditions: Iterable[Condition]) -> int:
-    """Return the number of devices of a case: the smallest that meets its condition on ``devices``; 1 without one."""
-    for condition in conditions:
-        if isinstance(condition, Requirement) and condition.capability == DEVICES:
-            return language.least_count(condition.clauses) or 1
-    return 1
+def devices_wanted(conditions: Iterable[Condition], *, per_rank: bool = True) -> int:
+    """Return the number of devices of a case: the smallest that meets its condition on ``devices``; 1 without one.
+
+    `per_rank`: a case gets as many for its condition on ``ranks``, since each rank has a device of its own. On the CPU
+    all ranks have the same.
+    """
+    counting = GIVEN if per_rank else (DEVICES,)
+    counts = [
+        language.least_count(condition.clauses) or 1
+        for condition in conditions
+        if isinstance(condition, Requirement) and condition.capability in counting
+    ]
+    return max(counts, default=1)
 
 
 def memory_wanted(conditions: Iterable[Condition]) -> int:
@@ -227,11 +234,14 @@ def _nested(name: str, value: object, depth: int) -> tuple[Condition, ...]:
     if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
         raise RequirementError(f"requires({name}={value!r}): {name} takes conditions, such as {{'ecc': True}}")
     conditions = _conditions(value, depth=depth + 1)
-    if DEVICES in (each for condition in conditions for each in mentioned_capabilities(condition)) and name != "all":
-        raise RequirementError(
-            f"requires({name}={value!r}): {DEVICES!r} is how many devices the case gets, so it is not allowed in "
-            f"{name!r}; use 'device_count' for how many the machine has"
-        )
+    mentioned = {each for condition in conditions for each in mentioned_capabilities(condition)}
+    for given in GIVEN if name != "all" else ():
+        if given in mentioned:
+            noun = "devices" if given == DEVICES else "processes"
+            raise RequirementError(
+                f"requires({name}={value!r}): {given!r} is how many {noun} the case gets, so it is not allowed in "
+                f"{name!r}; use 'device_count' for how many devices the machine has"
+            )
     return _merged(conditions)
 
 
@@ -260,7 +270,8 @@ def _merged(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
         if old != new:
             wanted = f"{old.wanted},{new.wanted}"
             by_name[new.capability] = Requirement(new.capability, wanted, old.clauses + new.clauses)
-    devices = by_name.get(DEVICES)
-    if devices is not None and language.least_count(devices.clauses) is None:
-        raise RequirementError(f"requires({DEVICES}={devices.wanted!r}): no number of devices fits")
+    for name in GIVEN:
+        count = by_name.get(name)
+        if count is not None and language.least_count(count.clauses) is None:
+            raise RequirementError(f"requires({name}={count.wanted!r}): no number of {name} fits")
     return (*(by_name[name] for name in VOCABULARY if name in by_name), *others)

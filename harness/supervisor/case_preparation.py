@@ -75,7 +75,7 @@ class CasePreparation:
                 _named(marks, "timeout"), self._context.case_timeout, self._context.timeout_multiplier
             )
             + (self._context.endurance if _named(marks, "endurance") else 0.0),
-            devices=requirements.devices_wanted(wanted),
+            devices=requirements.devices_wanted(wanted, per_rank=device.backend.accelerator),
             unmet=unmet,
             objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet is not None else None,
             waivers=(
@@ -92,7 +92,7 @@ class CasePreparation:
         """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
         try:
             wanted = requirements.requirements_from_marks(item.iter_markers("requires"))
-            count = requirements.devices_wanted(wanted)
+            count = requirements.devices_wanted(wanted, per_rank=self._pool.device.backend.accelerator)
         except HarnessError:  # an invalid mark is reported elsewhere
             return 0
         if count > 1:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
-from suites.reaching import reach
+from suites.reaching import below, reach
 
 
 def int_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -24,4 +27,10 @@ def scaled_mm(
 def standard_gamma(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Samples of gamma distributions of these shapes and a rate of one."""
     found: torch.Tensor = reach("torch._standard_gamma")(shape, generator=generator)
+    return found
+
+
+def aten(name: str) -> Callable[..., Any]:
+    """An overload of aten by its name, such as ``_masked_softmax.default``; skips the case if torch has none."""
+    found: Callable[..., Any] = below(torch.ops.aten, name)
     return found

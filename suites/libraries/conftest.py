@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def ieee(device: torch.device) -> Iterator[None]:
-    """Products and convolutions of float32 in float32: TF32 is off on a GPU."""
+    """Products, convolutions and recurrent networks of float32 in float32: TF32 is off on a GPU."""
     if device.type != "cuda":
         yield
         return
     import torch
 
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
         switch.fp32_precision = "ieee"

@@ -80,7 +80,7 @@ def numbers(x: torch.Tensor) -> Array:
 
 def tensor(values: Array, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor on the device of an array's numbers, rounded to the type."""
-    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype).to(device)
+    return torch.from_numpy(np.array(values, order="C")).to(dtype).to(device)
 
 
 def most(dtype: torch.dtype, terms: int, inputs: int = 127) -> int:

@@ -41,3 +41,8 @@ def operator(name: str) -> Any:
     if found is None:
         pytest.skip(f"torch {torch.__version__} has no operator {name} in its catalogue")
     return found
+
+
+def overload(name: str) -> Any:
+    """Return an overload of aten by its name, such as ``_foreach_add.List``; skips the case if torch has none."""
+    return reaching.below(torch.ops.aten, name)

@@ -72,6 +72,8 @@ _NO_GPU = "the device is a software device"
         (SOFTWARE, SOFT, "nvml", False, "False (not asked)"),
         (SOFTWARE, SOFT, "driver", None, "absent (not asked)"),
         (BARE, CPU, "devices", 1, "1 (cpu)"),
+        (BARE, CPU, "ranks", 8, "8 (processes on the cpu)"),
+        (SOFTWARE, SOFT_1, "ranks", 2, "2 (soft)"),
         (BARE, CPU, "device_count", 1, "1 (cpu)"),
         (BARE, CPU, "compute_capability", None, "absent (the device is the cpu)"),
         (BARE, CPU, "ecc", None, "absent (the device is the cpu)"),
@@ -142,8 +144,8 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """A name that changes here breaks every case that requires it."""
     names = """
-        device accelerator accelerator_graphs model devices device_count compute_capability memory free_memory
-        peer_access nvlink mig ecc
+        device accelerator accelerator_graphs model devices ranks device_count compute_capability memory
+        free_memory peer_access nvlink mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpp_extensions cpu_bf16 python numpy platform
     """

@@ -166,7 +166,8 @@ def test_no_conditions_are_met_without_detecting_anything() -> None:
             {"any": [{"device": "cuda", "devices": 2}]},
             "'devices' is how many devices the case gets, so it is not allowed in 'any'",
         ),
-        ({"not": {"all": [{"devices": 2}]}}, "in 'not'; use 'device_count' for how many the machine has"),
+        ({"not": {"all": [{"devices": 2}]}}, "in 'not'; use 'device_count' for how many devices the machine has"),
+        ({"any": [{"ranks": 2}]}, "'ranks' is how many processes the case gets, so it is not allowed in 'any'"),
         ({"nt": {"ecc": True}}, "did you mean 'not'?"),
     ],
 )
@@ -288,6 +289,25 @@ def test_marks_that_no_number_of_devices_can_meet_together() -> None:
 def test_devices_wanted(conditions: list[object], count: int) -> None:
     marks = [pytest.mark.requires(devices=condition, device="cuda").mark for condition in conditions]
     assert devices_wanted(requirements_from_marks(marks)) == count
+
+
+@pytest.mark.parametrize(
+    ("conditions", "on_accelerator", "on_cpu"),
+    [({"ranks": 4}, 4, 1), ({"ranks": "==3", "devices": 2}, 3, 2), ({"ranks": 2, "devices": 4}, 4, 4)],
+)
+def test_each_rank_has_a_device_of_an_accelerator(
+    conditions: Mapping[str, object], on_accelerator: int, on_cpu: int
+) -> None:
+    parsed = parse_requirements(conditions)
+    assert devices_wanted(parsed) == on_accelerator
+    assert devices_wanted(parsed, per_rank=False) == on_cpu
+
+
+def test_ranks_need_as_many_devices_as_they_are() -> None:
+    assert first_unmet(parse_requirements({"ranks": 4}), offering(ranks=8)) is None
+    unmet = first_unmet(parse_requirements({"ranks": 4}), offering(ranks=2))
+    assert unmet is not None
+    assert unmet.text == "ranks: wanted 4, found 2"
 
 
 def test_two_gpus_are_two_devices_and_two_instances_are_not() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from harness.catalog import suites_page
+from harness.catalog import overloads, suites_page
 from harness.catalog.catalog import CatalogEntry
 from harness.devices.capabilities import VOCABULARY, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
@@ -202,6 +202,13 @@ def test_the_documented_example_is_valid(model: type[BaseModel], tmp_path: Path)
     file = tmp_path / "example.yaml"
     file.write_text(example[1], encoding="utf-8")
     assert configfile.load_config(file, model).value
+
+
+def test_every_case_of_the_table_of_overloads_exists(cases: list[dict[str, Any]]) -> None:
+    known = {case["id"] for case in cases}
+    table = overloads.read_overloads(ROOT / "suites" / "operators" / "overloads.txt")
+    missing = [each.text for each in table if each.cases and each.text not in known]
+    assert missing == [], "write it again with: python -m suites.operators.generate_overloads"
 
 
 LISTS = sorted((CONFIGS / "must-pass").glob("*.txt"))

@@ -97,15 +97,20 @@ def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
     """Return the folder of the cached libraries. Raise BuildError if no variable names one and there is no home
     folder.
     """
+    return cache_root(environ, recipe.noun) / recipe.folder
+
+
+def cache_root(environ: Mapping[str, str], noun: str) -> Path:
+    """Return the folder of all caches. `noun`: what is cached, for BuildError, as in `cache_folder`."""
     if own := environ.get("HARNESS_CACHE_DIR"):
-        return Path(own).absolute() / recipe.folder
+        return Path(own).absolute()
     shared = environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(shared):  # the XDG specification says: ignore relative paths
-        return Path(shared) / _APPLICATION / recipe.folder
+        return Path(shared) / _APPLICATION
     home = environ.get("HOME") or os.path.expanduser("~")
     if not os.path.isabs(home):
-        raise BuildError(f"there is no home folder to cache {recipe.noun} in: set $HARNESS_CACHE_DIR")
-    return Path(home) / ".cache" / _APPLICATION / recipe.folder
+        raise BuildError(f"there is no home folder to cache {noun} in: set $HARNESS_CACHE_DIR")
+    return Path(home) / ".cache" / _APPLICATION
 
 
 def cache_key(recipe: BuildRecipe) -> str:

@@ -253,9 +253,9 @@ class Answers:
             for run, before in pairs.items()
         }
 
-    def news(self, run: int) -> News:
-        """Return what is new in a run."""
-        before = self.previous(run)
+    def news(self, run: int, since: int | None = None) -> News:
+        """Return what is new in a run since another one: by default the run before it in its lane."""
+        before = self.previous(run) if since is None else since
         failures = self.failures(run)
         found = self.findings(run)
         if before is None:
@@ -296,6 +296,10 @@ class Answers:
     def recent_failures(self, since: date, most: int = 20_000) -> list[Failure]:
         """Return the verdicts of this kind after a night, the latest first."""
         return self._failures("r.night > ?", [since], f"r.begun DESC, c.id LIMIT {most}")
+
+    def failures_of_group(self, key: str, most: int = MOST) -> list[Failure]:
+        """Return the latest verdicts of a group."""
+        return self._failures("g.key = ?", [key], f"r.begun DESC, c.id LIMIT {most}")
 
     def failures_of_case(self, case: int) -> list[Failure]:
         """Return the red, flaky and waived verdicts on a case, the latest first."""

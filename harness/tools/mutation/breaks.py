@@ -186,6 +186,8 @@ def is_mistake(text: str) -> bool:
 
     Wrong computations in torch do not raise these exceptions, and code with wrong values raises others.
     """
+    if "RanksError: rank" in text.partition(" raised ")[0]:
+        text = text.partition(" raised ")[2]  # what a rank of the case has raised
     kind, colon, _ = text.partition(":")
     return bool(colon) and kind.rpartition(".")[2] in _MISTAKES
 

@@ -85,7 +85,7 @@ def _group(topic: Topic, site: str) -> Iterator[str]:
     if topic.reproduce:
         yield _line(f"  {topic.reproduce}")
     if site:
-        from harness.tools.history.site import file_name
+        from harness.tools.history.pages import file_name
 
         yield _line(f"  {site.rstrip('/')}/{file_name('groups', topic.key)}")
 

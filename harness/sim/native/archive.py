@@ -1,0 +1,182 @@
+"""Finished libraries of simulated devices in one file, so that other machines need not build them.
+
+The file is a tar archive: ``manifest.json`` names each library's folder, key and hash, and only what it names is taken.
+Libraries are code: import files of those only whose code you would run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.core.errors import HarnessError
+from harness.sim.native import build
+from harness.sim.native.build import BuildRecipe
+
+MANIFEST = "manifest.json"
+#: Maximum bytes of the manifest, and of all libraries.
+_MOST_MANIFEST = 1_000_000
+_MOST = 2_000_000_000
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
+
+
+class ArchiveError(HarnessError):
+    """An archive of libraries cannot be read or written."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Entry(_Model):
+    """The libraries of one build. `files`: the SHA-256 of each by its name."""
+
+    noun: Annotated[str, Field(max_length=200)]
+    folder: Name
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]
+    files: Annotated[dict[Name, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]], Field(min_length=1)]
+
+
+class Manifest(_Model):
+    """The manifest of an archive."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A build of an archive. `there`: the cache had it. `needed`: it is what this machine would build."""
+
+    noun: str
+    key: str
+    there: bool
+    needed: bool
+
+
+def write_archive(path: Path, recipes: Iterable[BuildRecipe], environ: Mapping[str, str] = os.environ) -> list[Entry]:
+    """Write the libraries of these recipes, which are built if the cache lacks them. Raise ArchiveError, BuildError."""
+    made = [(recipe, build.build_libraries(recipe, environ=environ)) for recipe in recipes]
+    entries = [
+        Entry(
+            noun=recipe.noun,
+            folder=recipe.folder,
+            key=folder.name,
+            files={name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in recipe.files},
+        )
+        for recipe, folder in made
+    ]
+    manifest = Manifest.model_validate({"schema": 1, "entries": tuple(entries)}).model_dump_json(by_alias=True)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                with tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as tar:
+                    _put(tar, MANIFEST, manifest.encode())
+                    for entry, (_, folder) in zip(entries, made, strict=True):
+                        for name in entry.files:
+                            _put(tar, f"{entry.folder}/{entry.key}/{name}", (folder / name).read_bytes())
+                os.replace(file.name, path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise ArchiveError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    return entries
+
+
+def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o644
+    tar.addfile(member, io.BytesIO(data))
+
+
+def read_archive(
+    path: Path, wanted: Sequence[BuildRecipe] = (), environ: Mapping[str, str] = os.environ
+) -> list[Imported]:
+    """Put the libraries of an archive into the cache. `wanted`: what this machine would build. Raise ArchiveError.
+
+    Nothing is put there unless every library is as the manifest says.
+    """
+    try:
+        with tarfile.open(path, mode="r:gz") as tar:
+            manifest = _manifest(tar, path)
+            contents = _contents(tar, manifest, path)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ArchiveError(f"{str(path)!r} is no archive of libraries: {why}") from None
+    keys = {(recipe.folder, build.cache_key(recipe)) for recipe in wanted}
+    found = []
+    for entry in manifest.entries:
+        cache = build.cache_root(environ, entry.noun) / entry.folder
+        there = all((cache / entry.key / name).is_file() for name in entry.files)
+        if not there:
+            _keep(cache, entry.key, {name: contents[_member(entry, name)] for name in entry.files})
+        found.append(Imported(entry.noun, entry.key, there, (entry.folder, entry.key) in keys))
+    return found
+
+
+def _member(entry: Entry, name: str) -> str:
+    return f"{entry.folder}/{entry.key}/{name}"
+
+
+def _manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
+    first = tar.next()
+    if first is None or first.name != MANIFEST or not first.isfile() or first.size > _MOST_MANIFEST:
+        raise ArchiveError(f"{str(path)!r} is no archive of libraries: it does not begin with {MANIFEST}")
+    text = tar.extractfile(first)
+    assert text is not None  # it is a file
+    try:
+        return Manifest.model_validate_json(text.read())
+    except (ValidationError, json.JSONDecodeError) as error:
+        raise ArchiveError(f"{str(path)!r}: {MANIFEST} is not valid: {' '.join(str(error).split())[:300]}") from None
+
+
+def _contents(tar: tarfile.TarFile, manifest: Manifest, path: Path) -> dict[str, bytes]:
+    """Return the libraries that the manifest names, by the names of their members. Raise ArchiveError unless they are
+    all there, with their hashes, and nothing else is.
+    """
+    wanted = {_member(entry, name): digest for entry in manifest.entries for name, digest in entry.files.items()}
+    found: dict[str, bytes] = {}
+    left = _MOST
+    while (member := tar.next()) is not None:
+        if member.name not in wanted or not member.isfile() or member.name in found:
+            raise ArchiveError(f"{str(path)!r} has a member that its manifest does not name: {member.name[:200]!r}")
+        left -= member.size
+        if left < 0:
+            raise ArchiveError(f"{str(path)!r} has more than {_MOST:,} bytes of libraries")
+        file = tar.extractfile(member)
+        assert file is not None  # it is a file
+        found[member.name] = file.read()
+    for name, digest in wanted.items():
+        if name not in found:
+            raise ArchiveError(f"{str(path)!r} lacks {name!r}, which its manifest names")
+        if hashlib.sha256(found[name]).hexdigest() != digest:
+            raise ArchiveError(f"{str(path)!r}: {name!r} is not what its manifest says")
+    return found
+
+
+def _keep(cache: Path, key: str, files: Mapping[str, bytes]) -> None:
+    """Put libraries into the cache. Their folder appears atomically."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix="importing-") as folder:
+            work = Path(folder) / key
+            work.mkdir()
+            for name, data in files.items():
+                (work / name).write_bytes(data)
+            shutil.rmtree(cache / key, ignore_errors=True)  # it is not complete
+            os.rename(work, cache / key)
+    except OSError as error:
+        raise ArchiveError(f"cannot write to the cache {str(cache)!r}: {error.strerror}") from None

@@ -1,0 +1,285 @@
+"""The pages of a history. They load nothing and run no script; every text of a run is inert in them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from harness.core.text import format_count
+from harness.reporting.page import inert, shell
+from harness.tools.history import chart, front, text, views
+from harness.tools.history.answers import NIGHTS, Answers, Failure, Group
+from harness.tools.history.changes import changed, deciding_commands
+from harness.tools.history.front import Front
+from harness.tools.history.suspicion import Suspicion
+from harness.tools.history.timeline import Observation, story
+
+_PACKAGE = "harness.tools.history"
+_SHARED = "harness.reporting.page"
+#: Maximum entries of one list.
+LISTED = 100
+#: Maximum runs of the list of runs.
+MOST_LISTED_RUNS = 1000
+
+
+class Links(Protocol):
+    """The addresses of pages, relative to a page in the folder `root` leads to; "" for what has no page."""
+
+    @property
+    def search(self) -> bool:
+        """Whether pages have a form that searches."""
+        ...
+
+    def case(self, root: str, case: str) -> Markup: ...
+    def group(self, root: str, key: str) -> Markup: ...
+    def device(self, root: str, key: str) -> Markup: ...
+    def run(self, root: str, number: int) -> Markup: ...
+    def run_name(self, number: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EveryLink:
+    """Links of a server, which has a page for everything."""
+
+    runs: Mapping[int, str]
+    search: bool = True
+
+    def case(self, root: str, case: str) -> Markup:
+        return Markup(f"{root}{file_name('cases', case)}")
+
+    def group(self, root: str, key: str) -> Markup:
+        return Markup(f"{root}{file_name('groups', key)}")
+
+    def device(self, root: str, key: str) -> Markup:
+        return Markup(f"{root}{file_name('devices', key)}")
+
+    def run(self, root: str, number: int) -> Markup:
+        return Markup(f"{root}{file_name('runs', self.runs[number])}")
+
+    def run_name(self, number: int) -> str:
+        return self.runs[number]
+
+
+def file_name(kind: str, name: str) -> str:
+    """Return the name of the page of a case, group, device or run: the same in each export, and safe in any URL."""
+    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return f"{kind}/{digest}.html"
+
+
+class Pages:
+    """Makes the pages of a history. `front`: the values of the front page, which every page names the night of."""
+
+    def __init__(self, answers: Answers, made: Front, links: Links) -> None:
+        self._answers = answers
+        self._front = made
+        self._links = links
+
+    def _render(self, template: str, root: str, **values: Any) -> bytes:
+        runs, newest = self._answers.runs, self._front.night
+        made = (
+            _environment()
+            .get_template(template)
+            .render(
+                **_styles(self._links.search),
+                front=self._front,
+                headline=text.headline(self._front),
+                links=self._links,
+                root=Markup(root),
+                listed=LISTED,
+                age=lambda first: front.age_text(first, newest),
+                spread=front.spread_text,
+                began=lambda group: front.began_texts(group, runs),
+                suspicion_text=text.suspicion_text,
+                flaky_rate=lambda each: text.flaky_text(*each).partition(f"{each[0]}: ")[2],
+                spark=text.spark,
+                **values,
+            )
+        )
+        return made.encode("utf-8", "backslashreplace")
+
+    # ---- the front page and lists ----
+
+    def index(self) -> bytes:
+        """Return the front page."""
+        trend = chart.bars(
+            [(f"{each.night}: {format_count(each.red, 'red case')}", each.red) for each in self._front.nights],
+            f"red cases by night: {self._front.nights[-1].red} in the last one",
+        )
+        return self._render("index.html", "", trend=trend)
+
+    def groups(self, groups: Sequence[Group]) -> bytes:
+        """Return the list of groups."""
+        return self._list(
+            "Groups of failures",
+            f"Failures with one fingerprint, of the last {NIGHTS} nights.",
+            ("Group", "State", "First seen", "Last seen", "Failures", "Cases", "Machines"),
+            [
+                [
+                    ("group", (group.key, group.title)),
+                    ("", "red" if group.open else ""),
+                    ("", group.first),
+                    ("", group.last),
+                    ("", group.failures),
+                    ("", group.cases),
+                    ("", len(group.lanes)),
+                ]
+                for group in groups
+            ],
+        )
+
+    def cases(self, failures: Sequence[Failure]) -> bytes:
+        """Return the list of cases with failures, the latest of which are first."""
+        latest: dict[str, Failure] = {}
+        for failure in failures:
+            latest.setdefault(failure.case, failure)
+        return self._list(
+            "Cases",
+            f"Cases that were red, flaky or waived in the last {NIGHTS} nights, the latest first.",
+            ("Case", "Last result of this kind", "Night", "Group"),
+            [
+                [("case", each.case), ("", each.outcome.value), ("", each.night), ("group", (each.group, each.title))]
+                for each in latest.values()
+            ],
+        )
+
+    def devices(self) -> bytes:
+        """Return the list of devices."""
+        return self._list(
+            "Devices",
+            "The most suspicious first. Expected: the device's share of the bad results of its siblings and itself.",
+            ("Device", "Name", "Host", "Bad results", "Expected", "Chance", "Health events"),
+            [
+                [
+                    ("device", each.device),
+                    ("", each.name),
+                    ("", each.host),
+                    ("", each.bad),
+                    ("", f"{each.expected:.1f}"),
+                    ("", f"{each.chance:.2g}"),
+                    ("", each.events),
+                ]
+                for each in self._front.suspicions
+            ],
+        )
+
+    def runs(self) -> bytes:
+        """Return the list of the latest runs."""
+        return self._list(
+            "Runs",
+            "The latest first.",
+            ("Run", "Night", "Machine", "Red", "Flaky", "Cases", "Driver", "torch"),
+            [
+                [
+                    ("run", number),
+                    ("", run["night"]),
+                    ("", run["lane"]),
+                    ("", run["red"]),
+                    ("", run["flaky"]),
+                    ("", run["cases"]),
+                    ("", run["driver"]),
+                    ("", run["torch"]),
+                ]
+                for number, run in list(self._answers.runs.items())[: -MOST_LISTED_RUNS - 1 : -1]
+            ],
+        )
+
+    def found(self, words: str, rows: Sequence[tuple[str, str, Any]]) -> bytes:
+        """Return what a search found: rows of kind, text and value of a link."""
+        columns = ("Kind", "Name")
+        return self._list(
+            "Search",
+            f"{format_count(len(rows), 'name')} with {words!r}." if words else "Give a part of a name.",
+            columns,
+            [[("", what), (kind, value)] for what, kind, value in rows],
+            searched=words,
+        )
+
+    def _list(
+        self,
+        heading: str,
+        about: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[tuple[str, Any]]],
+        searched: str = "",
+    ) -> bytes:
+        return self._render(
+            "list.html", "", heading=heading, about=about, columns=columns, rows=rows, searched=searched
+        )
+
+    # ---- pages of one thing ----
+
+    def group(self, group: Group, failures: Sequence[Failure]) -> bytes:
+        """Return the page of a group."""
+        suspects = views.group_suspects(self._answers, group)
+        commands = list(deciding_commands(suspects, group.case, group.reproduce))
+        return self._render("group.html", "../", group=group, suspects=suspects, commands=commands, failures=failures)
+
+    def case(self, case: str, observed: Mapping[str, Sequence[Observation]], failures: Sequence[Failure]) -> bytes:
+        """Return the page of a case. `observed`: its results by lane."""
+        lanes = [self._lane_of_case(lane, seen) for lane, seen in observed.items()]
+        return self._render("case.html", "../", case=case, lanes=lanes, failures=failures)
+
+    def _lane_of_case(self, lane: str, seen: Sequence[Observation]) -> dict[str, Any]:
+        runs = self._answers.runs
+        found = story(seen)
+        changes = ""
+        if found.kind.value != "green" and found.before is not None and found.since is not None:
+            changes = front.changes_text(changed(runs[found.before], runs[found.since]))
+        names = {each.run: f"{runs[each.run]['run_id']} ({each.night})" for each in seen}
+        results = [(f"{each.night}: {each.outcome}", each.outcome) for each in seen]
+        return {
+            "lane": lane,
+            "text": text.story_text(found, names, changes),
+            "strip": chart.strip(results, f"{found.kind}, {format_count(len(seen), 'run')}"),
+            "curve": chart.line(
+                [each.seconds for each in seen if each.seconds is not None], "duration of the case by run"
+            ),
+        }
+
+    def device(self, each: Suspicion) -> bytes:
+        """Return the page of a device."""
+        device = self._answers.device(each.device)
+        nights = device["nights"][-NIGHTS:]
+        trend = chart.bars(
+            [(f"{night}: {bad} of {ran}", bad) for night, ran, bad in nights], "red and flaky results by night"
+        )
+        failures = self._answers.failures_on(each.device)
+        return self._render("device.html", "../", device=device, suspicion=each, trend=trend, failures=failures)
+
+    def run(self, number: int, report: Markup, since: int | None = None) -> bytes:
+        """Return the page of a run. `report`: the address of the run's own page, or "". `since`: what it is compared
+        with, if not with the run before it.
+        """
+        run = self._answers.runs[number]
+        news = self._answers.news(number, since)
+        changes = "" if news.previous is None else front.changes_text(changed(self._answers.runs[news.previous], run))
+        failures = self._answers.failures(number)
+        return self._render("run.html", "../", run=run, news=news, changes=changes, failures=failures, page=report)
+
+
+@functools.cache
+def _styles(search: bool) -> dict[str, Any]:
+    return {"styles": [Markup(style) for style in _sheets()], "policy": Markup(policy(search=search))}
+
+
+def _sheets() -> list[str]:
+    return [shell.asset(_SHARED, "page.css"), shell.asset(_PACKAGE, "history.css")]
+
+
+def policy(*, search: bool) -> str:
+    """Return the content security policy of the pages. With `search`, they may send their form to their own server."""
+    found = shell.policy(_sheets(), [])
+    return found.replace("form-action 'none'", "form-action 'self'") if search else found
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = shell.jinja_environment(_PACKAGE)
+    environment.filters.update({"counted": format_count, "line": inert.inert_line})
+    return environment

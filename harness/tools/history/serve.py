@@ -1,0 +1,244 @@
+"""A server of the pages of a history: read-only, on this machine alone unless told otherwise, without JavaScript.
+
+Pages have the addresses of an export, and there is one for every case, group, device and run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from harness.core.errors import HarnessError
+from harness.reporting.page import inert
+from harness.tools.history import front
+from harness.tools.history.answers import NIGHTS, Answers, NothingKnownError
+from harness.tools.history.database import HistoryError
+from harness.tools.history.folder import FolderStore
+from harness.tools.history.names import page_names, search
+from harness.tools.history.pages import EveryLink, Pages, file_name, policy
+from harness.tools.history.store import FileStore
+from harness.tools.history.suspicion import Suspicion
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+#: Maximum characters of what is searched for.
+MOST_SEARCHED = 300
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What every page needs, as of one state of the store. `names`: by folder, the name that each page is of."""
+
+    stamp: object
+    front: front.Front
+    names: Mapping[str, Mapping[str, str]]
+    runs: Mapping[int, str]
+
+
+class Reader:
+    """The history for requests, of which it answers one at a time.
+
+    A file is opened for each request, because a reader keeps writers out. A folder is read once for each state of it.
+    """
+
+    def __init__(self, store: FileStore | FolderStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._state: _State | None = None
+        self._open = contextlib.ExitStack()
+        self._answers: Answers | None = None
+
+    def close(self) -> None:
+        """Close what is open."""
+        with self._lock:
+            self._open.close()
+
+    @contextlib.contextmanager
+    def pages(self) -> Generator[tuple[Pages, Answers, _State]]:
+        """Yield what makes pages. Raise HarnessError if the history cannot be read or has no run."""
+        with self._lock, self._reading() as answers:
+            state = self._current(answers)
+            yield Pages(answers, state.front, EveryLink(state.runs)), answers, state
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[Answers]:
+        if isinstance(self._store, FileStore):
+            with self._store.reading() as database:
+                yield Answers(database)
+            return
+        if self._answers is None or self._state is None or self._state.stamp != self._stamp():
+            self._open.close()
+            self._state = None
+            self._answers = Answers(self._open.enter_context(self._store.reading()))
+        yield self._answers
+
+    def _current(self, answers: Answers) -> _State:
+        stamp = self._stamp()
+        if self._state is None or self._state.stamp != stamp:
+            named = {
+                kind: {file_name(kind, name): name for name in names}
+                for kind, names in page_names(answers.database).items()
+            }
+            runs = {number: run["run_id"] for number, run in answers.runs.items()}
+            self._state = _State(stamp, front.front(answers), named, runs)
+        return self._state
+
+    def _stamp(self) -> object:
+        """Return a value that changes with the store."""
+        path = self._store.path
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        with contextlib.suppress(OSError):
+            return tuple((file.name, (seen := file.stat()).st_mtime_ns, seen.st_size) for file in files)
+        return None
+
+
+def page(reader: Reader, name: str, words: str = "", since: str = "") -> bytes:
+    """Return a page by its name, such as ``cases/0123456789abcdef.html``. Raise NothingKnownError if there is none."""
+    with reader.pages() as (made, answers, state):
+        lists: dict[str, Callable[[], bytes]] = {
+            "index.html": made.index,
+            "groups.html": lambda: made.groups(answers.groups(only_open=False)),
+            "cases.html": lambda: made.cases(answers.recent_failures(_since(state))),
+            "devices.html": made.devices,
+            "runs.html": made.runs,
+            "search.html": lambda: made.found(words, _found(answers, words)),
+        }
+        if name in lists:
+            return lists[name]()
+        kind = name.partition("/")[0]
+        value = state.names.get(kind, {}).get(name)
+        if value is None:
+            raise NothingKnownError(f"the history has no page {inert.inert_line(name, 200)!r}")
+        return _one(made, answers, state, kind, value, since)
+
+
+def _since(state: _State) -> date:
+    return state.front.night - timedelta(days=NIGHTS)
+
+
+def _found(answers: Answers, words: str) -> list[tuple[str, str, Any]]:
+    found: list[tuple[str, str, Any]] = []
+    for kind, name, title in search(answers.database, words) if words else ():
+        value: Any = (name, title) if kind == "group" else int(name) if kind == "run" else name
+        found.append((kind, kind, value))
+    return found
+
+
+def _one(made: Pages, answers: Answers, state: _State, kind: str, value: str, since: str) -> bytes:
+    if kind == "cases":
+        number = answers.case_number(value)
+        return made.case(
+            value, answers.observations([number], NIGHTS).get(number, {}), answers.failures_of_case(number)
+        )
+    if kind == "groups":
+        return made.group(answers.group(value), answers.failures_of_group(value))
+    if kind == "devices":
+        return made.device(_suspicion(state, value))
+    run = answers.run_by_id(value)
+    other = answers.run_by_id(since)["run"] if since else None
+    report = Markup(f"../reports/{file_name('runs', value).partition('/')[2]}") if _report(run) else Markup("")
+    return made.run(run["run"], report, other)
+
+
+def _suspicion(state: _State, key: str) -> Suspicion:
+    found = next((each for each in state.front.suspicions if each.device == key), None)
+    if found is None:
+        raise NothingKnownError(f"the device {key!r} ran in none of the last nights")
+    return found
+
+
+def _report(run: Mapping[str, Any]) -> Path | None:
+    """Return the file of the run's own page, if it is on this machine."""
+    path = Path(run["page"]) if run["page"] else None
+    return path if path is not None and path.name == "report.html" and path.is_file() else None
+
+
+def report(reader: Reader, name: str) -> Path:
+    """Return the file of a run's own page. Raise NothingKnownError if it is not on this machine."""
+    with reader.pages() as (_, answers, state):
+        value = state.names["runs"].get(f"runs/{name}")
+        path = _report(answers.run_by_id(value)) if value is not None else None
+    if path is None:
+        raise NothingKnownError("the report of this run is not on this machine")
+    return path
+
+
+def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
+    """Return the ASGI application. `hosts`: the names under which it may be called; another name is refused, so that no
+    page of elsewhere reads the history through a name that leads here.
+    """
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, PlainTextResponse, Response
+    from starlette.routing import Route
+
+    headers = {**_HEADERS, "Content-Security-Policy": f"{policy(search=True)}; frame-ancestors 'none'"}
+
+    def show(request: Request) -> Response:
+        name = request.path_params.get("name") or "index.html"
+        words = request.query_params.get("q", "")[:MOST_SEARCHED].strip()
+        since = request.query_params.get("since", "")[:MOST_SEARCHED].strip()
+        return Response(page(reader, name, words, since), media_type="text/html; charset=utf-8", headers=headers)
+
+    def show_report(request: Request) -> Response:
+        return FileResponse(report(reader, request.path_params["name"]), media_type="text/html", headers=_HEADERS)
+
+    def refuse(_: Request, error: Exception) -> Response:
+        status = 404 if isinstance(error, NothingKnownError) else 503
+        return PlainTextResponse(f"{inert.inert_line(str(error), 500)}\n", status, headers=headers)
+
+    routes = [
+        Route("/", show),
+        Route("/reports/{name}", show_report),
+        Route("/{name:path}", show),
+    ]
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={HarnessError: refuse})
+
+
+def serve(store: FileStore | FolderStore, host: str, port: int, names: Sequence[str]) -> None:
+    """Serve until the user interrupts. `names`: further names under which the server may be called. Raise HistoryError
+    if the packages are missing, the history cannot be read, or the port cannot be had.
+    """
+    try:
+        import uvicorn
+    except ImportError:
+        raise HistoryError(
+            "harness history serve needs the packages starlette and uvicorn: "
+            "pip install 'gpu-conformance-harness[history]'"
+        ) from None
+    reader = Reader(store)
+    with reader.pages():
+        pass  # a history that cannot be read is an error now, and not a page
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise HistoryError(f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}") from None
+    with listening:
+        shown = f"[{host}]" if ":" in host else host
+        print(f"http://{shown}:{listening.getsockname()[1]}/  (Ctrl-C ends it)", flush=True)
+        allowed = ["localhost", "127.0.0.1", "[::1]", host, *names]
+        config = uvicorn.Config(application(reader, allowed), log_level="warning", access_log=False, lifespan="off")
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+    reader.close()

@@ -1,0 +1,55 @@
+"""Demonstrations on two ranks: forks of this process, in a process group with gloo."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.ranks.ranks import Ranks, RanksError, RankSettings
+
+
+def on_two_ranks(body: Callable[[Any], object], *modules: str) -> Callable[[], object]:
+    """Return a demonstration: what each of two ranks returns, or the error of the one that broke first.
+
+    `modules` are imported before the ranks are forked, once for all demonstrations.
+    """
+
+    def show() -> object:
+        for module in modules:
+            importlib.import_module(module)
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = Ranks(_SETTINGS, Path(folder))
+            try:
+                return ranks.run(in_group, body.__module__, body.__name__, world=2, limit=20.0)
+            except RanksError as error:
+                kind, _, text = str(error).splitlines()[0].partition(" raised ")[2].partition(": ")
+                raise type(kind or "RanksError", (Exception,), {})(text) from None
+
+    return show
+
+
+def in_group(rank: Any, module: str, name: str) -> object:
+    """Call a function of a module in a process group. What it has made is freed before the group."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world)
+    result = getattr(importlib.import_module(module), name)(rank)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return result
+
+
+_SETTINGS = RankSettings(
+    device=lambda _: "cpu",
+    devices=None,
+    seed=1,
+    deadline=None,
+    limit=0.0,
+    unsafe=lambda: "",
+    loading=lambda: "",
+    leftovers=lambda _: None,
+    note=lambda *_: True,
+)

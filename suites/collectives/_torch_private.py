@@ -1,0 +1,23 @@
+"""The undocumented names of torch that this suite uses. No other module of the suite looks one up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suites.reaching import reach
+
+
+def coalescing_manager() -> Any:
+    """The context that makes one call of several collectives."""
+    return reach("torch.distributed._coalescing_manager")
+
+
+def functional_collectives() -> Any:
+    """The module of the functional collectives, which `DTensor` and the compiler use."""
+    return reach("torch.distributed._functional_collectives")
+
+
+def functional_single(name: str, suffix: str = "") -> Any:
+    """A functional collective on one tensor. torch 2.13 has other names, and warns of the old ones."""
+    module = functional_collectives()
+    return getattr(module, f"{name}_single{suffix}", None) or getattr(module, f"{name}_tensor{suffix}")

@@ -1,0 +1,77 @@
+"""Process groups for ranks: gloo on the CPU, NCCL on GPUs. And names that differ between releases of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+#: On the CPU cases run with gloo, on GPUs with NCCL.
+GATE = pytest.mark.requires(any=[{"accelerator": False}, {"nccl": True, "silicon": True}])
+#: Seconds. Far more than any case takes, and less than the time limit of a case, so that errors of torch come first.
+TIMEOUT = 40.0
+
+#: torch 2.13 has new names for these, and warns of the old ones.
+all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def worlds(*sizes: int) -> pytest.MarkDecorator:
+    """Run a case with each of these numbers of ranks, under the name `world`."""
+    values = [pytest.param(size, marks=pytest.mark.requires(ranks=size)) for size in sizes]
+    return pytest.mark.parametrize("world", values)
+
+
+def on_cpu(rank: Any) -> Any:
+    """The same rank with the CPU for its device: for cases about gloo, which every machine has."""
+    return dataclasses.replace(rank, device_name="cpu")
+
+
+def backend(rank: Any) -> str:
+    """The name of the backend for the device of a rank."""
+    return "nccl" if rank.device.type == "cuda" else "gloo"
+
+
+@contextlib.contextmanager
+def group(rank: Any, name: str = "rendezvous", timeout: float = TIMEOUT) -> Iterator[None]:
+    """Make the default group of a rank, and destroy it if nothing was raised: with a broken peer that may hang."""
+    device = rank.device
+    more: dict[str, Any] = {}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        more["device_id"] = device
+    dist.init_process_group(
+        backend(rank),
+        init_method=rank.rendezvous(name),
+        rank=rank.number,
+        world_size=rank.world,
+        timeout=timedelta(seconds=timeout),
+        **more,
+    )
+    yield
+    dist.destroy_process_group()
+
+
+def grouped(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a body run inside the default group. What it has made is freed before the group.
+
+    In the other order, a `DistributedDataParallel` frees the group while it holds Python's lock and waits for a thread
+    of the group, which may need that lock (torch 2.13): both wait for ever.
+    """
+
+    @functools.wraps(body)
+    def run(rank: Any, *arguments: Any) -> Any:
+        with group(rank):
+            result = body(rank, *arguments)
+            gc.collect()
+        return result
+
+    return run

@@ -1,0 +1,128 @@
+"""Inputs of ranks with which every collective is exact in every type, and references that use no collective.
+
+Each input depends on the rank and on the position. A rank that is left out, taken twice or taken for another, and a
+chunk at a wrong place, all change the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+INTEGERS = ("int8", "uint8", "int32", "int64")
+TYPES = (*FLOATS, *INTEGERS, "bool")
+#: Types that only move: complex numbers are sent as pairs.
+MOVED_TYPES = (*TYPES, "complex64")
+
+#: Around what implementations divide buffers by: vectors of 16 bytes, lines of 128 bytes, chunks of 512 bytes, pages,
+#: and the segments of 1 MiB of gloo's ring (in elements of four bytes).
+BORDERS = (
+    0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 4097,
+    65535, 65536, 65537, 262143, 262144, 262145,
+)  # fmt: skip
+FEW_BORDERS = (0, 1, 7, 8, 9, 33, 129, 1025, 65537, 262145)
+FEWEST = (0, 1, 9, 1025)
+
+Op = dist.ReduceOp
+
+
+def numbers(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Whole numbers in [-5, 5], or [0, 10] for types without a sign. Eight of them add up to less than 100."""
+    index = torch.arange(size)
+    values = (index * 7 + index // 64 + rank * 3) % 11
+    if dtype is torch.bool:
+        return values % 3 == 0
+    if dtype.is_complex:
+        return torch.complex(values.float(), (values * 2 % 11).float()).to(dtype)
+    return (values if dtype is torch.uint8 else values - 5).to(dtype)
+
+
+def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Factors 1 and, where there is a sign, -1; at each place one rank of eight has 2 or -2."""
+    index = torch.arange(size)
+    values = torch.where((index + index // 64 + rank) % 8 == 0, 2, 1)
+    if dtype is not torch.uint8:
+        values = torch.where((index * 5 + rank) % 4 == 0, -values, values)
+    return values.to(dtype)
+
+
+def bits(rank: int, size: int, dtype: torch.dtype, *, most: bool) -> torch.Tensor:
+    """Numbers of seven bits, of which one is set; with `most` one is not set."""
+    index = torch.arange(size)
+    one = 1 << ((index + index // 64 + 2 * rank) % 7)
+    return (127 ^ one if most else one).to(dtype)
+
+
+def averaged(rank: int, size: int, dtype: torch.dtype, world: int) -> torch.Tensor:
+    """Numbers whose average over `world` ranks is exact."""
+    return numbers(rank, size, dtype) * world
+
+
+#: By reduction: the inputs, and the reference for two of them in a wide type.
+_PAIRS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+_OF_BOOL: Mapping[str, str] = {"SUM": "BOR", "PRODUCT": "BAND", "MIN": "BAND", "MAX": "BOR"}
+
+
+def reductions(dtype: str, backend: str) -> tuple[str, ...]:
+    """The reductions that a backend has for a type."""
+    arithmetic = ("SUM", "PRODUCT", "MIN", "MAX")
+    if dtype in FLOATS:
+        return (*arithmetic, "AVG")
+    if dtype == "bool" and backend == "gloo":  # SUM: see test_all_reduce_sum_of_bool_is_a_bool
+        return (*arithmetic[1:], "BAND", "BOR", "BXOR")
+    return (*arithmetic, "BAND", "BOR", "BXOR") if backend == "gloo" else arithmetic
+
+
+def operand(reduction: str, rank: int, size: int, dtype: torch.dtype, world: int) -> torch.Tensor:
+    """The input of a rank for a reduction."""
+    if dtype is torch.bool:
+        index = torch.arange(size)
+        alone = (index + index // 64 + rank) % 8 == 0  # at each place, of one rank in eight
+        return ~alone if reduction in ("PRODUCT", "MIN", "BAND") else alone
+    if reduction == "AVG":
+        return averaged(rank, size, dtype, world)
+    if reduction == "PRODUCT":
+        return factors(rank, size, dtype)
+    if reduction.startswith("B"):
+        return bits(rank, size, dtype, most=reduction == "BAND")
+    return numbers(rank, size, dtype)
+
+
+def reduced(reduction: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The exact result over the inputs of all ranks, in their type."""
+    dtype = inputs[0].dtype
+    wide = torch.bool if dtype is torch.bool else torch.float64 if dtype.is_floating_point else torch.int64
+    pair = _PAIRS[_OF_BOOL.get(reduction, reduction) if dtype is torch.bool else reduction]
+    total = inputs[0].to(wide)
+    for each in inputs[1:]:
+        total = pair(total, each.to(wide))
+    return (total / len(inputs) if reduction == "AVG" else total).to(dtype)
+
+
+class Guarded:
+    """A tensor inside a larger buffer. Nothing may be written beside it; it begins at an odd element."""
+
+    def __init__(self, content: torch.Tensor, device: torch.device) -> None:
+        """The buffer has a copy of `content`."""
+        size = content.numel()
+        self._buffer = torch.full((size + 6,), 1, dtype=content.dtype, device=device)
+        self._edge = self._buffer[:3].clone()
+        self.tensor = self._buffer[3 : 3 + size].view(content.shape)
+        self.tensor.copy_(content)
+
+    def is_intact(self) -> bool:
+        """Whether what is beside the tensor is as it was."""
+        size = self.tensor.numel()
+        return bool((self._buffer[:3] == self._edge).all() and (self._buffer[3 + size :] == self._edge).all())

@@ -1,0 +1,272 @@
+"""DeviceMesh, DTensor and fully_shard: what each rank holds, and results against those of one process."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from .checking import Checks, expect_all_right
+from .groups import GATE, grouped, worlds
+
+pytestmark = [GATE, pytest.mark.timeout(60)]
+
+TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def mesh_of(rank: Any) -> DeviceMesh:
+    return init_device_mesh(rank.device.type, (rank.world,))
+
+
+def sample(rows: int, columns: int, seed: int = 1) -> torch.Tensor:
+    """The same numbers on all ranks."""
+    return torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def part(whole: torch.Tensor, dim: int, number: int, world: int) -> torch.Tensor:
+    """What a rank has of a tensor: chunks as `torch.chunk` makes them, the last ones smaller or empty."""
+    chunks = whole.chunk(world, dim)
+    return chunks[number] if number < len(chunks) else whole.narrow(dim, 0, 0)
+
+
+@grouped
+def meshes(rank: Any) -> Checks:
+    """A mesh of two dimensions and its groups."""
+    checks = Checks(rank.number)
+    mesh = init_device_mesh(rank.device.type, (2, rank.world // 2), mesh_dim_names=("outer", "inner"))
+    outer, inner = divmod(rank.number, rank.world // 2)
+    checks.equal("get_coordinate", mesh.get_coordinate(), (outer, inner))
+    checks.equal("shape", tuple(mesh.shape), (2, rank.world // 2))
+    checks.equal("get_local_rank", (mesh.get_local_rank("outer"), mesh.get_local_rank("inner")), (outer, inner))
+    members = {
+        "outer": [inner + each * (rank.world // 2) for each in range(2)],
+        "inner": [outer * (rank.world // 2) + each for each in range(rank.world // 2)],
+    }
+    for name, ranks in members.items():
+        group = mesh.get_group(name)
+        checks.equal(f"ranks of {name}", dist.get_process_group_ranks(group), ranks)
+        dist.all_reduce(given := torch.full((3,), rank.number + 1.0, device=rank.device), group=group)
+        checks.same(f"all_reduce in {name}", given, torch.full((3,), float(sum(each + 1 for each in ranks))))
+        checks.equal(f"size of the part {name}", mesh[name].size(), len(ranks))
+    flat = mesh._flatten("flat") if hasattr(mesh, "_flatten") else mesh
+    checks.equal("size", flat.size(), rank.world)
+    checks.refused("a mesh of more ranks", lambda: init_device_mesh(rank.device.type, (rank.world + 1,)), "")
+    checks.refused("a dimension that the mesh lacks", lambda: mesh["none"], "none")
+    return checks
+
+
+@worlds(4)
+def test_init_device_mesh_divides_ranks_into_rows_and_columns(ranks: Any, world: int) -> None:
+    """Coordinates go up row by row, and each dimension has its groups."""
+    expect_all_right(ranks.run(meshes, world=world))
+
+
+@grouped
+def placements(rank: Any) -> Checks:
+    """Each placement to each other, for sizes that the ranks do not divide."""
+    checks = Checks(rank.number)
+    mesh = mesh_of(rank)
+    for rows, columns in ((rank.world * 2, rank.world), (rank.world + 1, 3), (1, 5)):
+        whole = sample(rows, columns)
+        for placement in (Shard(0), Shard(1), Replicate()):
+            made = distribute_tensor(whole.to(rank.device), mesh, [placement])
+            what = f"{rows}x{columns} {placement}"
+            wanted = part(whole, placement.dim, rank.number, rank.world) if isinstance(placement, Shard) else whole
+            checks.same(f"{what}: to_local", made.to_local(), wanted)
+            checks.equal(f"{what}: shape", tuple(made.shape), (rows, columns))
+            checks.same(f"{what}: full_tensor", made.full_tensor(), whole)
+            for target in (Shard(0), Shard(1), Replicate()):
+                moved = made.redistribute(mesh, [target])
+                wanted = part(whole, target.dim, rank.number, rank.world) if isinstance(target, Shard) else whole
+                checks.same(f"{what} to {target}: to_local", moved.to_local(), wanted)
+                checks.equal(f"{what} to {target}: placements", tuple(moved.placements), (target,))
+        summed = DTensor.from_local(whole.to(rank.device) * (rank.number + 1), mesh, [Partial()])
+        total = whole * sum(number + 1 for number in range(rank.world))
+        for target in (Replicate(), Shard(0), Shard(1)):
+            wanted = part(total, target.dim, rank.number, rank.world) if isinstance(target, Shard) else total
+            found = summed.redistribute(mesh, [target]).to_local()
+            right = found.shape == wanted.shape and torch.allclose(found.cpu(), wanted, **TOLERANCE)
+            checks.true(f"{rows}x{columns} Partial to {target}", right)
+        largest = DTensor.from_local(whole.to(rank.device) * (rank.number - 1), mesh, [Partial("max")])
+        wanted = torch.stack([whole * (number - 1) for number in range(rank.world)]).amax(0)
+        checks.same(f"{rows}x{columns} Partial(max)", largest.full_tensor(), wanted)
+    return checks
+
+
+@worlds(2, 3, 4)
+def test_redistribute_moves_each_placement_to_each_other(ranks: Any, world: int) -> None:
+    """Each rank has its part, of sizes that ranks divide and others, and the whole is the same."""
+    expect_all_right(ranks.run(placements, world=world))
+
+
+@grouped
+def operators(rank: Any) -> Checks:
+    """Operators on DTensors: the result, and where it is."""
+    checks = Checks(rank.number)
+    mesh = mesh_of(rank)
+    left, right = sample(rank.world * 2, rank.world * 3, 2), sample(rank.world * 3, rank.world, 3)
+    for a, b in itertools.product((Shard(0), Shard(1), Replicate()), repeat=2):
+        first = distribute_tensor(left.to(rank.device), mesh, [a]).requires_grad_()
+        second = distribute_tensor(right.to(rank.device), mesh, [b]).requires_grad_()
+        product = first @ second
+        checks.true(f"{a} @ {b}", torch.allclose(product.full_tensor().cpu(), left @ right, **TOLERANCE))
+        product.full_tensor().square().sum().backward()
+        plain = left.clone().requires_grad_(), right.clone().requires_grad_()
+        (plain[0] @ plain[1]).square().sum().backward()
+        for name, found, wanted in (("left", first.grad, plain[0].grad), ("right", second.grad, plain[1].grad)):
+            close = torch.allclose(found.full_tensor().cpu(), wanted, rtol=1e-10, atol=1e-10)
+            checks.true(f"{a} @ {b}: gradient of {name}", close)
+    rows = distribute_tensor(left.to(rank.device), mesh, [Shard(0)])
+    checks.equal("sum over the rows that are sharded", tuple(rows.sum(0).placements), (Partial("sum"),))
+    for what, found, wanted in (
+        ("sum(0)", rows.sum(0), left.sum(0)),
+        ("sum(1)", rows.sum(1), left.sum(1)),
+        ("mean()", rows.mean(), left.mean()),
+        ("amax(0)", rows.amax(0), left.amax(0)),
+        ("softmax(0)", rows.softmax(0), left.softmax(0)),
+        ("t()", rows.t(), left.t()),
+        ("rows + rows", rows + rows, left + left),
+        ("tanh()", rows.tanh(), left.tanh()),
+        ("cat", torch.cat([rows, rows], 1), torch.cat([left, left], 1)),
+    ):
+        checks.true(what, torch.allclose(found.full_tensor().cpu(), wanted, **TOLERANCE))
+    checks.refused("a DTensor with a tensor", lambda: rows @ right.to(rank.device), "mixed")
+    return checks
+
+
+@worlds(2, 4)
+def test_dtensor_operators_agree_with_those_of_whole_tensors(ranks: Any, world: int) -> None:
+    """Products of each pair of placements with their gradients, reductions over a sharded dimension, and others."""
+    expect_all_right(ranks.run(operators, world=world))
+
+
+class Mlp(nn.Module):
+    """Two layers in float64."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width, dtype=torch.float64)
+        self.down = nn.Linear(4 * width, width, dtype=torch.float64)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(rows).tanh())
+
+
+def stack_of(rank: Any, width: int = 6) -> nn.Sequential:
+    torch.manual_seed(7)
+    return nn.Sequential(Mlp(width), Mlp(width), nn.Linear(width, 3, dtype=torch.float64)).to(rank.device)
+
+
+def loss_of(module: nn.Module, rank: Any, number: int, step: int) -> torch.Tensor:
+    loss: torch.Tensor = module(sample(4, 6, 10 * step + number).to(rank.device)).square().mean()
+    return loss
+
+
+@grouped
+def fully_sharded(rank: Any) -> Checks:
+    """Three steps with sharded weights, and in one process."""
+    checks = Checks(rank.number)
+    single, sharded = stack_of(rank), stack_of(rank)
+    mesh = mesh_of(rank)
+    for layer in sharded[:2]:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    for (name, found), wanted in zip(sharded.named_parameters(), single.parameters(), strict=True):
+        checks.true(f"{name} is a DTensor", isinstance(found, DTensor))
+        checks.equal(f"{name}: placements", tuple(found.placements), (Shard(0),))
+        checks.same(f"{name}: own part", found.to_local(), part(wanted, 0, rank.number, rank.world))
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (single, sharded)]
+    for step in range(3):
+        torch.stack([loss_of(single, rank, number, step) for number in range(rank.world)]).mean().backward()
+        loss_of(sharded, rank, rank.number, step).backward()
+        for (name, found), wanted in zip(sharded.named_parameters(), single.parameters(), strict=True):
+            close = torch.allclose(found.grad.full_tensor(), wanted.grad, rtol=1e-10, atol=1e-12)
+            checks.true(f"step {step}: gradient of {name}", close)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for (name, found), wanted in zip(sharded.named_parameters(), single.parameters(), strict=True):
+        checks.true(f"{name} after three steps", torch.allclose(found.full_tensor(), wanted, rtol=1e-10, atol=1e-12))
+    return checks
+
+
+@worlds(1, 2, 3, 4)
+def test_fully_shard_trains_as_one_process_does(ranks: Any, world: int) -> None:
+    """Each rank holds its rows of each weight, and gradients and weights are those of a training on all rows."""
+    expect_all_right(ranks.run(fully_sharded, world=world))
+
+
+@grouped
+def accumulated(rank: Any) -> Checks:
+    """Steps without the reduction of gradients, and a lower precision."""
+    checks = Checks(rank.number)
+    single, sharded = stack_of(rank), fully_shard(stack_of(rank), mesh=mesh_of(rank))
+    sharded.set_requires_gradient_sync(False)
+    loss_of(sharded, rank, rank.number, 0).backward()
+    checks.true("no gradient without the reduction", all(each.grad is None for each in sharded.parameters()))
+    sharded.set_requires_gradient_sync(True)
+    loss_of(sharded, rank, rank.number, 1).backward()
+    for step in range(2):
+        torch.stack([loss_of(single, rank, number, step) for number in range(rank.world)]).mean().backward()
+    for (name, found), wanted in zip(sharded.named_parameters(), single.parameters(), strict=True):
+        close = torch.allclose(found.grad.full_tensor(), wanted.grad, rtol=1e-10, atol=1e-12)
+        checks.true(f"gradient of {name} over both steps", close)
+
+    sharded.unshard()
+    for (name, found), wanted in zip(sharded.named_parameters(), single.parameters(), strict=True):
+        checks.same(f"unshard: {name}", found, wanted)
+    sharded.reshard()
+    checks.true("reshard", all(isinstance(each, DTensor) for each in sharded.parameters()))
+
+    lower = fully_shard(
+        stack_of(rank),
+        mesh=mesh_of(rank),
+        mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    )
+    found = lower(sample(4, 6).to(rank.device))
+    checks.equal("type of the result with param_dtype=bfloat16", found.dtype, torch.bfloat16)
+    found.float().square().mean().backward()
+    types = {each.grad.dtype for each in lower.parameters()}
+    checks.equal("type of gradients", types, {torch.float64})
+    return checks
+
+
+@worlds(2, 3)
+def test_set_requires_gradient_sync_accumulates_whole_gradients(ranks: Any, world: int) -> None:
+    """Without the reduction nothing is lost; `unshard` has the whole weights; a policy computes in its types."""
+    expect_all_right(ranks.run(accumulated, world=world))
+
+
+@grouped
+def parallelized(rank: Any) -> Checks:
+    """A layer by columns, the next by rows."""
+    checks = Checks(rank.number)
+    single, split = stack_of(rank, 8)[0], stack_of(rank, 8)[0]
+    parallelize_module(split, mesh_of(rank), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    checks.equal("up.weight", tuple(split.up.weight.placements), (Shard(0),))
+    checks.equal("down.weight", tuple(split.down.weight.placements), (Shard(1),))
+    given = sample(5, 8).to(rank.device)
+    found, wanted = split(given), single(given)
+    checks.true("result", torch.allclose(found, wanted, rtol=1e-10, atol=1e-12))
+    found.square().sum().backward()
+    wanted.square().sum().backward()
+    for (name, parameter), plain in zip(split.named_parameters(), single.parameters(), strict=True):
+        close = torch.allclose(parameter.grad.full_tensor(), plain.grad, rtol=1e-10, atol=1e-12)
+        checks.true(f"gradient of {name}", close)
+    replicated = distribute_module(stack_of(rank, 8)[0], mesh_of(rank))
+    checks.equal("distribute_module", {tuple(each.placements) for each in replicated.parameters()}, {(Replicate(),)})
+    return checks
+
+
+@worlds(2, 4)
+def test_parallelize_module_splits_layers_by_columns_and_rows(ranks: Any, world: int) -> None:
+    """Two layers, of which the second adds up the parts of the first, compute what one process does."""
+    expect_all_right(ranks.run(parallelized, world=world))

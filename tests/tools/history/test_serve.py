@@ -1,0 +1,129 @@
+"""The server of the pages: a real one, in a thread, on a free port of this machine."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urljoin, urlsplit
+
+import pytest
+
+pytest.importorskip("duckdb")
+pytest.importorskip("uvicorn")
+
+from harness.tools.history.database import HistoryError
+from harness.tools.history.pages import file_name
+from harness.tools.history.record import read_record
+from harness.tools.history.serve import Reader, serve
+from harness.tools.history.store import FileStore, open_store
+from tests.tools.history import nights
+from tests.tools.history.serving import Server, served
+from tests.tools.matrix.runs import CASES
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with served(tmp_path) as found:
+        yield found
+
+
+def test_every_link_leads_to_a_page_and_none_elsewhere(server: Server) -> None:
+    seen, wanted = set(), ["/"]
+    while wanted:
+        path = wanted.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        text = server.page(path)
+        assert "<script" not in text
+        assert "\u202e" not in text
+        for link in re.findall(r'href="([^"]+)"', text):
+            if not link.startswith(("#", "data:")):
+                assert not urlsplit(link).netloc, link
+                wanted.append(urljoin(path, link).partition("#")[0])
+    assert {path.split("/")[1] for path in seen} >= {"cases", "groups", "devices", "runs", "reports"}
+
+
+def test_there_is_a_page_for_a_case_that_never_failed(server: Server) -> None:
+    assert CASES[2] in server.page(f"/{file_name('cases', CASES[2])}")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("THREE", CASES[2]), ("night1", "night1-n1"), ("img", "&lt;img src=x"), ("gpu-n1", "GPU-n1"), ("zzz", "0 names")],
+)
+def test_a_search_finds_names(server: Server, words: str, found: str) -> None:
+    assert found in server.page(f"/search.html?q={quote(words)}")
+
+
+def test_what_is_searched_for_is_inert(server: Server) -> None:
+    text = server.page(f"/search.html?q={quote('<script>alert(1)</script>')}")
+    assert "<script" not in text
+
+
+def test_two_runs_are_compared(server: Server) -> None:
+    run = f"/{file_name('runs', 'night1-n1')}"
+    assert "is newly red" not in server.page(run)
+    assert "No case is newly red" in server.page(f"{run}?since=night1-n1")
+    answer, text = server.get(f"{run}?since=nothing")
+    assert (answer.status, text) == (
+        404,
+        "the history has no run 'nothing': see harness history sql 'FROM runs'\n",
+    )
+
+
+def test_the_report_of_a_run_is_served_and_no_other_file(server: Server) -> None:
+    name = file_name("runs", "night1-n1").partition("/")[2]
+    assert "the run's own page" in server.page(f"/reports/{name}")
+    for path in ("/reports/..%2f..%2fetc%2fpasswd", "/reports/0123456789abcdef.html", "/../etc/passwd"):
+        assert server.get(path)[0].status == 404
+
+
+def test_a_name_of_elsewhere_is_refused(server: Server) -> None:
+    assert server.get("/", host="evil.example")[0].status == 400
+
+
+def test_only_reading_is_possible(server: Server) -> None:
+    assert server.get("/", method="POST")[0].status == 405
+
+
+def test_headers_allow_no_script(server: Server) -> None:
+    answer, _ = server.get("/")
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src" not in policy.replace("script-src ;", "")
+    assert "unsafe" not in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_run_that_is_added_is_there_at_once(server: Server, tmp_path: Path) -> None:
+    assert "2025-10-11" not in server.page("/")
+    server.store.add(read_record(nights.night(tmp_path, 2)))
+    assert "2025-10-11" in server.page("/")
+
+
+def test_a_folder_of_files_is_served(tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}/history/")
+    store.add(read_record(nights.night(tmp_path, 0)))
+    reader = Reader(store)
+    with reader.pages() as (made, _, _):
+        assert b"2025-10-09" in made.index()
+    store.add(read_record(nights.night(tmp_path, 1)))
+    with reader.pages() as (made, _, _):
+        assert b"2025-10-10" in made.index()
+    reader.close()
+
+
+def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    store = nights.regression(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(HistoryError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"):
+            serve(store, "127.0.0.1", port, [])
+
+
+def test_a_history_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="there is no history"):
+        serve(FileStore(tmp_path / "nothing.duckdb"), "127.0.0.1", 0, [])
