@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from suites.reaching import reach
@@ -10,6 +11,11 @@ from suites.reaching import reach
 def coalescing_manager() -> Any:
     """The context that makes one call of several collectives."""
     return reach("torch.distributed._coalescing_manager")
+
+
+def set_timeout(timeout: timedelta) -> None:
+    """Change the time limit of the default group."""
+    reach("torch.distributed.distributed_c10d._set_pg_timeout")(timeout, None)
 
 
 def functional_collectives() -> Any:

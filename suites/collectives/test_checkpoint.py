@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,17 @@ def resume(rank: Any, folder: str) -> Checks:
     other, its_optimizer = trained(rank, 0)
     weights, state = get_state_dict(other, its_optimizer)
     checkpoint.load(loaded := {"model": weights, "optimizer": state}, checkpoint_id=folder)
-    set_state_dict(other, its_optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
-    train(rank, other, its_optimizer, 2)
-    for (name, found), wanted in zip(other.named_parameters(), model.parameters(), strict=True):
-        assert isinstance(found, DTensor)
-        checks.same(f"{name} after the third step", found.to_local(), wanted.to_local())
+    # `load` writes into the tensors of `other` and its optimizer; a third model gets all by `set_state_dict`.
+    third, last_optimizer = trained(rank, 0)
+    last_optimizer.param_groups[0]["lr"] = 0.5
+    for each, its, state in ((other, its_optimizer, loaded), (third, last_optimizer, copy.deepcopy(loaded))):
+        set_state_dict(each, its, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    checks.equal("the rate of learning", last_optimizer.param_groups[0]["lr"], 0.1)
+    for what, each, its in (("loaded", other, its_optimizer), ("set", third, last_optimizer)):
+        train(rank, each, its, 2)
+        for (name, found), wanted in zip(each.named_parameters(), model.parameters(), strict=True):
+            assert isinstance(found, DTensor)
+            checks.same(f"{what}: {name} after the third step", found.to_local(), wanted.to_local())
     return checks
 
 

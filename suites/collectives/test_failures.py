@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from . import groups
+from ._torch_private import set_timeout
 from .checking import Checks, checks_of, expect_all_right
 from .groups import group, on_cpu, worlds
 
@@ -114,8 +115,10 @@ def late(rank: Any) -> tuple[Checks, float]:
     """Rank 1 does not come to the call."""
     checks = Checks(rank.number)
     dist.init_process_group(
-        "gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world, timeout=timedelta(seconds=SHORT)
+        "gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world, timeout=timedelta(seconds=30)
     )
+    dist.barrier()
+    set_timeout(timedelta(seconds=SHORT))  # not from the beginning, since ranks may come late to the rendezvous
     seconds = SHORT
     if rank.number == 1:
         while len(list(rank.folder.glob("raised-*"))) < rank.world - 1:
@@ -142,7 +145,7 @@ def test_all_reduce_raises_at_the_timeout_of_the_group(ranks: Any, world: int) -
 def monitored(rank: Any) -> Checks:
     """Some ranks do not come to a barrier; rank 0 finds out which."""
     checks = Checks(rank.number)
-    limit = timedelta(seconds=SHORT / 2)
+    limit = timedelta(seconds=2 * SHORT)  # the ranks that come must not be late
     with group(on_cpu(rank)):
         dist.monitored_barrier(timeout=timedelta(seconds=30))
         missing = [2] if rank.world == 3 else [1, 3]
@@ -154,7 +157,7 @@ def monitored(rank: Any) -> Checks:
             text, _ = error_of(lambda: dist.monitored_barrier(timeout=limit, wait_all_ranks=rank.world > 3))
             if rank.number == 0:
                 names = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
-                wanted = f"{names} failed to pass monitoredbarrier in {SHORT * 500:.0f} ms"
+                wanted = f"{names} failed to pass monitoredbarrier in {SHORT * 2000:.0f} ms"
                 checks.true(f"an error with {wanted!r}, found {text[:200]!r}", wanted in text.lower())
                 (rank.folder / "over").touch()
             else:
@@ -236,7 +239,6 @@ def refusals(rank: Any) -> Checks:
                 lambda: dist.init_process_group("gloo", rank=own, world_size=world, init_method=rank.rendezvous("x")),
                 "twice",
             ),
-            "a group with a rank twice": (lambda: dist.new_group([0, 0]), "duplicate"),
             "a group with a rank too many": (lambda: dist.new_group([0, world]), "range|rank"),
             "P2POp of a collective": (lambda: dist.P2POp(dist.broadcast, two, 0), "isend"),
             "BAND of floats": (lambda: dist.all_reduce(two.clone(), dist.ReduceOp.BAND), "BAND"),
@@ -246,6 +248,8 @@ def refusals(rank: Any) -> Checks:
             ),
             "all_reduce of int16": (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int16)), "scalar type"),
         }
+        if torch.__version__ >= "2.13":  # earlier releases wait for a second process of that rank
+            wrong["a group with a rank twice"] = (lambda: dist.new_group([0, 0]), "duplicate")
         for what, (call, pattern) in wrong.items():
             checks.refused(what, call, pattern)
         checks.same("the tensor of refused calls", two, torch.ones(2))
@@ -279,9 +283,13 @@ def groups_come_and_go(rank: Any) -> Checks:
             dist.all_reduce(torch.ones(1000))
             dist.all_reduce(torch.ones(1000), group=half)
             dist.barrier()
-        time.sleep(0.02)  # threads of a destroyed group end a moment later
+        give_up = time.monotonic() + 5.0  # threads of a destroyed group end a moment later
+        while len(before) > 1 and held() != before[1] and time.monotonic() < give_up:
+            time.sleep(0.01)
+        time.sleep(0.1 * (len(before) < 2))
         before.append(held())
-    checks.equal("threads and descriptors after each of five groups", before[1:], [before[1]] * 4)
+    added = [(threads - before[1][0], files - before[1][1]) for threads, files in before[2:]]
+    checks.true(f"threads and descriptors added by later groups: {added}", all(max(each) <= 0 for each in added))
     return checks
 
 

@@ -19,6 +19,8 @@ pytestmark = [GATE, pytest.mark.timeout(60)]
 
 #: Seconds that a rank is late, where others must wait for it.
 LATE = 0.3
+#: Seconds after which a rank no longer waits for others that are held up.
+PATIENCE = 5.0
 
 
 def synchronize(rank: Any) -> None:
@@ -37,27 +39,26 @@ def sum_of_ranks(rank: Any) -> float:
 
 
 def late_rank(rank: Any) -> Checks:
-    """Rank 0 comes late. The others may go on at once, and have the result only after it has come."""
+    """Rank 0 comes when the calls of the others have returned, and a while later."""
     checks = Checks(rank.number)
+    called = [rank.folder / f"called-{number}" for number in range(1, rank.world)]
     with group(rank):
         dist.barrier()
         given = one(rank)
         if rank.number == 0:
+            give_up = time.monotonic() + PATIENCE
+            while not all(path.exists() for path in called) and time.monotonic() < give_up:
+                time.sleep(0.01)
+            checks.true("all_reduce(async_op=True) held up a rank", all(path.exists() for path in called))
             time.sleep(LATE)
-        begun = time.monotonic()
         work = dist.all_reduce(given, async_op=True)
-        returned = time.monotonic() - begun
-        completed_early = work.is_completed()
+        if rank.number != 0:
+            checks.true("is_completed() before the last rank has come", not work.is_completed())
+            called[rank.number - 1].touch()
         work.wait()
         synchronize(rank)
-        waited = time.monotonic() - begun
-        checks.equal("all_reduce: element", given[0].item(), sum_of_ranks(rank))
-        checks.same("all_reduce", given, torch.full((1000,), sum_of_ranks(rank)))
+        checks.same("all_reduce after wait()", given, torch.full((1000,), sum_of_ranks(rank)))
         checks.true("wait() has returned and is_completed() is false", work.is_completed())
-        if rank.number != 0:
-            checks.true(f"all_reduce(async_op=True) took {returned:.3f} s of {waited:.3f} s", returned < waited / 2)
-            checks.true("is_completed() before the last rank has come", not completed_early)
-            checks.true(f"wait() took {waited:.3f} s, and a rank was {LATE} s late", waited > LATE / 2)
     return checks
 
 

@@ -25,8 +25,9 @@ def on_two_ranks(body: Callable[[Any], object], *modules: str) -> Callable[[], o
             try:
                 return ranks.run(in_group, body.__module__, body.__name__, world=2, limit=20.0)
             except RanksError as error:
-                kind, _, text = str(error).splitlines()[0].partition(" raised ")[2].partition(": ")
-                raise type(kind or "RanksError", (Exception,), {})(text) from None
+                line = str(error).splitlines()[0]
+                kind, colon, text = line.partition(" raised ")[2].partition(": ")
+                raise type(kind if colon else "RanksError", (Exception,), {})(text if colon else line) from None
 
     return show
 
