@@ -136,6 +136,11 @@ def devices_wanted(conditions: Iterable[Condition], *, per_rank: bool = True) ->
     return max(counts, default=1)
 
 
+def wants_ranks(conditions: Iterable[Condition]) -> bool:
+    """Return whether a case has a condition on ``ranks``."""
+    return any(isinstance(each, Requirement) and each.capability == language.RANKS for each in conditions)
+
+
 def memory_wanted(conditions: Iterable[Condition]) -> int:
     """Return the device memory, in bytes, that a case declares by ``memory`` or ``free_memory``: the largest lower
     bound.

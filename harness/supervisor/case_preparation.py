@@ -84,6 +84,7 @@ class CasePreparation:
             ),
             share=claims.share_of(self._slots, memory, device.memory, alone=alone),
             memory=memory,
+            forks=not device.backend.accelerator and requirements.wants_ranks(wanted),
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )

@@ -4,8 +4,6 @@ restored."""
 from __future__ import annotations
 
 import json
-import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,8 +32,7 @@ def tell(steps):
             value = "warned" if caught else None
         told.append(value if isinstance(value, (bool, int, str, type(None))) else str(value))
     print(json.dumps(told), flush=True)
-"""
-_SCENES = """
+
 for steps in json.loads(SCENES):
     child = os.fork()  # nothing has been used yet: each scene has settings as a fresh process has them
     if not child:
@@ -49,35 +46,11 @@ def told_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) 
     """Run each scene, a sequence of steps, in its own process, and return the values of the steps that are expressions.
 
     `B` is `torch.backends`. An exception gives its class name, and None after a warning gives "warned". Statements have
-    no value. With `environ`, the processes come from a new one, which reads these variables as it imports torch;
-    otherwise they are forks of this one.
+    no value.
     """
-    if environ is None:
-        return [_forked(steps) for steps in scenes]
-    ended = children.run(f"SCENES = {json.dumps(json.dumps(scenes))}\n{SCRIPT}{_SCENES}", environ=environ)
+    ended = children.run(f"SCENES = {json.dumps(json.dumps(scenes))}\n{SCRIPT}", environ=environ)
     found: list[list[Any]] = [json.loads(line) for line in ended.lines()]
     assert len(found) == len(scenes), ended.text()
-    return found
-
-
-def _forked(steps: Sequence[str]) -> list[Any]:
-    """Run one scene in a fork of this process, which has the settings of a fresh one: cases restore what they set."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch: the fork uses none of them
-        child = os.fork()
-    if not child:
-        try:
-            os.dup2(writer, 1)
-            exec(compile(f"{SCRIPT}\ntell(STEPS)", "scene", "exec"), {"STEPS": list(steps)})
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    with open(reader, encoding="utf-8") as file:
-        text = file.read()
-    assert os.waitpid(child, 0)[1] == 0, text
-    found: list[Any] = json.loads(text)
     return found
 
 
