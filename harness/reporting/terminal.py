@@ -16,6 +16,8 @@ from harness.reporting.repetitions import repetitions
 
 #: Maximum number of cases in the summary. The report has all of them.
 SHOWN = 50
+#: Maximum lines about executors that grew without a proven leak: they only inform.
+SHOWN_GROWN = 3
 #: Maximum number of growing cases in the summary, each with a plot.
 PLOTTED = 10
 #: How the lines of red cases and of findings begin.
@@ -60,7 +62,11 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
     lines += _kept(ledger)
-    lines += leak_searches.unproven_leaks(ledger.searches)[:SHOWN]
+    grown = leak_searches.unproven_leaks(ledger.searches)
+    lines += grown[:SHOWN_GROWN]
+    if len(grown) > SHOWN_GROWN:
+        more = format_count(len(grown) - SHOWN_GROWN, "more executor that grew", "more executors that grew")
+        lines.append(f"… and {more}, not shown to be leaks, see {run_dir / 'report.html'}")
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]

@@ -51,3 +51,10 @@ def test_many_findings_are_cut() -> None:
     lines = summary(*(build.finding(f"number {each}") for each in range(terminal.SHOWN + 3)))
     assert sum(line.startswith("FINDING") for line in lines) == terminal.SHOWN
     assert any(line.startswith("… and 3 more findings, see ") for line in lines)
+
+
+def test_of_many_executors_that_grew_a_few_have_lines() -> None:
+    grew = [build.batch("a::b", executor=f"gw0-{each}", failure="no time is left") for each in range(7)]
+    lines = summary(build.finish("a::b"), *grew)
+    assert sum(line.startswith("GREW") for line in lines) == terminal.SHOWN_GROWN
+    assert "… and 4 more executors that grew, not shown to be leaks, see a folder/report.html" in lines
