@@ -237,8 +237,11 @@ CONSUMERS: dict[str, tuple[Callable[[Path, Path, Path], str], frozenset[Outcome]
 }
 #: Commands that read no run, or nothing of it but what is said here.
 OTHERS = {
+    "backend check": "no run",
+    "backend list": "no run",
     "bisect": "the cases before one case",
     "catalog": "no run",
+    "conformance": "the verdicts of levels: a finding makes no case of a level red",
     "cluster manifest": "no run",
     "durations": "durations of cases",
     "faults list": "no run",

@@ -27,7 +27,7 @@ ITEM_HOOKS = (
 )
 #: Packages whose plugins work with stand-ins. execnet gives xdist's worker the name ``__channelexec__``.
 _KNOWN = frozenset(
-    {"_pytest", "pytest", "xdist", "__channelexec__", "harness", "hypothesis", "_hypothesis_pytestplugin"}
+    {"_pytest", "pytest", "xdist", "__channelexec__", "harness", "hypothesis", "_hypothesis_pytestplugin", "anyio"}
 )
 
 
