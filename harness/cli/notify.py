@@ -36,7 +36,7 @@ def notify(
     from harness.core.text import format_count
     from harness.tools.notify import channels, texts
     from harness.tools.notify.rules import load_rules, missing_variables
-    from harness.tools.notify.topics import bulletin, by_channel, idle_silences
+    from harness.tools.notify.topics import bulletin, by_channel, idle_silences, unheard
 
     loaded = load_rules(rules).value
     today = datetime.now(UTC).date()
@@ -44,6 +44,9 @@ def notify(
         found = bulletin(answers, answers.run_by_id(_run_id(run)), loaded, today)
     for note in idle_silences(loaded, today):
         print(f"harness: {rules}: {note}", file=sys.stderr)
+    for topic in unheard(found, loaded):
+        what = topic.cases[0] if topic.cases else topic.title
+        print(f"harness: {rules}: no route leads to a channel for {what!r}, which is {topic.why}", file=sys.stderr)
     sent = 0
     for name, heard in by_channel(found, loaded):
         channel = loaded.channels[name]

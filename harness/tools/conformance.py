@@ -81,15 +81,13 @@ def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelRes
     """Return the result of a level from the verdicts of a run, by case id."""
     passed, failed, missing = 0, dict[str, str](), list[str]()
     lacking: Counter[str] = Counter()
-    needed = False
     for case_id in level.listed.ids:
         verdict = verdicts.get(case_id)
         if verdict is None or verdict.outcome is Outcome.NOT_RUN:
             missing.append(case_id)
         elif verdict.outcome is Outcome.PASSED:
             passed += 1
-        elif (capability := _gated_by(verdict)) in (*level.level.may_lack, *level.level.needs):
-            needed = needed or capability in level.level.needs
+        elif _gated_by(verdict) in (*level.level.may_lack, *level.level.needs):
             lacking[verdict.message] += 1
         else:
             failed[case_id] = (

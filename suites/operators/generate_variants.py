@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _torch_private, case, comparison, known, samples, types
 from .catalogue import Entry, entries
+from .recorder import Called
 from .variants import FILE, Variant, overload, run, written
 
 _HEADER = """\
@@ -21,19 +21,6 @@ _HEADER = """\
 # Written by `python -m suites.operators.generate_variants` with torch {}.
 """
 _HOST = torch.device("cpu")
-
-
-class _Seen(TorchDispatchMode):
-    """The overloads that were called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "aten":
-            self.names.add(func.name().removeprefix("aten::"))
-        return func(*args, **(kwargs or {}))
 
 
 def _samples(entry: Entry, info: Any, count: int, *, gradient: bool) -> Iterator[Any]:
@@ -54,7 +41,7 @@ def _called() -> tuple[dict[str, str], set[str]]:
     for entry in entries():
         if not {"gradients", "out", "inplace"}.intersection(entry.aspects):
             continue
-        info, seen, by_python = _torch_private.operator(entry.name), _Seen(), _Seen()
+        info, seen, by_python = _torch_private.operator(entry.name), Called(), Called()
         for each in _samples(entry, info, 12, gradient=info.supports_autograd):
             with samples.seeded(7), seen:
                 run(info, samples.move(samples.arguments(each), _HOST))
@@ -63,10 +50,11 @@ def _called() -> tuple[dict[str, str], set[str]]:
         for name in sorted(seen.names):
             first.setdefault(name, entry.name)
         elsewhere |= seen.names | by_python.names
-    return first, elsewhere
+    bare = {name.removeprefix("aten::"): operator for name, operator in first.items()}
+    return bare, {name.removeprefix("aten::") for name in elsewhere}
 
 
-def _out_and_inplace(entry: Entry, info: Any, sample: Any, seen: _Seen) -> None:
+def _out_and_inplace(entry: Entry, info: Any, sample: Any, seen: Called) -> None:
     """Call what `test_out` and `test_inplace` call."""
     given = samples.arguments(sample)
     x, args, named = samples.move(given, _HOST)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 VARIABLE = "OVERLOADS_FOLDER"
 
 
-class _Called(TorchDispatchMode):
+class Called(TorchDispatchMode):
     """The names of the overloads of aten that are called."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Called(TorchDispatchMode):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run the case inside the mode that records, and append what it called, whatever its outcome."""
-    called = _Called()
+    called = Called()
     try:
         with called:
             yield

@@ -104,8 +104,8 @@ class Reader:
     def _stamp(self) -> object:
         """Return a value that changes with the store."""
         path = self._store.path
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the reading that follows says what is wrong
+            files = sorted(path.iterdir()) if path.is_dir() else [path]
             return tuple((file.name, (seen := file.stat()).st_mtime_ns, seen.st_size) for file in files)
         return None
 

@@ -181,6 +181,12 @@ def _all(rules: Rules, profile: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for route in routes for name in route.to))
 
 
+def unheard(found: Bulletin, rules: Rules) -> list[Topic]:
+    """Return the topics that no route leads anywhere."""
+    told = {id(topic) for _, heard in by_channel(found, rules) for topic in heard.topics}
+    return [topic for topic in found.topics if id(topic) not in told]
+
+
 def idle_silences(rules: Rules, today: date) -> Iterator[str]:
     """Yield a sentence for each silence whose last day is over."""
     for each in rules.silences:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -59,8 +58,6 @@ def served(folder: Path) -> Iterator[Server]:
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
         thread.start()
-        while not running.started:
-            time.sleep(0.01)
         yield Server(store, listening.getsockname())
         running.should_exit = True
         thread.join()
