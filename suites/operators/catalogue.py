@@ -15,7 +15,7 @@ import pytest
 
 FILE = Path(__file__).with_name("catalogue.txt")
 
-#: Operators whose reference takes a hundred times as long as that of others, each beside one that has the same kernel or
+#: Operators whose reference takes a hundred times as long as that of others, each beside one with the same kernel or
 #: formula: the default run leaves them out.
 COSTLY = frozenset(
     {
