@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, journal_lines
 
 TOPICS = (
     ("deaths",),
@@ -56,3 +56,23 @@ def end_daemons(project: Project) -> list[int]:
         except psutil.NoSuchProcess:
             continue
     return ended
+
+
+_SERIAL = """
+import pytest
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.serial), 2, 3])
+def test_one(number): pass
+"""
+
+
+def test_a_serial_case_ends_no_executor_on_the_cpu(make_project: MakeProject) -> None:
+    """Nothing there is leased, so the case gets no more by having an executor of its own."""
+    project = make_project()
+    for name in "ab":
+        project.write(f"suites/test_{name}.py", _SERIAL)
+    result = project.run("-n2", "--dist=loadfile")
+    assert result.status == 0, result.tail()
+    lines = journal_lines(result.run_dir)
+    started = [line["executor"] for line in lines if line["event"] == "executor" and line["state"] == "started"]
+    assert sorted(started) == ["gw0-e1", "gw1-e1"]
