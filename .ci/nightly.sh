@@ -95,7 +95,7 @@ breaks() {
 mutants() {
     local made
     made=$(environment plain "torch==$pinned")
-    "$made/bin/harness" mutate generate --share 0.1 --seed "$seed" --time 14400 --pytest=-n"$workers" \
+    "$made/bin/harness" mutate generate --share 0.1 --seed "$seed" --time 7200 --pytest=-n"$workers" \
         --results-dir "$results/mutants" --json "$results/mutants.json"
 }
 
