@@ -1,4 +1,4 @@
-"""``harness mutate list``, ``run``, ``record`` and ``generate``."""
+"""``harness mutate list``, ``run``, ``record``, ``generate`` and ``api``."""
 
 from __future__ import annotations
 
@@ -223,6 +223,29 @@ def generate(
     whole = score.total(table)
     if whole.killed < killed * whole.tried:
         raise typer.Exit(EXIT_RED)
+
+
+@app.command()
+def api(
+    recordings: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of 'harness mutate record', of any devices.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The table to write.")] = Path(
+        "suites/api.txt"
+    ),
+) -> None:
+    """Write the table of public names of torch that `harness catalog --api` shows, from recordings.
+
+    A name that no case calls keeps the reason that the table has for it.
+    """
+    from harness.catalog import api as names
+    from harness.tools.mutation.generated import campaign
+
+    reasons = {each.name: each.text for each in names.read_api(output) if not each.cases} if output.exists() else {}
+    callers, arguments = campaign.calls(recordings)
+    found = names.called(names.public_names(), campaign.root_of(["torch"]), callers, arguments, reasons)
+    names.write_api(output, found)
+    print(names.summary(found))
 
 
 def _settings(

@@ -110,6 +110,21 @@ def recorded(folder: Path) -> Recording:
     return read_recording([folder / "lines"], passed)
 
 
+def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict[str, set[str]]]]:
+    """Return by function the cases that called it, and by parameter the values, from several recordings."""
+    callers: dict[str, list[str]] = {}
+    arguments: dict[str, dict[str, set[str]]] = {}
+    for folder in folders:
+        found = recorded(folder)
+        for name, cases in found.callers.items():
+            callers[name] = list(dict.fromkeys([*callers.get(name, ()), *cases]))
+        for name, values in found.arguments.items():
+            noted = arguments.setdefault(name, {})
+            for parameter, shown in values.items():
+                noted.setdefault(parameter, set()).update(shown)
+    return callers, arguments
+
+
 def all_mutants(patterns: Sequence[str]) -> list[Mutant]:
     """Return the mutants of all files of the patterns. Raise GenerateError."""
     try:
