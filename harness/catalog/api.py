@@ -12,7 +12,7 @@ import inspect
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -154,6 +154,8 @@ def _codes(name: str, value: object) -> Iterator[tuple[str, tuple[CodeType, ...]
         if (code := _code(value)) is not None:
             yield name, (code,)
         return
+    if inspect.isabstract(value):
+        return
     own = vars(value)
     if constructors := [code for each in _CALLED_BY_SYNTAX if (code := _code(own.get(each))) is not None]:
         yield name, tuple(constructors)
@@ -171,23 +173,31 @@ def _code(value: object) -> CodeType | None:
         return None
     found = inspect.unwrap(value)
     code = getattr(found, "__code__", None)
-    return code if isinstance(code, CodeType) else None
+    return code if isinstance(code, CodeType) and "/torch/" in code.co_filename else None
 
 
 def called(
     codes: Mapping[str, tuple[CodeType, ...]],
     root: Path,
+    recorded: Callable[[str], bool],
     callers: Mapping[str, Sequence[str]],
     arguments: Mapping[str, Mapping[str, Iterable[str]]],
     reasons: Mapping[str, str],
 ) -> list[PublicName]:
     """Return the table. `callers` and `arguments`: by ``path:qualified name`` of a function, below the folder `root`.
 
-    `reasons`: why no case calls a name.
+    `recorded`: whether calls of functions of a file are recorded; other names are left out. `reasons`: why no case
+    calls a name.
     """
     found = []
     for name, own in codes.items():
-        places = [f"{Path(code.co_filename).relative_to(root).as_posix()}:{code.co_qualname}" for code in own]
+        places = [
+            f"{path}:{code.co_qualname}"
+            for code in own
+            if recorded(path := Path(code.co_filename).relative_to(root).as_posix())
+        ]
+        if not places:
+            continue
         cases = sorted({case for place in places for case in callers.get(place, ())})
         values: dict[str, set[str]] = {}
         for place in places:

@@ -199,7 +199,7 @@ def generate(
     from harness.tools.mutation.generated import campaign, reach, score
 
     settings = _settings(paths, device, module, pytest_options)
-    mutants = reach.sampled(campaign.all_mutants(settings.patterns), share, seed)
+    mutants = reach.sampled(campaign.all_mutants(settings.patterns, os.environ), share, seed)
     if only:
         if unknown := set(only) - {each.name for each in mutants}:
             raise BreakError(f"--only={min(unknown)!r}: there is no such mutant; see 'harness mutate generate --list'")
@@ -239,11 +239,12 @@ def api(
     A name that no case calls keeps the reason that the table has for it.
     """
     from harness.catalog import api as names
-    from harness.tools.mutation.generated import campaign
+    from harness.tools.mutation.generated import campaign, modules
 
     reasons = {each.name: each.text for each in names.read_api(output) if not each.cases} if output.exists() else {}
     callers, arguments = campaign.calls(recordings)
-    found = names.called(names.public_names(), campaign.root_of(["torch"]), callers, arguments, reasons)
+    root = campaign.root_of(["torch"])
+    found = names.called(names.public_names(), root, modules.is_wanted, callers, arguments, reasons)
     names.write_api(output, found)
     print(names.summary(found))
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.backends.table import BACKENDS
+from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.text import single_line
 from harness.journal import journal
@@ -125,17 +126,31 @@ def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict
     return callers, arguments
 
 
-def all_mutants(patterns: Sequence[str]) -> list[Mutant]:
-    """Return the mutants of all files of the patterns. Raise GenerateError."""
-    try:
-        from harness.tools.mutation.generated.walk import mutants_of
-    except ImportError:
-        raise GenerateError("mutants need the package libcst: pip install 'gpu-conformance-harness[mutate]'") from None
+def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:
+    """Return the mutants of all files of the patterns. Those of a file are kept in the cache. Raise GenerateError."""
     root = root_of(patterns)
     files = wanted_files(root, patterns)
     if not files:
         raise GenerateError(f"--module={patterns[0]!r}: no file below {str(root)!r} has such a name")
-    return [mutant for file in files for mutant in mutants_of(file, (root / file).read_bytes())[0]]
+    rules = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+    folder = build.cache_root(environ, "mutants") / "mutants"
+    return [mutant for file in files for mutant in _mutants_of(file, root / file, folder, rules)]
+
+
+def _mutants_of(name: str, file: Path, folder: Path, rules: bytes) -> list[Mutant]:
+    """Return the mutants of a file. `rules`: what else decides which they are. Raise GenerateError."""
+    source = file.read_bytes()
+    kept = folder / f"{hashlib.sha256(b'%b%b%b' % (name.encode(), source, rules)).hexdigest()[:20]}.json"
+    if kept.exists():
+        return [Mutant.from_json(values) for values in json.loads(kept.read_bytes())]
+    try:
+        from harness.tools.mutation.generated.walk import mutants_of
+    except ImportError:
+        raise GenerateError("mutants need the package libcst: pip install 'gpu-conformance-harness[mutate]'") from None
+    found, _ = mutants_of(name, source)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(kept, json.dumps([each.to_json() for each in found]).encode())
+    return found
 
 
 def run_mutants(
@@ -152,7 +167,8 @@ def run_mutants(
     `results`: the folder for the plan and the results. `limit`: of the seconds of the cases of one mutant. `seconds`:
     how long all may take. Results that the folder has already are kept, and the mutants not run again.
     """
-    planned = [(each, recording.reaching(each)) for each in mutants]
+    # By name, which is as good as by chance: of a call that `seconds` ends, the results are a fair sample.
+    planned = [(each, recording.reaching(each)) for each in sorted(mutants, key=lambda each: each.name)]
     planned = [(each, cases) for each, cases in planned if cases]
     if not planned:
         raise GenerateError("no case reaches one of the mutants: name other modules or other cases")

@@ -28,7 +28,7 @@ from harness.protocol import reports
 from harness.tools.mutation.breaks import is_mistake
 
 #: After so many cases that are red by an error of the mutant's making, no further case runs.
-MISTAKES = 4
+MISTAKES = 2
 #: Seconds that a case has at least.
 PATIENCE = 10.0
 
