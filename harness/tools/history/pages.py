@@ -237,9 +237,15 @@ class Pages:
             "lane": lane,
             "text": text.story_text(found, names, changes),
             "strip": chart.strip(results, f"{found.kind}, {format_count(len(seen), 'run')}"),
-            "curve": chart.line(
-                [each.seconds for each in seen if each.seconds is not None], "duration of the case by run"
-            ),
+            "curves": [
+                (noun, chart.line(values, f"{noun} of the case by run", unit))
+                for noun, unit, values in (
+                    ("duration", "s", [each.seconds for each in seen if each.seconds is not None]),
+                    ("host memory", "MiB", [each.host_memory for each in seen if each.host_memory is not None]),
+                    ("device memory", "MiB", [each.device_memory for each in seen if each.device_memory is not None]),
+                )
+                if len(values) > 1
+            ],
         }
 
     def device(self, each: Suspicion) -> bytes:

@@ -33,6 +33,8 @@ MOST_OF_MESSAGE = 1000
 MOST_OF_REASON = 300
 MOST_OF_STACK = 4000
 MOST_OF_COMMAND = 2000
+#: The most KiB that a column of 32 bits can have.
+MOST_KIB = (1 << 31) - 1
 #: The name of a fact that is unknown.
 UNKNOWN = "unknown"
 _XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
@@ -57,7 +59,7 @@ class DeviceFacts:
 class CaseVerdict:
     """A verdict. `device`: the key of the first device, "" for none. `seconds`: of all attempts; None if none ended.
 
-    `reason`: why the case did not run.
+    `host_kib`, `device_kib`: the most memory of one attempt; None if unknown. `reason`: why the case did not run.
     """
 
     case: str
@@ -66,6 +68,8 @@ class CaseVerdict:
     device: str
     attempts: int
     seconds: float | None
+    host_kib: int | None = None
+    device_kib: int | None = None
     reason: str = ""
 
 
@@ -273,6 +277,8 @@ class _Maker:
             device=self._device_of(verdict) if ran or verdict.finishes else "",
             attempts=min(255, max(verdict.started, len(verdict.finishes))),
             seconds=verdict.duration if ran and verdict.finishes else None,
+            host_kib=_most_kib(verdict, "host"),
+            device_kib=_most_kib(verdict, "device"),
             reason="" if ran or verdict.outcome.is_red else _line(verdict.message, MOST_OF_REASON),
         )
 
@@ -327,6 +333,12 @@ class _Maker:
                 xid = min(int(found[1][:6]), 65535) if found else 0
                 device = self._device(event.device, event.host or self._run.host)
                 yield Health(device, event.state, _line(event.message), xid)
+
+
+def _most_kib(verdict: Verdict, place: str) -> int | None:
+    """Return the most memory that an attempt had in use, in KiB, rounded up; None if no attempt has a figure."""
+    most = max((each.memory.get(place, 0) for each in verdict.finishes), default=0)
+    return min(-(-most // 1024), MOST_KIB) or None
 
 
 def _is_trouble(verdict: Verdict) -> bool:

@@ -45,7 +45,9 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What every page needs, as of one state of the store. `names`: by folder, the name that each page is of."""
+    """What every page needs, as of one state of the store. `names`: by folder, the name that each page is of; `runs`:
+    the names of runs.
+    """
 
     stamp: object
     front: front.Front
@@ -82,7 +84,9 @@ class Reader:
     def _reading(self) -> Generator[Answers]:
         if isinstance(self._store, FileStore):
             with self._store.reading() as database:
-                yield Answers(database)
+                # The runs of the last state, which has them all, unless the file has changed since.
+                known = self._state.front.runs if self._state and self._state.stamp == self._stamp() else None
+                yield Answers(database, known)
             return
         if self._answers is None or self._state is None or self._state.stamp != self._stamp():
             self._open.close()
