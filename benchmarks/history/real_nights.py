@@ -48,7 +48,7 @@ class Truth:
 
 TRUTHS = (
     Truth("generator_not_advanced", "lab-a", 5, 9),
-    Truth("peak_not_reset", "lab-c", 9, 15),
+    Truth("elapsed_time_negative", "lab-c", 9, 15),
     Truth("statistics_drift", "lab-a", 13, 16),
     Truth("generator_not_advanced", "lab-b", 16, 22),
     Truth("event_early", "lab-c", 21, 27),

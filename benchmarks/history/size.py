@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
 from benchmarks.measuring import machine_facts
 from harness.journal.journal import FILE_NAME, digest_of_ids
-from harness.tools.history import front, record, site, text, views
+from harness.tools.history import front, record, serve, site, text, views
 from harness.tools.history.answers import Answers
 from harness.tools.history.database import remove_runs, transaction
 from harness.tools.history.pages import file_name
@@ -173,6 +173,8 @@ def served(db: Path, cases: list[str], repeats: int = 5) -> dict[str, Any]:
                 if "front_again" not in found:
                     found["front_again"] = spread([fetch(address) for _ in range(repeats)])
                     found["case"] = spread([fetch(address + file_name("cases", case)) for case in cases])
+                    time.sleep(serve.IDLE + 1)  # the file is closed
+                    found["case_after_a_pause"] = round(fetch(address + file_name("cases", cases[0])), 3)
                     for name in ("groups", "cases", "devices", "runs"):
                         found[name] = spread([fetch(f"{address}{name}.html") for _ in range(repeats)])
             finally:

@@ -450,7 +450,8 @@ class Answers:
         if not numbers or not wanted:
             return {}
         rows = self._rows(
-            'SELECT v."case", v.run, o.name, d.key, v.seconds, v.host_kib / 1024, v.device_kib / 1024 '
+            'SELECT v."case", v.run, o.name, d.key, v.seconds, '
+            "pow(2, v.host_size / 8 - 20), pow(2, v.device_size / 8 - 20) "
             "FROM verdict v JOIN outcome_name o USING (outcome) "
             "LEFT JOIN device_name d USING (device) "
             f'WHERE v."case" {"= ?" if len(numbers) == 1 else "IN (SELECT unnest(?))"} AND v.run BETWEEN ? AND ?',

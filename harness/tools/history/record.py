@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -33,8 +34,8 @@ MOST_OF_MESSAGE = 1000
 MOST_OF_REASON = 300
 MOST_OF_STACK = 4000
 MOST_OF_COMMAND = 2000
-#: The most KiB that a column of 32 bits can have.
-MOST_KIB = (1 << 31) - 1
+#: The largest code of a size, for 2 to the power of 62 bytes.
+MOST_CODE = 496
 #: The name of a fact that is unknown.
 UNKNOWN = "unknown"
 _XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
@@ -59,7 +60,8 @@ class DeviceFacts:
 class CaseVerdict:
     """A verdict. `device`: the key of the first device, "" for none. `seconds`: of all attempts; None if none ended.
 
-    `host_kib`, `device_kib`: the most memory of one attempt; None if unknown. `reason`: why the case did not run.
+    `host_size`, `device_size`: the most memory of one attempt, see `size_code`; None if unknown.
+    `reason`: why the case did not run.
     """
 
     case: str
@@ -68,8 +70,8 @@ class CaseVerdict:
     device: str
     attempts: int
     seconds: float | None
-    host_kib: int | None = None
-    device_kib: int | None = None
+    host_size: int | None = None
+    device_size: int | None = None
     reason: str = ""
 
 
@@ -277,8 +279,8 @@ class _Maker:
             device=self._device_of(verdict) if ran or verdict.finishes else "",
             attempts=min(255, max(verdict.started, len(verdict.finishes))),
             seconds=verdict.duration if ran and verdict.finishes else None,
-            host_kib=_most_kib(verdict, "host"),
-            device_kib=_most_kib(verdict, "device"),
+            host_size=_most_memory(verdict, "host"),
+            device_size=_most_memory(verdict, "device"),
             reason="" if ran or verdict.outcome.is_red else _line(verdict.message, MOST_OF_REASON),
         )
 
@@ -335,10 +337,18 @@ class _Maker:
                 yield Health(device, event.state, _line(event.message), xid)
 
 
-def _most_kib(verdict: Verdict, place: str) -> int | None:
-    """Return the most memory that an attempt had in use, in KiB, rounded up; None if no attempt has a figure."""
+def _most_memory(verdict: Verdict, place: str) -> int | None:
+    """Return the most memory that an attempt had in use; None if no attempt has a figure."""
     most = max((each.memory.get(place, 0) for each in verdict.finishes), default=0)
-    return min(-(-most // 1024), MOST_KIB) or None
+    return size_code(most) if most > 0 else None
+
+
+def size_code(size: int) -> int:
+    """Return a number of bytes as the history keeps it: 8 times its binary logarithm, rounded up.
+
+    The next larger code is 9 % more. Noise below that would be most of the size of the file.
+    """
+    return min(math.ceil(8 * math.log2(size)), MOST_CODE)
 
 
 def _is_trouble(verdict: Verdict) -> bool:

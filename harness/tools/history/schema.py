@@ -43,13 +43,15 @@ _FIRST = f"""
 """
 
 _SECOND = """
-    ALTER TABLE verdict ADD COLUMN host_kib INTEGER;
-    ALTER TABLE verdict ADD COLUMN device_kib INTEGER;
+    ALTER TABLE verdict ADD COLUMN host_size USMALLINT;
+    ALTER TABLE verdict ADD COLUMN device_size USMALLINT;
     CREATE TABLE ran (run INTEGER NOT NULL, device INTEGER, cases BIT NOT NULL);
 """
 
 #: The views that `harness history sql` documents (docs/history.md). Their columns stay, whatever the tables become.
-_VIEWS = """
+#: A number of bytes in SQL, of its code (`record.size_code`).
+_BYTES = "round(pow(2, {} / 8))::BIGINT"
+_VIEWS = f"""
     CREATE OR REPLACE VIEW runs AS
         SELECT run, run_id, lane, begun, night, seconds, host, model, driver, cuda, torch, python, harness, "commit",
             dirty, suites, profile, hardware, shard, seed, argv, tool, exit_status, complete, cases, ran, passed, red,
@@ -57,8 +59,8 @@ _VIEWS = """
         FROM run;
     CREATE OR REPLACE VIEW results AS
         SELECT v.run, r.run_id, r.night, r.lane, c.id AS "case", c.suite, o.name AS outcome, o.red,
-            d.key AS device, r.driver, r.torch, v.attempts, v.seconds, v.host_kib * 1024::BIGINT AS host_memory,
-            v.device_kib * 1024::BIGINT AS device_memory, w.text AS reason
+            d.key AS device, r.driver, r.torch, v.attempts, v.seconds, {_BYTES.format("v.host_size")} AS host_memory,
+            {_BYTES.format("v.device_size")} AS device_memory, w.text AS reason
         FROM verdict v JOIN run r USING (run) JOIN case_name c USING ("case") JOIN outcome_name o USING (outcome)
             LEFT JOIN device_name d USING (device) LEFT JOIN reason w USING (reason);
     CREATE OR REPLACE VIEW failures AS
@@ -115,7 +117,7 @@ STAGES: dict[str, dict[str, str]] = {
     },
     "verdict": {
         "run_id": "TEXT", "case": "TEXT", "suite": "TEXT", "outcome": "TEXT", "device": "TEXT", "attempts": "UTINYINT",
-        "seconds": "FLOAT", "host_kib": "INTEGER", "device_kib": "INTEGER", "reason": "TEXT",
+        "seconds": "FLOAT", "host_size": "USMALLINT", "device_size": "USMALLINT", "reason": "TEXT",
     },
     "trouble": {
         "run_id": "TEXT", "case": "TEXT", "outcome": "TEXT", "device": "TEXT", "key": "TEXT", "title": "TEXT",
@@ -165,7 +167,7 @@ INGEST = (
     """,
     """
     INSERT INTO verdict
-        SELECT f.run, c."case", o.outcome, d.device, s.attempts, s.seconds, w.reason, s.host_kib, s.device_kib
+        SELECT f.run, c."case", o.outcome, d.device, s.attempts, s.seconds, w.reason, s.host_size, s.device_size
         FROM stage_verdict s JOIN fresh f USING (run_id) JOIN case_name c ON c.id = s."case"
             JOIN outcome_name o ON o.name = s.outcome
             LEFT JOIN device_name d ON d.key = s.device LEFT JOIN reason w ON w.text = s.reason

@@ -14,7 +14,14 @@ from harness.tools.history.schema import INGEST, STAGES, ran_statement
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_NUMPY = {"DOUBLE": np.float64, "FLOAT": np.float64, "INTEGER": np.int64, "UTINYINT": np.int64, "BOOLEAN": np.bool_}
+_NUMPY = {
+    "DOUBLE": np.float64,
+    "FLOAT": np.float64,
+    "INTEGER": np.int64,
+    "UTINYINT": np.int64,
+    "USMALLINT": np.int64,
+    "BOOLEAN": np.bool_,
+}
 
 
 def stage(database: DuckDBPyConnection, records: Sequence[RunRecord]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
@@ -13,10 +14,11 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("uvicorn")
 
+from harness.tools.history import serve as serving
 from harness.tools.history.database import HistoryError
 from harness.tools.history.pages import file_name
 from harness.tools.history.record import read_record
-from harness.tools.history.serve import Reader, serve
+from harness.tools.history.serve import Reader, page, serve
 from harness.tools.history.store import FileStore, open_store
 from tests.tools.history import nights
 from tests.tools.history.serving import Server, served
@@ -102,6 +104,45 @@ def test_a_run_that_is_added_is_there_at_once(server: Server, tmp_path: Path) ->
     assert "2025-10-11" not in server.page("/")
     server.store.add(read_record(nights.night(tmp_path, 2)))
     assert "2025-10-11" in server.page("/")
+
+
+def test_an_open_file_is_read_once_and_makes_way_for_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = nights.regression(tmp_path)
+    made = read_record(nights.night(tmp_path, 9))
+    opened = []
+    reading = FileStore.reading
+    monkeypatch.setattr(FileStore, "reading", lambda self: (opened.append(self), reading(self))[1])
+    reader = Reader(store)
+    for _ in range(3):
+        page(reader, "index.html")
+    assert len(opened) == 1
+    done = threading.Event()
+    writer = threading.Thread(target=lambda: (store.add(made), done.set()))
+    writer.start()
+    while not done.is_set():  # requests that keep coming
+        page(reader, "index.html")
+    writer.join()
+    assert b"2025-10-18" in page(reader, "index.html")
+    reader.close()
+
+
+def test_a_file_that_nobody_reads_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "IDLE", 0.0)
+    store = nights.regression(tmp_path)
+    reader = Reader(store)
+    page(reader, "index.html")
+    with store.writing():  # waits for the reader
+        pass
+    assert not store.is_wanted()
+    reader.close()
+
+
+def test_a_file_is_wanted_while_a_writer_has_it(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "h.duckdb")
+    assert not store.is_wanted()
+    with store.writing():
+        assert store.is_wanted()
+    assert not store.is_wanted()
 
 
 def test_a_folder_of_files_is_served(tmp_path: Path) -> None:
