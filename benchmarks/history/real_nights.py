@@ -49,7 +49,7 @@ class Truth:
 TRUTHS = (
     Truth("generator_not_advanced", "lab-a", 5, 9),
     Truth("elapsed_time_negative", "lab-c", 9, 15),
-    Truth("statistics_drift", "lab-a", 13, 16),
+    Truth("record_stream_ignored", "lab-a", 13, 16),
     Truth("generator_not_advanced", "lab-b", 16, 22),
     Truth("event_early", "lab-c", 21, 27),
     Truth("copy_corrupts_bytes", "lab-a", 24, 30),

@@ -26,7 +26,6 @@ from harness.journal.ledger import Ledger
 from harness.journal.place import Place, Places
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
-from harness.tools.evidence import verify
 from harness.tools.history.fingerprint import fingerprint
 
 #: Maximum characters of a message, of a reason and of a kept stack.
@@ -167,6 +166,8 @@ def _print(file: Path) -> str:
 def _of_archive(path: Path) -> RunRecord:
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise RecordError(f"{str(path)!r} is no run: expected a run directory or an archive of harness package")
+    from harness.tools.evidence import verify  # takes 0.3 s, and few runs are archives
+
     with path.open("rb") as file:
         found = verify.verify_archive(file, path, verify.Demands())
     if found.problems or found.record is None:

@@ -85,12 +85,12 @@ class Reader:
         self._answers = None
 
     @contextlib.contextmanager
-    def pages(self) -> Generator[tuple[Pages, Answers, _State]]:
+    def pages(self, wanted: str = "") -> Generator[tuple[Pages, Answers, _State]]:
         """Yield what makes pages. Raise HarnessError if the history cannot be read or has no run."""
         with self._lock:
             answers = self._reading()
             state = self._current(answers)
-            yield Pages(answers, state.front, EveryLink(state.runs)), answers, state
+            yield Pages(answers, state.front, EveryLink(state.runs), wanted), answers, state
             self._used = time.monotonic()
 
     def _reading(self) -> Answers:
@@ -141,9 +141,12 @@ class Reader:
         return None
 
 
-def page(reader: Reader, name: str, words: str = "", since: str = "") -> bytes:
-    """Return a page by its name, such as ``cases/0123456789abcdef.html``. Raise NothingKnownError if there is none."""
-    with reader.pages() as (made, answers, state):
+def page(reader: Reader, name: str, words: str = "", since: str = "", wanted: str = "") -> bytes:
+    """Return a page by its name, such as ``cases/0123456789abcdef.html``. Raise NothingKnownError if there is none.
+
+    `words`: what is searched for. `since`: the run that a run is compared with. `wanted`: what a list is filtered by.
+    """
+    with reader.pages(wanted) as (made, answers, state):
         lists: dict[str, Callable[[], bytes]] = {
             "index.html": made.index,
             "groups.html": lambda: made.groups(answers.groups(only_open=False)),
@@ -227,9 +230,8 @@ def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
 
     def show(request: Request) -> Response:
         name = request.path_params.get("name") or "index.html"
-        words = request.query_params.get("q", "")[:MOST_SEARCHED].strip()
-        since = request.query_params.get("since", "")[:MOST_SEARCHED].strip()
-        return Response(page(reader, name, words, since), media_type="text/html; charset=utf-8", headers=headers)
+        asked = [request.query_params.get(key, "")[:MOST_SEARCHED].strip() for key in ("q", "since", "filter")]
+        return Response(page(reader, name, *asked), media_type="text/html; charset=utf-8", headers=headers)
 
     def show_report(request: Request) -> Response:
         return FileResponse(report(reader, request.path_params["name"]), media_type="text/html", headers=_HEADERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -13,6 +14,8 @@ import pytest
 
 pytest.importorskip("duckdb")
 pytest.importorskip("uvicorn")
+
+import duckdb
 
 from harness.tools.history import serve as serving
 from harness.tools.history.database import HistoryError
@@ -60,9 +63,28 @@ def test_a_search_finds_names(server: Server, words: str, found: str) -> None:
     assert found in server.page(f"/search.html?q={quote(words)}")
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "rows"),
+    [
+        ("runs", "night1", 2),
+        ("runs", "NIGHT1 n2", 1),
+        ("groups", "img", 1),
+        ("groups", "nothing", 0),
+        ("devices", "GPU-n1", 1),
+        ("cases", "alert", 1),
+    ],
+)
+def test_a_list_is_filtered_by_all_words(server: Server, name: str, words: str, rows: int) -> None:
+    text = server.page(f"/{name}.html?filter={quote(words)}")
+    assert text.count("<tr>") - 1 == rows
+    assert f'value="{words}"' in text
+
+
 def test_what_is_searched_for_is_inert(server: Server) -> None:
-    text = server.page(f"/search.html?q={quote('<script>alert(1)</script>')}")
-    assert "<script" not in text
+    for address in ("/search.html?q=", "/runs.html?filter="):
+        text = server.page(f"{address}{quote('<script>alert(1)</script>')}")
+        assert "<script" not in text
+        assert "&lt;script&gt;" in text
 
 
 def test_two_runs_are_compared(server: Server) -> None:
@@ -109,15 +131,26 @@ def test_a_run_that_is_added_is_there_at_once(server: Server, tmp_path: Path) ->
 def test_an_open_file_is_read_once_and_makes_way_for_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = nights.regression(tmp_path)
     made = read_record(nights.night(tmp_path, 9))
-    opened = []
+    opened = 0
     reading = FileStore.reading
-    monkeypatch.setattr(FileStore, "reading", lambda self: (opened.append(self), reading(self))[1])
+
+    def counted(self: FileStore) -> contextlib.AbstractContextManager[duckdb.DuckDBPyConnection]:
+        nonlocal opened
+        opened += 1
+        return reading(self)
+
+    monkeypatch.setattr(FileStore, "reading", counted)
     reader = Reader(store)
     for _ in range(3):
         page(reader, "index.html")
-    assert len(opened) == 1
+    assert opened == 1
     done = threading.Event()
-    writer = threading.Thread(target=lambda: (store.add(made), done.set()))
+
+    def write() -> None:
+        store.add(made)
+        done.set()
+
+    writer = threading.Thread(target=write)
     writer.start()
     while not done.is_set():  # requests that keep coming
         page(reader, "index.html")
