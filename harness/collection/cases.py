@@ -27,7 +27,7 @@ def select_cases(config: pytest.Config, items: list[pytest.Item], selection: Sel
     """
     cases = [item for item in items if is_case(item)]
     ids = [case.stash[CASE_ID] for case in cases]
-    chosen = selection.choose(ids, _left_out(config.args, cases, selection.policy), _with_ranks(cases))
+    chosen = selection.choose(ids, _left_out(config.args, cases, selection.policy), _apart(cases))
     kept = [cases[position] for position in chosen.here]
     keep = {id(case) for case in kept}
     dropped = [case for case in cases if id(case) not in keep]
@@ -60,12 +60,12 @@ def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Po
     return frozenset(found)
 
 
-def _with_ranks(cases: Sequence[pytest.Item]) -> frozenset[int]:
-    """Return the positions of the cases of several ranks."""
+def _apart(cases: Sequence[pytest.Item]) -> frozenset[int]:
+    """Return the positions of the cases of several ranks, and of those that ask for a process of their own."""
     return frozenset(
         position
         for position, case in enumerate(cases)
-        if any(RANKS in mark.kwargs for mark in case.iter_markers("requires"))
+        if case.get_closest_marker("own_process") or any(RANKS in mark.kwargs for mark in case.iter_markers("requires"))
     )
 
 

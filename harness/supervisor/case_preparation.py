@@ -85,7 +85,9 @@ class CasePreparation:
             ),
             share=self._share(device, memory, alone=alone),
             memory=memory,
-            forks=not device.backend.accelerator and requirements.wants_ranks(wanted),
+            # On the CPU, ranks are forks of the process.
+            own_process=bool(_named(marks, "own_process"))
+            or (not device.backend.accelerator and requirements.wants_ranks(wanted)),
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )

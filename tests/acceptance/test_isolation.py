@@ -76,3 +76,28 @@ def test_a_serial_case_ends_no_executor_on_the_cpu(make_project: MakeProject) ->
     lines = journal_lines(result.run_dir)
     started = [line["executor"] for line in lines if line["event"] == "executor" and line["state"] == "started"]
     assert sorted(started) == ["gw0-e1", "gw1-e1"]
+
+
+_OWN_PROCESS = """
+import pytest
+
+@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.own_process), 3, 4])
+def test_one(number): pass
+"""
+
+
+@pytest.mark.parametrize(("options", "shared"), [((), [{0, 1}, {3, 4}]), (("--shuffle", "--seed=1"), [{0, 1, 3, 4}])])
+def test_own_process_keeps_others_out(
+    make_project: MakeProject, options: tuple[str, ...], shared: list[set[int]]
+) -> None:
+    """In a random order such cases come last, so that the others keep their process."""
+    project = make_project()
+    project.write("suites/test_own.py", _OWN_PROCESS)
+    result = project.run("-n0", *options)
+    assert result.status == 0, result.tail()
+    processes: dict[int, set[int]] = {}
+    for line in journal_lines(result.run_dir):
+        if line["event"] == "start":
+            processes.setdefault(line["pid"], set()).add(int(line["case"][-2]))
+    assert [numbers for numbers in processes.values() if numbers != {2}] == shared
+    assert {2} in processes.values()
