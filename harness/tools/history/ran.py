@@ -86,29 +86,29 @@ def last_runs(ran: Ran, cases: Sequence[int]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Spells:
-    """How often each of some cases went bad and good again, and how often it ran."""
+    """Of some cases: the most spells of bad results in one lane, how often one ended, and how often the case ran."""
 
-    began: Any
+    most: Any
     ended: Any
     ran: Any
 
 
 def count_spells(ran: Any, bad: Any, lanes: Sequence[str]) -> Spells:
-    """Return the changes between good and bad results per case, within each lane.
+    """Return the spells of bad results per case.
 
     `ran`, `bad`: arrays of a row per run, in order, and a column per case. `lanes`: the lane of each row.
     """
     cases = ran.shape[1]
-    began, ended, number = (np.zeros(cases, dtype=np.int64) for _ in range(3))
-    before: dict[str, Any] = {}
+    ended, number = (np.zeros(cases, dtype=np.int64) for _ in range(2))
+    was_bad = {lane: np.zeros(cases, dtype=bool) for lane in lanes}
+    begun = {lane: np.zeros(cases, dtype=np.int64) for lane in lanes}
     for row, lane in enumerate(lanes):
-        last = before.setdefault(lane, np.full(cases, -1, dtype=np.int8))
-        ran_now, bad_now = ran[row], ran[row] & bad[row]
-        began += bad_now & (last == 0)
-        ended += ran_now & ~bad_now & (last == 1)
+        before, ran_now, bad_now = was_bad[lane], ran[row], ran[row] & bad[row]
+        begun[lane] += bad_now & ~before
+        ended += ran_now & ~bad_now & before
         number += ran_now
-        last[ran_now] = bad_now[ran_now]
-    return Spells(began, ended, number)
+        before[ran_now] = bad_now[ran_now]
+    return Spells(np.max([*begun.values(), np.zeros(cases, dtype=np.int64)], axis=0), ended, number)
 
 
 def places(values: Sequence[int]) -> Mapping[int, int]:
