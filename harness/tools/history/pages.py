@@ -145,7 +145,12 @@ class Pages:
             f"Cases that were red, flaky or waived in the last {NIGHTS} nights, the latest first.",
             ("Case", "Last result of this kind", "Night", "Group"),
             [
-                [("case", each.case), ("", each.outcome.value), ("night", each.night), ("group", (each.group, each.title))]
+                [
+                    ("case", each.case),
+                    ("", each.outcome.value),
+                    ("night", each.night),
+                    ("group", (each.group, each.title)),
+                ]
                 for each in latest.values()
             ],
         )
