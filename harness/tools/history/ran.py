@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.tools.history.timeline import STEADY
+
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
@@ -86,7 +88,9 @@ def last_runs(ran: Ran, cases: Sequence[int]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Spells:
-    """Of some cases: the most spells of bad results in one lane, how often one ended, and how often the case ran."""
+    """Of some cases: the most short spells of bad results in one lane, how often a spell ended, and how often the case
+    ran.
+    """
 
     most: Any
     ended: Any
@@ -94,21 +98,23 @@ class Spells:
 
 
 def count_spells(ran: Any, bad: Any, lanes: Sequence[str]) -> Spells:
-    """Return the spells of bad results per case.
+    """Return the spells of bad results per case. A spell of `STEADY` runs is no short one.
 
     `ran`, `bad`: arrays of a row per run, in order, and a column per case. `lanes`: the lane of each row.
     """
     cases = ran.shape[1]
     ended, number = (np.zeros(cases, dtype=np.int64) for _ in range(2))
-    was_bad = {lane: np.zeros(cases, dtype=bool) for lane in lanes}
-    begun = {lane: np.zeros(cases, dtype=np.int64) for lane in lanes}
+    lengths = {lane: np.zeros(cases, dtype=np.int64) for lane in lanes}
+    short = {lane: np.zeros(cases, dtype=np.int64) for lane in lanes}
     for row, lane in enumerate(lanes):
-        before, ran_now, bad_now = was_bad[lane], ran[row], ran[row] & bad[row]
-        begun[lane] += bad_now & ~before
-        ended += ran_now & ~bad_now & before
+        length, ran_now, bad_now = lengths[lane], ran[row], ran[row] & bad[row]
+        ended += ran_now & ~bad_now & (length > 0)
         number += ran_now
-        before[ran_now] = bad_now[ran_now]
-    return Spells(np.max([*begun.values(), np.zeros(cases, dtype=np.int64)], axis=0), ended, number)
+        length[ran_now & ~bad_now] = 0
+        length += bad_now
+        short[lane] += bad_now & (length == 1)
+        short[lane] -= bad_now & (length == STEADY)
+    return Spells(np.max([*short.values(), np.zeros(cases, dtype=np.int64)], axis=0), ended, number)
 
 
 def places(values: Sequence[int]) -> Mapping[int, int]:
