@@ -10,6 +10,7 @@
 #             process of its own, with the same verdicts
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
 #   breaks    breaks of torch, each of which some case must notice (`harness mutate`)
+#   mutants   a tenth of the changes of torch that `harness mutate generate` makes, chosen by the seed
 #   tests     all tests, those that take long too, with cold processes, as a user starts them, and five random orders
 #
 # Variables:
@@ -23,7 +24,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-steps=(suites soft simcuda chaos breaks tests)
+steps=(suites soft simcuda chaos breaks mutants tests)
 seed=${NIGHTLY_SEED:-$(date -u +%Y%m%d)}
 results=${NIGHTLY_RESULTS:-nightly-results}
 cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/environments}
@@ -89,6 +90,13 @@ breaks() {
     # Other data each night: a break that only some data show is missed now and then.
     "$made/bin/harness" mutate run --device cpu --device soft --jobs "$jobs" --seed "$seed" \
         --results-dir "$results/breaks" --json "$results/breaks.json"
+}
+
+mutants() {
+    local made
+    made=$(environment plain "torch==$pinned")
+    "$made/bin/harness" mutate generate --share 0.1 --seed "$seed" --time 7200 --pytest=-n"$workers" \
+        --results-dir "$results/mutants" --json "$results/mutants.json"
 }
 
 tests() {

@@ -36,6 +36,7 @@ from harness.core.outcome import EXIT_RED, EXIT_USAGE
 from harness.core.text import format_count, single_line
 
 if TYPE_CHECKING:
+    from harness.catalog.api import PublicName
     from harness.catalog.catalog import CatalogEntry
     from harness.catalog.overloads import Overload
     from harness.devices.device import Inventory
@@ -280,16 +281,23 @@ def catalog(
             "--operators", help="List the overloads of aten that have kernels of their own, and which case calls each."
         ),
     ] = False,
+    api: Annotated[
+        bool,
+        typer.Option("--api", help="List the public names of torch's Python modules, and which case calls each."),
+    ] = False,
 ) -> None:
     """List every case: what it checks, requires and covers. No case runs.
 
-    With --must-pass, exit status 1 means that the list names cases that do not exist. With --operators, it means that
-    the installed torch has an overload that no case calls, without a reason.
+    With --must-pass, exit status 1 means that the list names cases that do not exist. With --operators or
+    --api, it means that the installed torch has an overload or a name that no case calls, without a reason.
     """
     from harness.catalog import catalog as cases
 
     if operators:
         _list_operators(format_)
+        return
+    if api:
+        _list_api(format_)
         return
     chosen, configs = paths or ["suites"], Path("configs")
     if not Path("suites").exists() and all(path.partition("/")[0] == "suites" for path in chosen):
@@ -394,6 +402,41 @@ def _list_operators(format_: Format) -> None:
         _print_overloads(found)
     if any(each.missing for each in found):
         raise typer.Exit(EXIT_RED)
+
+
+def _list_api(format_: Format) -> None:
+    """Print the table of public names, with what the installed torch adds to it."""
+    from harness.catalog import api
+    from harness.cli.installed import Home
+
+    folder = Path("suites") if Path("suites").exists() else Home.find().folder / "suites"
+    found = api.with_installed_names(api.read_api(folder / "api.txt"), api.public_names())
+    if format_ is Format.JSON:
+        print(api.api_json(found))
+    elif format_ is Format.MARKDOWN:
+        print(api.api_page(found), end="")
+    else:
+        _print_api(found)
+    if any(each.missing for each in found):
+        raise typer.Exit(EXIT_RED)
+
+
+def _print_api(found: list[PublicName]) -> None:
+    from rich.table import Table
+
+    from harness.catalog.api import shares, summary
+
+    table = Table()
+    for name in ("name", "cases", "one of them, or why there is none", "arguments"):
+        table.add_column(name, overflow="fold", justify="right" if name == "cases" else "left")
+    for each in found:
+        style = "bold red" if each.missing else None
+        table.add_row(each.name, str(each.cases), each.text or "NO CASE", each.arguments, style=style)
+    console = make_console()
+    console.print(table)
+    for module, (whole, reached, excused) in shares(found).items():
+        console.print(f"{module}: {reached} of {whole - excused}", soft_wrap=True)
+    console.print(summary(found), soft_wrap=True)
 
 
 def _print_overloads(found: list[Overload]) -> None:

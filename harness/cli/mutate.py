@@ -1,8 +1,9 @@
-"""``harness mutate list`` and ``harness mutate run``."""
+"""``harness mutate list``, ``run``, ``record``, ``generate`` and ``api``."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from harness.tools.mutation.breaks import Break
+    from harness.tools.mutation.generated.campaign import Settings
 
 app = typer.Typer(
     help="Breaks of torch: list them, and find out which cases notice them and which cases notice nothing.",
@@ -121,6 +123,143 @@ def run(
         write_atomically(json_file, table.mutation_json(found).encode("ascii"))
     if not found.green:
         raise typer.Exit(EXIT_RED)
+
+
+_CASES = Annotated[
+    list[str] | None, typer.Argument(metavar="[PATH]...", help="Folders or files of cases.", show_default="suites")
+]
+_DEVICE = Annotated[str, typer.Option("--device", metavar="KIND", help="The kind of device that the cases run on.")]
+_MODULES = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        metavar="PATTERN",
+        help="Only these files, below the folder of the package, such as 'torch/optim/*.py'; repeatable. Default: the "
+        "modules of torch whose contracts the suites claim.",
+    ),
+]
+_OPTION = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pytest", metavar="OPTION", help="An option for pytest in the recording run, such as -n2; repeatable."
+    ),
+]
+
+
+@app.command()
+def record(
+    paths: _CASES = None, device: _DEVICE = "cpu", module: _MODULES = None, pytest_options: _OPTION = None
+) -> None:
+    """Run the cases once, and record which lines of which modules each of them runs.
+
+    `generate` does this itself if there is no recording for these cases, this torch and this device.
+    """
+    from harness.tools.mutation.generated import campaign
+
+    settings = _settings(paths, device, module, pytest_options)
+    folder = campaign.recording_folder(settings, os.environ)
+    campaign.record(settings, folder, _tell)
+    print(folder)
+
+
+@app.command()
+def generate(
+    paths: _CASES = None,
+    device: _DEVICE = "cpu",
+    module: _MODULES = None,
+    pytest_options: _OPTION = None,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder of 'harness mutate record', instead of the own one.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Only the mutant with this name; repeatable.")
+    ] = None,
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, metavar="X", help="A share of the mutants, by seed.")] = 1.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Chooses the share.")] = 1,
+    limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long the cases of a mutant take at most, by the recording.")
+    ] = 6.0,
+    seconds: Annotated[float, typer.Option("--time", metavar="SECONDS", help="How long all may take.")] = 86400.0,
+    killed: Annotated[
+        float, typer.Option(min=0.0, max=1.0, metavar="X", help="Exit status 1 if a smaller share is killed.")
+    ] = 0.0,
+    list_only: Annotated[bool, typer.Option("--list", help="Print the mutants, and run none.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for the results, continued if it exists. Default: by the time."),
+    ] = None,
+) -> None:
+    """Make small changes of torch's Python code by rules, and run each against the cases that reach it.
+
+    Print the share of them that a case notices, by module, and those that none does.
+    """
+    from harness.core.atomic import write_atomically
+    from harness.tools.mutation.breaks import BreakError
+    from harness.tools.mutation.generated import campaign, reach, score
+
+    settings = _settings(paths, device, module, pytest_options)
+    mutants = reach.sampled(campaign.all_mutants(settings.patterns, os.environ), share, seed)
+    if only:
+        if unknown := set(only) - {each.name for each in mutants}:
+            raise BreakError(f"--only={min(unknown)!r}: there is no such mutant; see 'harness mutate generate --list'")
+        mutants = [each for each in mutants if each.name in only]
+    if list_only:
+        for each in mutants:
+            print(each.name, each.sentence)
+        return
+    folder = recording or campaign.recording_folder(settings, os.environ)
+    if recording is None and not (folder / campaign.COMPLETE).exists():
+        campaign.record(settings, folder, _tell)
+    known = campaign.recorded(folder)
+    results = (results_dir or Path("results") / f"mutants-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    found = campaign.run_mutants(settings, mutants, known, results, limit=limit, seconds=seconds)
+    table = score.scores(mutants, [each for each in mutants if known.reaching(each)], found)
+    nearest = {each.mutant.name: reach.nearest(each.mutant, known) for each in found if each.verdict == "survived"}
+    print(score.survivors_text(found, nearest) + "\n" + score.scores_text(table), end="")
+    print(f"results: {results}")
+    if json_file is not None:
+        write_atomically(json_file, score.scores_json(table, found).encode("ascii"))
+    whole = score.total(table)
+    if whole.killed < killed * whole.tried:
+        raise typer.Exit(EXIT_RED)
+
+
+@app.command()
+def api(
+    recordings: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of 'harness mutate record', of any devices.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The table to write.")] = Path(
+        "suites/api.txt"
+    ),
+) -> None:
+    """Write the table of public names of torch that `harness catalog --api` shows, from recordings.
+
+    A name that no case calls keeps the reason that the table has for it.
+    """
+    from harness.catalog import api as names
+    from harness.tools.mutation.generated import campaign, modules
+
+    reasons = {each.name: each.text for each in names.read_api(output) if not each.cases} if output.exists() else {}
+    callers, arguments = campaign.calls(recordings)
+    root = campaign.root_of(["torch"])
+    found = names.called(names.public_names(), root, modules.is_wanted, callers, arguments, reasons)
+    names.write_api(output, found)
+    print(names.summary(found))
+
+
+def _settings(
+    paths: Sequence[str] | None, device: str, module: Sequence[str] | None, options: Sequence[str] | None
+) -> Settings:
+    from harness.tools.mutation.generated.campaign import Settings
+    from harness.tools.mutation.generated.modules import MODULES
+
+    return Settings(device, tuple(paths or ["suites"]), tuple(module or MODULES), tuple(options or ["-n0"]))
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _chosen(known: Mapping[str, Break], only: Sequence[str], devices: Sequence[str]) -> list[Break]:

@@ -80,7 +80,7 @@ def _become(
     if cold:
         channel.send({"op": "ready"})
     else:
-        _renew_thread_pool()
+        renew_thread_pool()
     _check_faults()
     if order["library"] is not None:
         _enter_software_device(BACKENDS[order["kind"]], order["library"])
@@ -98,7 +98,7 @@ def _become(
     )
 
 
-def _renew_thread_pool() -> None:
+def renew_thread_pool() -> None:
     """Let this thread replace torch's pool of threads, which is lost in a fork.
 
     Otherwise the first thread that needs the pool replaces it. Two at once, for example of autograd, end the process

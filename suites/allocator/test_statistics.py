@@ -96,6 +96,41 @@ def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torc
     assert torch.accelerator.max_memory_allocated(device) == torch.accelerator.memory_allocated(device)
 
 
+@pytest.mark.parametrize("what", ["allocated", "reserved"])
+@pytest.mark.parametrize("api", ["accelerator", "device_module"])
+def test_max_memory_is_the_highest_value_since_the_reset(device: torch.device, what: str, api: str) -> None:
+    """`max_memory_allocated` and `max_memory_reserved` are the highest values since the reset, not those of now.
+
+    They stay when memory is freed and returned, grow only beyond what was, and are the values of now after
+    `reset_peak_memory_stats`. `memory_stats` has the same numbers.
+    """
+    module = torch.accelerator if api == "accelerator" else torch.get_device_module(device)
+    for name in (f"memory_{what}", f"max_memory_{what}", "reset_peak_memory_stats", "memory_stats"):
+        if not hasattr(module, name):
+            pytest.skip(f"{module.__name__} has no {name}")
+    now, peak = getattr(module, f"memory_{what}"), getattr(module, f"max_memory_{what}")
+    settle(device)
+    torch.empty(1, device=device)
+    module.reset_peak_memory_stats(device)
+    base = now(device)
+    assert peak(device) == base
+
+    highest = base
+    for size in (48 * MIB, 16 * MIB, 64 * MIB, 32 * MIB):
+        tensor = torch.empty(size, dtype=torch.uint8, device=device)
+        assert now(device) >= size
+        highest = max(highest, now(device))
+        assert peak(device) == highest
+        del tensor
+        settle(device)
+        assert now(device) < highest
+        assert peak(device) == highest
+        assert module.memory_stats(device)[f"{what}_bytes.all.peak"] == highest
+        assert module.memory_stats(device)[f"{what}_bytes.all.current"] == now(device)
+    module.reset_peak_memory_stats(device)
+    assert peak(device) == now(device) < highest
+
+
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> None:

@@ -150,7 +150,7 @@ def test_queue_callback_runs_when_the_pass_has_ended(engine: Engine, device: tor
     assert len(seen) == 1
 
 
-def test_queue_callback_outside_of_a_pass_is_an_error(engine: Engine, device: torch.device) -> None:
+def test_queue_callback_outside_of_a_pass_is_an_error(engine: Engine) -> None:
     """Queueing a callback outside of a backward pass raises."""
     with pytest.raises(RuntimeError, match="Final callbacks can only be installed during backward pass"):
         private.queue_callback(lambda: None)

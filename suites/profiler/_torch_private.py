@@ -40,3 +40,8 @@ def wrapper_tensor(kind: type[torch.Tensor], inner: torch.Tensor) -> Any:
 def profiler_enabled() -> bool:
     """Whether a profiler is recording on this thread."""
     return reach("torch.autograd._profiler_enabled")()
+
+
+def verbose_config() -> Any:
+    """The settings without which `with_stack` gives events no stack."""
+    return reach("torch._C._profiler._ExperimentalConfig")(verbose=True)

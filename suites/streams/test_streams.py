@@ -229,3 +229,20 @@ def test_wait_stream_does_not_hold_up_the_host(api: Api, device: torch.device) -
     assert ever(both_at_work)
     waiting.synchronize()
     assert slow.query()
+
+
+@pytest.mark.parametrize("link", ["wait_event", "event_wait"])
+def test_wait_event_and_event_wait_do_not_hold_up_the_host(api: Api, device: torch.device, link: str) -> None:
+    """`Stream.wait_event` and `Event.wait` return immediately: both streams are still busy."""
+    slow, waiting = api.stream(device), api.stream(device)
+    calibrate(device)
+
+    def both_at_work() -> bool:
+        api.synchronize(device)
+        sleep_on(slow)
+        LINKS[link](slow, waiting)
+        return not slow.query() and not waiting.query()
+
+    assert ever(both_at_work)
+    waiting.synchronize()
+    assert slow.query()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 CI = Path(__file__).parents[2] / ".ci"
-STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "tests"]
+STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "mutants", "tests"]
 
 #: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest and a
 #: harness that print their arguments and fail if $BROKEN is part of these.
@@ -222,9 +222,10 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
     ]
-    compared, breaks = night.calls("harness")
+    compared, breaks, mutants = night.calls("harness")
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
     assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")
+    assert mutants.startswith("harness mutate generate --share 0.1 --seed 7 --time 7200 --pytest=-n3")
 
 
 def test_environments_are_made_once(night: Night) -> None:

@@ -1,0 +1,214 @@
+"""Record what the cases run, make mutants of modules, and run each against the cases that reach it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.backends.table import BACKENDS
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError
+from harness.core.text import single_line
+from harness.journal import journal
+from harness.journal.ledger import Ledger
+from harness.sim.native import build, provider
+from harness.sim.native.provider import ProvidedDevice
+from harness.tools.diagnosis import campaign as runs
+from harness.tools.diagnosis.order import inherited_environment
+from harness.tools.mutation.generated.modules import wanted_files
+from harness.tools.mutation.generated.mutant import Mutant
+from harness.tools.mutation.generated.reach import Recording, read_recording
+from harness.tools.mutation.generated.recording import VARIABLE
+from harness.tools.mutation.generated.results import Result, read_results
+
+#: Marks a recording whose run has ended.
+COMPLETE = "complete"
+
+
+class GenerateError(HarnessError):
+    """Mutants cannot be made, or their cases do not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to run. `cases`: folders or files. `patterns`: of the modules. `options`: further ones for pytest."""
+
+    device: str
+    cases: tuple[str, ...]
+    patterns: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+def root_of(patterns: Sequence[str]) -> Path:
+    """Return the folder that has the package of the patterns. Raise GenerateError."""
+    names = {each.partition("/")[0] for each in patterns}
+    if len(names) != 1:
+        raise GenerateError(f"modules of {len(names)} packages: name those of one, as in 'torch/optim/*.py'")
+    name = names.pop()
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or spec.origin is None:
+        raise GenerateError(
+            f"--module: there is no package {name!r}: write the path of files, as in 'torch/optim/*.py'"
+        )
+    return Path(spec.origin).parent.parent
+
+
+def recording_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
+    """Return where the recording of these cases is kept: by torch's version, Python's, and what the files have."""
+    digest = hashlib.sha256()
+    words = [settings.device, importlib.metadata.version("torch"), platform.python_version()]
+    for word in (*words, *settings.cases, *settings.patterns, *settings.options):
+        digest.update(f"{word}\0".encode())
+    for file in _files_of(settings.cases):
+        digest.update(f"{file}\0".encode() + file.read_bytes())
+    name = f"{settings.device}-{words[1]}-{digest.hexdigest()[:16]}"
+    return build.cache_root(environ, "recordings") / "recordings" / name
+
+
+def _files_of(cases: Iterable[str]) -> list[Path]:
+    """Return the Python files of the cases' suites: cases use helpers of the folders above."""
+    tops = {Path(case.partition("::")[0]) for case in cases}
+    found = {file for top in tops for file in (top.rglob("*.py") if top.is_dir() else [top])}
+    return sorted(found)
+
+
+def record(settings: Settings, folder: Path, tell: Callable[[str], object]) -> None:
+    """Run the cases once, and record what they run. Raise GenerateError or CampaignError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = folder / "lines"
+    lines.mkdir(exist_ok=True)
+    for file in lines.glob("*.ndjson"):
+        file.unlink()
+    value = json.dumps([str(lines), str(root_of(settings.patterns)), list(settings.patterns)])
+    runner = runs.Runs(settings.cases, (*settings.options, "--leak-check=off"), folder, settings.device)
+    tell(f"recording which lines the cases run: {folder}")
+    _remove(folder / "run")
+    ledger = runner.run("run", "-p", "harness.tools.mutation.generated.recording", variables={VARIABLE: value})
+    tally = runs.tally(ledger)
+    tell(f"recorded: {len(tally.passed)} passed, {len(tally.wrong)} red")
+    (folder / COMPLETE).write_text("", encoding="ascii")
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def recorded(folder: Path) -> Recording:
+    """Return what the cases that passed ran. Raise RecordError."""
+    file = folder / "run" / journal.FILE_NAME
+    passed = runs.tally(Ledger.from_journal(journal.read_journal(file))).passed if file.exists() else None
+    return read_recording([folder / "lines"], passed)
+
+
+def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict[str, set[str]]]]:
+    """Return by function the cases that called it, and by parameter the values, from several recordings."""
+    callers: dict[str, list[str]] = {}
+    arguments: dict[str, dict[str, set[str]]] = {}
+    for folder in folders:
+        found = recorded(folder)
+        for name, cases in found.callers.items():
+            callers[name] = list(dict.fromkeys([*callers.get(name, ()), *cases]))
+        for name, values in found.arguments.items():
+            noted = arguments.setdefault(name, {})
+            for parameter, shown in values.items():
+                noted.setdefault(parameter, set()).update(shown)
+    return callers, arguments
+
+
+def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:
+    """Return the mutants of all files of the patterns. Those of a file are kept in the cache. Raise GenerateError."""
+    root = root_of(patterns)
+    files = wanted_files(root, patterns)
+    if not files:
+        raise GenerateError(f"--module={patterns[0]!r}: no file below {str(root)!r} has such a name")
+    rules = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+    folder = build.cache_root(environ, "mutants") / "mutants"
+    return [mutant for file in files for mutant in _mutants_of(file, root / file, folder, rules)]
+
+
+def _mutants_of(name: str, file: Path, folder: Path, rules: bytes) -> list[Mutant]:
+    """Return the mutants of a file. `rules`: what else decides which they are. Raise GenerateError."""
+    source = file.read_bytes()
+    kept = folder / f"{hashlib.sha256(b'%b%b%b' % (name.encode(), source, rules)).hexdigest()[:20]}.json"
+    if kept.exists():
+        return [Mutant.from_json(values) for values in json.loads(kept.read_bytes())]
+    try:
+        from harness.tools.mutation.generated.walk import mutants_of
+    except ImportError:
+        raise GenerateError("mutants need the package libcst: pip install 'gpu-conformance-harness[mutate]'") from None
+    found, _ = mutants_of(name, source)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(kept, json.dumps([each.to_json() for each in found]).encode())
+    return found
+
+
+def run_mutants(
+    settings: Settings,
+    mutants: Sequence[Mutant],
+    recording: Recording,
+    results: Path,
+    *,
+    limit: float,
+    seconds: float,
+) -> list[Result]:
+    """Run the mutants that cases reach, in a warm process of their own. Raise GenerateError.
+
+    `results`: the folder for the plan and the results. `limit`: of the seconds of the cases of one mutant. `seconds`:
+    how long all may take. Results that the folder has already are kept, and the mutants not run again.
+    """
+    # By name, which is as good as by chance: of a call that `seconds` ends, the results are a fair sample.
+    planned = [(each, recording.reaching(each)) for each in sorted(mutants, key=lambda each: each.name)]
+    planned = [(each, cases) for each, cases in planned if cases]
+    if not planned:
+        raise GenerateError("no case reaches one of the mutants: name other modules or other cases")
+    files = sorted({case.partition("::")[0] for _, cases in planned for case in cases})
+    backend = BACKENDS[settings.device]
+    provided = provider.provider_of(backend).provide() if backend.provider else ProvidedDevice(None, {})
+    inifile = next((str(each) for each in (Path("pyproject.toml").absolute(),) if each.exists()), None)
+    results.mkdir(parents=True, exist_ok=True)
+    plan, file = results / "plan.json", results / "mutants.ndjson"
+    values = {
+        "root": str(root_of(settings.patterns)),
+        "device": settings.device,
+        "library": provided.library or "",
+        "arguments": [*files, "-p", "no:cacheprovider", "-q", *_kept(settings.options)],
+        "rootdir": os.getcwd(),
+        "inifile": inifile,
+        "mutants": [(each.to_json(), cases) for each, cases in planned],
+        "seconds": {case: recording.seconds[case] for _, cases in planned for case in cases},
+        "limit": limit,
+        "time": seconds,
+        "results": str(file),
+    }
+    plan.write_text(json.dumps(values), encoding="utf-8")
+    command = [sys.executable, "-m", "harness.tools.mutation.generated.warm", str(plan)]
+    with (results / "warm.txt").open("wb") as output:
+        environment = {**inherited_environment(os.environ), **COLLECTION, **provided.variables}
+        done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        last = (results / "warm.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+        raise GenerateError(
+            f"the mutants do not run (exit status {done.returncode}): {' '.join(map(single_line, last))!r}"
+        )
+    names = {each.name for each in mutants}
+    return [each for each in read_results(file) if each.mutant.name in names]
+
+
+#: As in a zygote: what starts no thread while cases are collected.
+COLLECTION = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+def _kept(options: Sequence[str]) -> list[str]:
+    """Return the options that decide which cases there are."""
+    return [each for each in options if each == "--extended"]

@@ -1,0 +1,72 @@
+"""The modules of torch whose contracts the suites claim, by patterns. Mutants are made of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+#: Patterns of files below the folder that has torch, with forward slashes.
+MODULES = (
+    "torch/accelerator/*.py",
+    "torch/amp/*.py",
+    "torch/autograd/forward_ad.py",
+    "torch/autograd/function.py",
+    "torch/autograd/functional.py",
+    "torch/autograd/grad_mode.py",
+    "torch/autograd/graph.py",
+    "torch/autograd/profiler.py",
+    "torch/autograd/profiler_legacy.py",
+    "torch/autograd/profiler_util.py",
+    "torch/backends/*.py",
+    "torch/cuda/__init__.py",
+    "torch/cuda/_memory_viz.py",
+    "torch/cuda/_utils.py",
+    "torch/cuda/graphs.py",
+    "torch/cuda/memory.py",
+    "torch/cuda/nvtx.py",
+    "torch/cuda/random.py",
+    "torch/cuda/streams.py",
+    "torch/nn/attention/*.py",
+    "torch/optim/*.py",
+    "torch/profiler/*.py",
+    "torch/random.py",
+    "torch/serialization.py",
+    "torch/storage.py",
+    "torch/utils/checkpoint.py",
+    "torch/_dynamo/compiled_autograd.py",
+    "torch/_inductor/cudagraph_trees.py",
+)
+#: Files that the patterns have and that make no promise: other devices, experiments, tools of torch's developers.
+EXCLUDED = (
+    "torch/backends/_coreml/*",
+    "torch/backends/_nnapi/*",
+    "torch/backends/mps/*",
+    "torch/backends/miopen/*",
+    "torch/backends/python_native/*",
+    "torch/backends/xeon/*",
+    "torch/backends/xnnpack/*",
+    "torch/nn/attention/_*",
+    "torch/optim/_functional.py",
+    "torch/optim/_multi_tensor/*",
+    "torch/profiler/_cupti_monitor*",
+    "torch/profiler/_pattern_matcher.py",
+    "torch/profiler/_trace_validator.py",
+    "torch/nn/attention/experimental/*",
+)
+
+
+def is_wanted(path: str, patterns: Iterable[str] = MODULES) -> bool:
+    """Return whether mutants of a file are made. `path`: below the folder that has torch, such as ``torch/random.py``.
+
+    A star also stands for folders.
+    """
+    return any(fnmatchcase(path, each) for each in patterns) and not any(fnmatchcase(path, each) for each in EXCLUDED)
+
+
+def wanted_files(root: Path, patterns: Iterable[str] = MODULES) -> list[str]:
+    """Return the files below the folder that has torch, or another package, in order."""
+    patterns = tuple(patterns)
+    tops = sorted({each.partition("/")[0] for each in patterns})
+    found = [path.relative_to(root).as_posix() for top in tops for path in sorted((root / top).rglob("*.py"))]
+    return [path for path in found if is_wanted(path, patterns)]

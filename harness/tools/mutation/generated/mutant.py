@@ -1,0 +1,80 @@
+"""A mutant: one small change of the source of a module."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+#: For operators that leave something out: the same with what it leaves out.
+_NAMES_KEPT = {
+    "statement dropped": "if False: {old}",
+    "assignment dropped": "if False: {old}",
+    "condition always true": "(True or ({old}))",
+    "condition never true": "(False and ({old}))",
+    "nothing returned": "return None; {old}",
+    "argument dropped": "({new} if True else {old})",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one module of torch.
+
+    - `path`: the file, below the folder that has torch.
+    - `function`: the qualified name of the innermost function, as its code object has it.
+    - `first`, `last`: the lines of the changed statement. A case that runs one of them reaches the mutant.
+    - `operator`: the kind of change, a name of `operators.OPERATORS`.
+    - `start`, `end`: the bytes of the source that `new` replaces. `old`: what they are.
+    - `parameter`: the parameter whose default changes. The source stays as it is then.
+    """
+
+    path: str
+    function: str
+    first: int
+    last: int
+    operator: str
+    start: int
+    end: int
+    old: str
+    new: str
+    number: int = 0
+    parameter: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the mutant. It stays the same if other functions of the file change."""
+        words = "\0".join((self.path, self.function, self.operator, self.old, self.new, str(self.number)))
+        return hashlib.sha256(words.encode()).hexdigest()[:10]
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
+
+    @property
+    def sentence(self) -> str:
+        """What is changed, in a line."""
+        old, new = " ".join(self.old.split()), " ".join(self.new.split())
+        where = f"{self.path}:{self.first} {self.function}"
+        return f"{where}: {self.operator}: {_short(old)} -> {_short(new)}"
+
+    def applied(self, source: bytes, *, names_kept: bool = False) -> bytes:
+        """Return the source of the module with the change.
+
+        With `names_kept`, what is left out stays behind a condition that never holds, so that the function still has
+        the same variables of the functions around it: only then can its code replace the code of a living function.
+        """
+        new = _NAMES_KEPT.get(self.operator, "{new}").format(old=self.old, new=self.new) if names_kept else self.new
+        return source[: self.start] + new.encode() + source[self.end :]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Mutant:
+        return cls(**values)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 90 else f"{text[:87]}..."

@@ -1,0 +1,118 @@
+"""Which cases reach a mutant, and in which order they run. Pure: records in, cases out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+from harness.tools.mutation.generated.mutant import Mutant
+
+
+class RecordError(HarnessError):
+    """A recording cannot be read."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """What cases ran. `seconds`: by case. `lines`: by file and line, the cases. `arguments`: by function and parameter,
+    the values; `callers`: by function, the cases that called it.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    arguments: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    callers: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, record: Mapping[str, object], keep: frozenset[str] | None) -> None:
+        """Add what one case ran, if it is one of those to `keep`."""
+        case = str(record["case"])
+        if case in self.seconds or (keep is not None and case not in keep):
+            return
+        self.seconds[case] = float(record["seconds"])  # type: ignore[arg-type]
+        lines: Mapping[str, Sequence[int]] = record["lines"]  # type: ignore[assignment]
+        for path, numbers in lines.items():
+            by_line = self.lines.setdefault(path, {})
+            for number in numbers:
+                by_line.setdefault(number, []).append(case)
+        arguments: Mapping[str, Mapping[str, Sequence[str]]] = record["arguments"]  # type: ignore[assignment]
+        for name, values in arguments.items():
+            self.callers.setdefault(name, []).append(case)
+            noted = self.arguments.setdefault(name, {})
+            for parameter, shown in values.items():
+                noted.setdefault(parameter, set()).update(shown)
+
+    def reaching(self, mutant: Mutant) -> list[str]:
+        """Return the cases that run a line of the mutant."""
+        by_line = self.lines.get(mutant.path, {})
+        found: dict[str, None] = {}
+        for line in range(mutant.first, mutant.last + 1):
+            found.update(dict.fromkeys(by_line.get(line, ())))
+        return list(found)
+
+
+def read_recording(folders: Iterable[Path], keep: frozenset[str] | None = None) -> Recording:
+    """Read the files of folders. `keep`: only these cases; None for all. Raise RecordError."""
+    recording = Recording()
+    for folder in folders:
+        for file in sorted(folder.glob("*.ndjson")):
+            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                try:
+                    recording.add(json.loads(line), keep)
+                except (ValueError, KeyError, TypeError) as error:
+                    if number > 1:
+                        continue  # a process that was killed while it wrote its last line
+                    raise RecordError(f"{file}:{number}: this is no record of a case: {error}") from None
+    if not recording.seconds:
+        raise RecordError(f"{', '.join(map(str, folders))}: no case is recorded: run 'harness mutate record' first")
+    return recording
+
+
+def in_order(
+    cases: Iterable[str], seconds: Mapping[str, float], first: Sequence[str] = (), limit: float = float("inf")
+) -> list[str]:
+    """Return the cases in the order in which they run.
+
+    `first`: cases that caught other mutants of the function; they go ahead. Of each test function the cheapest case
+    follows, then the second of each, and so on: the parameters of one function check much the same. The list ends when
+    the cases take more than `limit` seconds in all, but has one at least.
+    """
+    cases = list(cases)
+    reaching = frozenset(cases)
+    ahead = [case for case in dict.fromkeys(first) if case in reaching]
+    by_function: dict[str, list[str]] = {}
+    for case in sorted(reaching.difference(ahead), key=lambda case: (seconds.get(case, 0.0), case)):
+        by_function.setdefault(case.partition("[")[0], []).append(case)
+    ranked = [
+        (place, seconds.get(case, 0.0), case) for found in by_function.values() for place, case in enumerate(found)
+    ]
+    order: list[str] = []
+    total = 0.0
+    for case in [*ahead, *(case for _, _, case in sorted(ranked))]:
+        total += seconds.get(case, 0.0)
+        if order and total > limit:
+            break
+        order.append(case)
+    return order
+
+
+def sampled(mutants: Iterable[Mutant], share: float, seed: int) -> list[Mutant]:
+    """Return a share of the mutants, chosen by the seed and their names: another module changes nothing."""
+    import hashlib
+
+    def place(mutant: Mutant) -> float:
+        digest = hashlib.sha256(f"{seed}\0{mutant.name}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") / 2**64
+
+    return [each for each in mutants if place(each) < share]
+
+
+def nearest(mutant: Mutant, recording: Recording) -> list[str]:
+    """Return the cases that reach a mutant, those that run the fewest lines of its file first."""
+    counts: dict[str, int] = {}
+    for cases in recording.lines.get(mutant.path, {}).values():
+        for case in cases:
+            counts[case] = counts.get(case, 0) + 1
+    return sorted(recording.reaching(mutant), key=lambda case: (counts[case], case))

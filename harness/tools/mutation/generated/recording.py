@@ -1,0 +1,207 @@
+"""A pytest plugin that records, in executors, which lines of which modules each case runs, and what it calls.
+
+``harness mutate record`` loads it with ``-p``. The variable `VARIABLE` has a line of JSON: the folder for the records,
+the folder above the modules, and the patterns of the modules. Each executor appends to a file of its own, one line of
+JSON per case.
+
+From Python 3.12 on, `sys.monitoring` reports a line once per case, in all threads. Before, `sys.settrace` and
+`threading.settrace` report to the threads of Python only: code that autograd calls in the thread of a device is not
+seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from harness.tools.mutation.generated.modules import is_wanted
+
+VARIABLE = "HARNESS_MUTATION_RECORDING"
+#: So many calls of a function by one case are looked at for their arguments.
+CALLS = 20
+#: So many values of an argument are kept for a case.
+VALUES = 6
+_PLAIN = (bool, int, float, type(None))
+
+
+class Watch:
+    """What runs between `start` and `stop`: lines by file, and values of the arguments by file and function."""
+
+    def __init__(self, root: str, patterns: tuple[str, ...]) -> None:
+        self._root = root.rstrip("/") + "/"
+        self._patterns = patterns
+        #: By code: the file below the root and the first line of each instruction; None for other code.
+        self._known: dict[CodeType, tuple[str, frozenset[int]] | None] = {}
+        self._seen: dict[CodeType, set[int]] = {}
+        self._calls: dict[CodeType, int] = {}
+        self.arguments: dict[str, dict[str, set[str]]] = {}
+
+    def start(self) -> None:
+        self._seen, self._calls, self.arguments = {}, {}, {}
+        threading.settrace(self._on_call)
+        sys.settrace(self._on_call)
+
+    def stop(self) -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+
+    def lines(self) -> dict[str, list[int]]:
+        """Return the lines that ran, by file."""
+        found: dict[str, set[int]] = {}
+        for code, lines in self._seen.items():
+            known = self._known[code]
+            assert known is not None
+            found.setdefault(known[0], set()).update(lines)
+        return {name: sorted(lines) for name, lines in sorted(found.items())}
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG002
+        code = frame.f_code
+        try:
+            known = self._known[code]
+        except KeyError:
+            known = self._known[code] = self._place(code)
+        if known is None:
+            return None
+        seen = self._seen.get(code)
+        if seen is None:
+            seen = self._seen[code] = set()
+        count = self._calls.get(code, 0)
+        if count < CALLS:
+            self._calls[code] = count + 1
+            self._note_arguments(known[0], code, frame)
+        seen.add(code.co_firstlineno)
+        if len(seen) >= len(known[1]):
+            return None
+
+        def on_line(inner: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001
+            seen.add(inner.f_lineno)
+            return on_line
+
+        return on_line
+
+    def _place(self, code: CodeType) -> tuple[str, frozenset[int]] | None:
+        if not code.co_filename.startswith(self._root) or code.co_name == "<module>":
+            return None
+        path = code.co_filename[len(self._root) :]
+        if not is_wanted(path, self._patterns):
+            return None
+        return path, frozenset(lines_of(code)) | {code.co_firstlineno}
+
+    def _note_arguments(self, path: str, code: CodeType, frame: FrameType) -> None:
+        count = code.co_argcount + code.co_kwonlyargcount
+        noted = self.arguments.setdefault(f"{path}:{code.co_qualname}", {})
+        local = frame.f_locals
+        for name in code.co_varnames[:count]:
+            values = noted.setdefault(name, set())
+            if name != "self" and name in local and len(values) < VALUES:
+                values.add(shown(local[name]))
+
+
+def lines_of(code: CodeType) -> Iterator[int]:
+    """Yield the lines that have instructions of a code object."""
+    for _, _, line in code.co_lines():
+        if line is not None:
+            yield line
+
+
+def shown(value: object) -> str:
+    """Return a plain value as it is written, and the type of another one."""
+    kind = type(value)
+    if kind in _PLAIN or (kind is str and len(value) < 30):  # type: ignore[arg-type]
+        return repr(value)
+    return kind.__name__
+
+
+class MonitoringWatch(Watch):
+    """The same with `sys.monitoring`, which costs nothing for lines that were reported once."""
+
+    _TOOL = 4
+
+    def start(self) -> None:
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        self._seen, self._calls, self.arguments = {}, {}, {}
+        if monitoring.get_tool(self._TOOL) is None:
+            monitoring.use_tool_id(self._TOOL, "harness mutate")
+            monitoring.register_callback(self._TOOL, monitoring.events.LINE, self._on_line)
+            monitoring.register_callback(self._TOOL, monitoring.events.PY_START, self._on_start)
+        monitoring.restart_events()
+        monitoring.set_events(self._TOOL, monitoring.events.LINE | monitoring.events.PY_START)
+
+    def stop(self) -> None:
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        monitoring.set_events(self._TOOL, 0)
+
+    def _on_start(self, code: CodeType, offset: int) -> object:  # noqa: ARG002
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        if not self._is_known(code):
+            return monitoring.DISABLE
+        self._seen.setdefault(code, set()).add(code.co_firstlineno)
+        count = self._calls.get(code, 0)
+        if count >= CALLS:
+            return monitoring.DISABLE
+        self._calls[code] = count + 1
+        frame = sys._getframe(1)
+        known = self._known[code]
+        if known is not None and frame.f_code is code:
+            self._note_arguments(known[0], code, frame)
+        return None
+
+    def _on_line(self, code: CodeType, line: int) -> object:
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        if self._is_known(code):
+            self._seen.setdefault(code, set()).add(line)
+        return monitoring.DISABLE
+
+    def _is_known(self, code: CodeType) -> bool:
+        if code not in self._known:
+            self._known[code] = self._place(code)
+        return self._known[code] is not None
+
+
+def make_watch(root: str, patterns: tuple[str, ...]) -> Watch:
+    """Return the watch for this Python."""
+    kind = MonitoringWatch if hasattr(sys, "monitoring") else Watch
+    return kind(root, patterns)
+
+
+class RecordingPlugin:
+    """Writes what each case runs."""
+
+    def __init__(self, folder: str, root: str, patterns: tuple[str, ...]) -> None:
+        self._folder = folder
+        self._watch = make_watch(root, patterns)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        process, begin = os.getpid(), time.perf_counter()
+        self._watch.start()
+        try:
+            return (yield)
+        finally:
+            self._watch.stop()
+            if os.getpid() == process:  # a case may have left a fork of itself
+                self._write(item.nodeid, time.perf_counter() - begin)
+
+    def _write(self, case: str, seconds: float) -> None:
+        arguments = {
+            name: {argument: sorted(values) for argument, values in noted.items()}
+            for name, noted in self._watch.arguments.items()
+        }
+        record = {"case": case, "seconds": round(seconds, 4), "lines": self._watch.lines(), "arguments": arguments}
+        with open(f"{self._folder}/{os.getpid()}.ndjson", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record in the zygote's session, whose forks run the cases."""
+    if any(getattr(plugin, "is_harness_zygote", False) for plugin in config.pluginmanager.get_plugins()):
+        folder, root, patterns = json.loads(os.environ[VARIABLE])
+        config.pluginmanager.register(RecordingPlugin(folder, root, tuple(patterns)), "harness-mutation-recording")

@@ -1,0 +1,129 @@
+"""The table of mutants by module, and the survivors. Pure: results in, text and JSON out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.core.text import format_count
+from harness.tools.mutation.generated.mutant import Mutant
+from harness.tools.mutation.generated.results import Result
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The mutants of a module. `all` of them, those that cases `reached`, and what came of these."""
+
+    module: str
+    all: int = 0
+    reached: int = 0
+    killed: int = 0
+    survived: int = 0
+    stillborn: int = 0
+    unfit: int = 0
+
+    @property
+    def tried(self) -> int:
+        """Those that count: a case could have noticed them."""
+        return self.killed + self.survived
+
+
+def scores(mutants: Iterable[Mutant], reached: Iterable[Mutant], results: Iterable[Result]) -> list[Score]:
+    """Return the scores by module, in order."""
+    all_, some = (Counter(each.module for each in group) for group in (mutants, reached))
+    verdicts = Counter((each.mutant.module, each.verdict) for each in results)
+    return [
+        Score(
+            module,
+            all_[module],
+            some[module],
+            verdicts[module, "killed"],
+            verdicts[module, "survived"],
+            verdicts[module, "stillborn"],
+            verdicts[module, "unfit"],
+        )
+        for module in sorted(all_)
+    ]
+
+
+def total(found: Sequence[Score]) -> Score:
+    """Return the sums."""
+    return Score(
+        "total",
+        sum(each.all for each in found),
+        sum(each.reached for each in found),
+        sum(each.killed for each in found),
+        sum(each.survived for each in found),
+        sum(each.stillborn for each in found),
+        sum(each.unfit for each in found),
+    )
+
+
+def scores_text(found: Sequence[Score]) -> str:
+    """Return the table: mutants, share reached, those tried, and share killed."""
+    cells = [("module", "mutants", "reached", "tried", "killed", "stillborn", "unfit")]
+    cells += [
+        (
+            each.module,
+            str(each.all),
+            _share(each.reached, each.all),
+            str(each.tried),
+            _share(each.killed, each.tried),
+            str(each.stillborn),
+            str(each.unfit),
+        )
+        for each in [*found, total(found)]
+    ]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = [
+        "  ".join(
+            [line[0].ljust(widths[0]), *(word.rjust(width) for word, width in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in cells
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def survivors_text(results: Iterable[Result], nearest: Mapping[str, Sequence[str]]) -> str:
+    """Return the survivors by module and function. `nearest`: by name of the mutant, the cases nearest to it."""
+    by_function: dict[tuple[str, str], list[Result]] = {}
+    for each in results:
+        if each.verdict == "survived":
+            by_function.setdefault((each.mutant.path, each.mutant.function), []).append(each)
+    lines = []
+    for (path, function), found in sorted(by_function.items()):
+        lines.append(f"{path} {function}: {format_count(len(found), 'survivor')}")
+        for each in sorted(found, key=lambda one: (one.mutant.first, one.mutant.name)):
+            words = each.mutant.sentence.partition(f"{function}: ")[2]
+            cases = ", ".join(case.rpartition("/")[2] for case in nearest.get(each.mutant.name, ())[:_SHOWN])
+            ran = f"{each.ran} of {each.reaching} cases ran"
+            lines.append(f"    {each.mutant.name} line {each.mutant.first}: {words} ({ran}; nearest: {cases})")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def scores_json(found: Sequence[Score], results: Iterable[Result]) -> str:
+    """Return all as JSON."""
+    values = {
+        "modules": [
+            {
+                "module": each.module,
+                "mutants": each.all,
+                "reached": each.reached,
+                "killed": each.killed,
+                "survived": each.survived,
+                "stillborn": each.stillborn,
+                "unfit": each.unfit,
+            }
+            for each in found
+        ],
+        "mutants": [{"name": each.mutant.name, **each.to_json()} for each in results],
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"

@@ -1,0 +1,134 @@
+"""The warm process: collects the cases once, and forks for each mutant.
+
+Command line: ``python -m harness.tools.mutation.generated.warm PLAN``, a file of JSON that `campaign.Plan` describes.
+It appends one line of JSON per mutant to the file of results. Mutants that the file has already are not run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.backends.table import BACKENDS
+from harness.executor.session import CollectedSession
+from harness.sim.native import provider
+from harness.tools.mutation.generated.applying import Functions, UnfitError, apply, living_functions
+from harness.tools.mutation.generated.mutant import Mutant
+from harness.tools.mutation.generated.reach import in_order
+from harness.tools.mutation.generated.results import Result, read_results
+from harness.tools.mutation.generated.trial import Trial, run_trial
+from harness.zygote.collecting import collect_cases, freeze_baseline, import_preload
+from harness.zygote.spec import ZygoteSpec
+
+
+class Warm:
+    """Runs the mutants of a plan, in order."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._root = Path(plan["root"])
+        self._backend = BACKENDS[plan["device"]]
+        self._library: str = plan["library"]
+        self._mutants = [(Mutant.from_json(each), tuple(cases)) for each, cases in plan["mutants"]]
+        self._seconds: dict[str, float] = plan["seconds"]
+        self._limit: float = plan["limit"]
+        self._until: float = time.time() + plan["time"]
+        self._results = Path(plan["results"])
+        self._sound: dict[str, bool] = {}
+        self._killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def serve(self, collected: CollectedSession) -> NoReturn:
+        """Run all mutants, and end the process."""
+        for path in {mutant.path for mutant, _ in self._mutants}:
+            name = Mutant(path, "", 0, 0, "", 0, 0, "", "").module
+            with contextlib.suppress(Exception):  # a module may need what the machine lacks; its mutants are unfit
+                importlib.import_module(name)
+        gc.unfreeze()
+        functions = living_functions({self._root / mutant.path for mutant, _ in self._mutants})
+        freeze_baseline(collected)
+        done = {each.mutant.name for each in read_results(self._results)} if self._results.exists() else set()
+        with self._results.open("a", encoding="utf-8") as file:
+            for mutant, cases in self._mutants:
+                if time.time() > self._until:
+                    break
+                if mutant.name in done:
+                    continue
+                result = self._result(collected, functions, mutant, [case for case in cases if case in collected.items])
+                file.write(json.dumps(result.to_json()) + "\n")
+                file.flush()
+        sys.stdout.flush()
+        os._exit(0)
+
+    def _result(self, collected: CollectedSession, functions: Functions, mutant: Mutant, cases: list[str]) -> Result:
+        begin, file = time.monotonic(), self._root / mutant.path
+
+        def change() -> str:
+            try:
+                apply(mutant, file, functions)
+            except UnfitError as error:
+                return str(error)
+            return ""
+
+        killers = self._killers[f"{mutant.path}:{mutant.function}"]
+        while True:
+            usable = [case for case in cases if self._sound.get(case, True)]
+            order = in_order(usable, self._seconds, [case for case, _ in killers.most_common(3)], self._limit)
+            trial = self._try(collected, change, order) if order else Trial(unfit="no case is sound")
+            if not trial.red or self._is_sound(collected, trial.red):
+                break
+        if trial.red:
+            killers[trial.red] += 1
+        return Result.of(mutant, trial, len(cases), time.monotonic() - begin)
+
+    def _is_sound(self, collected: CollectedSession, case: str) -> bool:
+        """Return whether a case passes here without a mutant. It is tried once."""
+        if case not in self._sound:
+            trial = self._try(collected, lambda: "", [case])
+            self._sound[case] = not (trial.red or trial.mistakes or trial.unfit)
+        return self._sound[case]
+
+    def _try(self, collected: CollectedSession, change: Any, cases: list[str]) -> Trial:
+        return run_trial(collected, self._backend, self._enter, change, cases, self._seconds)
+
+    def _enter(self) -> None:
+        if self._library:
+            provider.provider_of(self._backend).enter(self._library)
+
+
+def main(plan_file: str) -> None:
+    plan = json.loads(Path(plan_file).read_text(encoding="utf-8"))
+    spec = ZygoteSpec(
+        args=(),
+        collection_args=tuple(plan["arguments"]),
+        rootdir=plan["rootdir"],
+        inifile=plan["inifile"],
+        sys_path=tuple(sys.path),
+        preload=("torch", "numpy.random"),
+        parent=os.getppid(),
+        skip_early_exit_handlers=False,
+        many_forks=True,
+    )
+    around = import_preload(spec)
+    warm = Warm(plan)
+    status = collect_cases(spec, around, functools.partial(_serve, warm))
+    raise SystemExit(f"the cases cannot be collected: pytest ended with exit status {status}")
+
+
+def _serve(warm: Warm, collected: CollectedSession) -> NoReturn:
+    try:
+        warm.serve(collected)
+    except BaseException:  # noqa: BLE001 - nothing may return into pytest
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

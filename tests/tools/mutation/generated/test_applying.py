@@ -1,0 +1,158 @@
+"""Mutants of living functions, and what a watch sees of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from harness.tools.mutation.generated.applying import UnfitError, apply, living_functions
+from harness.tools.mutation.generated.recording import make_watch, shown
+from harness.tools.mutation.generated.walk import mutants_of
+
+SOURCE = """\
+import contextlib
+import functools
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def call(*arguments, **named):
+        return function(*arguments, **named)
+
+    return call
+
+
+@wrapped
+def add(a, b=1):
+    return a + b
+
+
+class Box:
+    size = 3
+
+    @property
+    def double(self):
+        return self.size * 2
+
+    @classmethod
+    def make(cls, *, many=False):
+        return [cls()] if many else cls()
+
+
+def outer(n):
+    def inner(x):
+        return x < n
+
+    return inner
+
+
+@contextlib.contextmanager
+def held(log):
+    log.append("in")
+    try:
+        yield
+    finally:
+        log.append("out")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[ModuleType]:
+    file = tmp_path / "mutated_box.py"
+    file.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("mutated_box", file)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    yield made
+    sys.modules.pop("mutated_box", None)
+
+
+def change(module: ModuleType, function: str, operator: str, new: str = "") -> None:
+    file = Path(str(module.__file__))
+    mutants, _ = mutants_of(file.name, file.read_bytes())
+    found = [each for each in mutants if (each.function, each.operator) == (function, operator) and new in each.new]
+    apply(found[0], file, living_functions([file]))
+
+
+def test_a_decorated_function(module: ModuleType) -> None:
+    change(module, "add", "arithmetic changed")
+    assert module.add(5, 2) == 3
+
+
+def test_a_default(module: ModuleType) -> None:
+    change(module, "add", "default changed")
+    assert module.add(5) == 7
+
+
+def test_a_default_by_keyword_of_a_class_method(module: ModuleType) -> None:
+    change(module, "Box.make", "default changed")
+    assert len(module.Box.make()) == 1
+
+
+def test_a_property(module: ModuleType) -> None:
+    change(module, "Box.double", "constant changed")
+    assert module.Box().double == 9
+
+
+def test_a_function_in_a_function(module: ModuleType) -> None:
+    change(module, "outer.<locals>.inner", "comparison changed")
+    assert module.outer(3)(3)
+
+
+def test_what_is_left_out_keeps_the_variables_of_the_functions_around(module: ModuleType) -> None:
+    change(module, "wrapped.<locals>.call", "nothing returned")
+    assert module.add(5, 2) is None
+
+
+def test_finally_after_an_exception(module: ModuleType) -> None:
+    change(module, "held", "finally without an exception only")
+    log: list[str] = []
+    with module.held(log):
+        pass
+    assert log == ["in", "out"]
+    log.clear()
+    with pytest.raises(KeyError), module.held(log):
+        raise KeyError
+    assert log == ["in"]
+
+
+def test_a_function_that_does_not_live_is_unfit(module: ModuleType) -> None:
+    file = Path(str(module.__file__))
+    each = mutants_of(file.name, file.read_bytes())[0][-1]
+    with pytest.raises(UnfitError, match="no living function"):
+        apply(each, file, {})
+
+
+def test_a_watch_sees_lines_and_arguments(module: ModuleType) -> None:
+    file = Path(str(module.__file__))
+    watch = make_watch(str(file.parent), (file.name,))
+    before = sys.gettrace()
+    watch.start()
+    try:
+        module.add(5, b=True)
+        module.Box.make(many=module)
+    finally:
+        watch.stop()
+        sys.settrace(before)
+    lines = SOURCE.splitlines()
+    seen = {lines[number - 1].strip() for number in watch.lines()[file.name]}
+    assert {"return a + b", "return [cls()] if many else cls()"} <= seen
+    assert "return x < n" not in seen
+    assert watch.arguments[f"{file.name}:add"] == {"a": {"5"}, "b": {"True"}}
+    assert watch.arguments[f"{file.name}:Box.make"]["many"] == {"module"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "None"), ("a", "'a'"), ("a" * 40, "str"), ([1], "list"), (0.5, "0.5")]
+)
+def test_values_as_they_are_kept(value: object, text: str) -> None:
+    assert shown(value) == text

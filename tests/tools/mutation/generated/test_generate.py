@@ -1,0 +1,91 @@
+"""`harness mutate generate` as a whole, on a package of one function and its cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.core.outcome import EXIT_USAGE
+
+pytest.importorskip("libcst")
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
+
+PACKAGE = """\
+def clipped(x, most=10):
+    if x > most:
+        return most
+    return x
+
+
+def unused():
+    return 1
+"""
+CASES = """\
+import pytest
+
+from harness.core.outcome import EXIT_USAGE
+from clipping import clip
+
+
+def test_clipped_returns_the_limit_for_more():
+    assert clip.clipped(11) == 10
+
+
+@pytest.mark.skip
+def test_nothing():
+    clip.unused()
+"""
+
+
+def test_generate_finds_the_clause_that_no_case_checks(tmp_path: Path) -> None:
+    (tmp_path / "clipping").mkdir()
+    (tmp_path / "clipping" / "__init__.py").touch()
+    (tmp_path / "clipping" / "clip.py").write_text(PACKAGE)
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "test_clip.py").write_text(CASES)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nharness_suites = ['checks']\n")
+    command = [sys.executable, "-m", "harness.cli", "mutate", "generate", "checks", "--module", "clipping/*.py"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HARNESS_CACHE_DIR": str(tmp_path / "cache")}
+
+    def generate(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, "--results-dir", str(tmp_path / "results"), *options],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = generate("--json", "all.json", "--killed", "0.9")
+    assert done.returncode == 1, done.stdout + done.stderr  # fewer are killed
+    values = json.loads((tmp_path / "all.json").read_text())
+    found = {(each["mutant"]["operator"], each["mutant"]["new"]): each["verdict"] for each in values["mutants"]}
+    assert found == {
+        ("default changed", "11"): "killed",
+        ("condition negated", "not (x > most)"): "killed",
+        ("condition always true", "True"): "survived",
+        ("condition never true", "False"): "killed",
+        ("comparison changed", "(x >= most)"): "survived",
+        ("nothing returned", "return None"): "killed",
+        ("early return", "return None\n    "): "killed",
+    }
+    assert "clipping/clip.py clipped: 2 survivors" in done.stdout
+    assert "recorded: 1 passed, 0 red" in done.stderr
+    again = generate()
+    assert again.returncode == 0
+    assert again.stdout == done.stdout
+    assert not again.stderr  # neither recorded nor run again
+
+
+def test_a_package_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.cli", "mutate", "generate", "--module", "no_such/*.py", "--list"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_USAGE
+    assert "there is no package 'no_such'" in done.stderr

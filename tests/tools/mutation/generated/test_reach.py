@@ -1,0 +1,78 @@
+"""Which cases a mutant gets, over plain values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.tools.mutation.generated.mutant import Mutant
+from harness.tools.mutation.generated.reach import RecordError, Recording, in_order, nearest, read_recording, sampled
+
+
+def mutant(first: int = 1, last: int = 1, new: str = "2") -> Mutant:
+    return Mutant("p/m.py", "f", first, last, "constant changed", 0, 1, "1", new)
+
+
+def record(case: str, *lines: int, seconds: float = 1.0) -> dict[str, object]:
+    return {"case": case, "seconds": seconds, "lines": {"p/m.py": lines}, "arguments": {"p/m.py:f": {"a": ["1"]}}}
+
+
+def recording(*records: dict[str, object]) -> Recording:
+    found = Recording()
+    for each in records:
+        found.add(each, None)
+    return found
+
+
+def test_a_case_reaches_a_mutant_if_it_runs_one_of_its_lines() -> None:
+    found = recording(record("a", 1, 2), record("b", 3), record("c", 9))
+    assert found.reaching(mutant(2, 4)) == ["a", "b"]
+    assert found.reaching(mutant(5, 8)) == []
+
+
+def test_the_nearest_case_runs_the_least_of_the_file() -> None:
+    assert nearest(mutant(), recording(record("wide", 1, 2, 3), record("narrow", 1))) == ["narrow", "wide"]
+
+
+def test_callers_and_arguments_of_a_function() -> None:
+    found = recording(record("a", 1), record("b", 1))
+    assert found.callers == {"p/m.py:f": ["a", "b"]}
+    assert found.arguments == {"p/m.py:f": {"a": {"1"}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "limit", "expected"),
+    [
+        ((), 100.0, ["t[2]", "u", "t[1]"]),  # of each function the cheapest case, then the others
+        (("u",), 100.0, ["u", "t[2]", "t[1]"]),
+        (("other",), 100.0, ["t[2]", "u", "t[1]"]),
+        ((), 2.5, ["t[2]"]),
+        ((), 0.1, ["t[2]"]),  # one at least
+    ],
+)
+def test_the_order_of_cases(first: tuple[str, ...], limit: float, expected: list[str]) -> None:
+    assert in_order(["t[1]", "t[2]", "u"], {"t[1]": 3.0, "t[2]": 1.0, "u": 2.0}, first, limit) == expected
+
+
+def test_a_share_depends_on_seed_and_name_only() -> None:
+    many = [mutant(new=str(number)) for number in range(1000)]
+    some = sampled(many, 0.1, 7)
+    assert 60 < len(some) < 140
+    assert sampled(reversed(many), 0.1, 7) == some[::-1]
+    assert sampled(many, 0.1, 8) != some
+    assert sampled(many, 1.0, 7) == many
+
+
+def test_a_recording_leaves_out_red_cases_and_half_written_lines(tmp_path: Path) -> None:
+    (tmp_path / "1.ndjson").write_text(json.dumps(record("a", 1)) + "\n" + json.dumps(record("b", 1)) + '\n{"ca')
+    assert read_recording([tmp_path], frozenset({"a"})).seconds == {"a": 1.0}
+    (tmp_path / "1.ndjson").write_text("no JSON\n")
+    with pytest.raises(RecordError, match=r"1\.ndjson:1: this is no record of a case"):
+        read_recording([tmp_path])
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="run 'harness mutate record' first"):
+        read_recording([tmp_path])

@@ -1,0 +1,52 @@
+"""The table by module and the survivors, over plain values."""
+
+from __future__ import annotations
+
+import json
+
+from harness.tools.mutation.generated.mutant import Mutant
+from harness.tools.mutation.generated.results import Result, Verdict
+from harness.tools.mutation.generated.score import scores, scores_json, scores_text, survivors_text, total
+
+
+def mutant(path: str, line: int) -> Mutant:
+    return Mutant(path, "f", line, line, "constant changed", 0, 1, "1", "2", line)
+
+
+A = [mutant("torch/a/__init__.py", line) for line in range(1, 5)]
+B = [mutant("torch/b.py", 1)]
+
+
+def result(each: Mutant, verdict: Verdict) -> Result:
+    return Result(each, verdict, "s/test_x.py::t" if verdict == "killed" else "", "", 2, 3, 0.1)
+
+
+RESULTS = [result(A[0], "killed"), result(A[1], "survived"), result(A[2], "stillborn")]
+
+
+def test_the_table() -> None:
+    found = scores([*A, *B], A[:3], RESULTS)
+    assert scores_text(found) == (
+        "module   mutants  reached  tried  killed  stillborn  unfit\n"
+        "torch.a        4      75%      2     50%          1      0\n"
+        "torch.b        1       0%      0       -          0      0\n"
+        "total          5      60%      2     50%          1      0\n"
+    )
+    assert total(found).tried == 2
+
+
+def test_survivors_are_listed_by_function_with_the_nearest_cases() -> None:
+    text = survivors_text(RESULTS, {A[1].name: ["s/test_y.py::near"]})
+    assert text == (
+        "torch/a/__init__.py f: 1 survivor\n"
+        f"    {A[1].name} line 2: constant changed: 1 -> 2 (2 of 3 cases ran; nearest: test_y.py::near)\n"
+    )
+    assert survivors_text(RESULTS[:1], {}) == ""
+
+
+def test_the_json_has_every_result() -> None:
+    values = json.loads(scores_json(scores(A, A, RESULTS), RESULTS))
+    assert [each["verdict"] for each in values["mutants"]] == ["killed", "survived", "stillborn"]
+    assert values["modules"][0]["killed"] == 1
+    kept = {name: value for name, value in values["mutants"][0].items() if name != "name"}
+    assert Result.from_json(kept) == RESULTS[0]
