@@ -15,14 +15,14 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.journal.journal import FILE_NAME
 from harness.tools.history import front, record
-from harness.tools.history.answers import Answers, Group
+from harness.tools.history.answers import EVER, Answers, Group
 from harness.tools.history.store import FileStore
 
 DAY = 86_400
@@ -112,11 +112,17 @@ def begins(answers: Answers, night: int) -> list[Begin]:
     return found
 
 
-def judge(found: Sequence[Begin], truths: Sequence[Truth], ends: Mapping[str, list[int]]) -> list[str]:
-    """Return a table: for each fault what the page of its first night said, and what it said that no fault explains.
+def gone(answers: Answers, group: Group, truth: Truth) -> int | None:
+    """Return the first night after the begin of a fault in which its machine ran without the group, if any."""
+    for lane, runs in answers.presence([group.number], EVER)[group.number].items():
+        if lane.startswith(truth.machine):
+            nights = [(night_of(answers.runs[run]["night"]), there) for run, there in runs]
+            return next((night for night, there in nights if night > truth.begin and not there), None)
+    return None
 
-    `ends`: by key, the nights in which spells of a group ended.
-    """
+
+def judge(answers: Answers, found: Sequence[Begin], truths: Sequence[Truth]) -> list[str]:
+    """Return a table: for each fault what the page of its first night said, and what it said that no fault explains."""
     lines = ["| fault | machine | nights | began, says the page | together | groups | red cases | gone |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
     explained: list[Begin] = []
@@ -125,11 +131,11 @@ def judge(found: Sequence[Begin], truths: Sequence[Truth], ends: Mapping[str, li
         explained += own
         groups = [group for each in own for group in each.groups]
         cases = sum(group.open_cases for group in groups)
-        gone = sorted({night for group in groups for night in ends[group.key] if night > truth.begin})
+        ends = sorted({str(gone(answers, group, truth) or "still red") for group in groups})
         lines.append(
             f"| `{truth.fault}` | {truth.machine} | {truth.begin} to {truth.end - 1} | "
             f"{', '.join(str(each.night) for each in own) or 'not found'} | {len(own)} | {len(groups)} | {cases} | "
-            f"{', '.join(map(str, gone[:1])) or 'still red'} |"
+            f"{', '.join(ends)} |"
         )
     others = [each for each in found if each not in explained]
     lines.append(f"began, and no fault explains it: {len(others)}")
@@ -160,12 +166,7 @@ def main() -> None:
             found += begins(Answers(database), night)
     truths = [each for each in TRUTHS if pythons[each.machine] and each.begin < wanted.nights]
     with store.reading() as database:
-        answers = Answers(database)
-        ends = {
-            group.key: [night_of(answers.runs[each.until]["night"]) for each in group.onsets if each.until]
-            for group in answers.groups(only_open=False)
-        }
-    print("\n".join(judge(found, truths, ends)))
+        print("\n".join(judge(Answers(database), found, truths)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from harness.core.errors import HarnessError
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import EXIT_RED
 from harness.core.text import format_count
 
@@ -27,6 +28,12 @@ def conformance(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write the statement as JSON to this file.")
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Write conformance.json into RUN, which harness package packs and harness verify proves."
+        ),
+    ] = False,
     update_lists: Annotated[
         bool,
         typer.Option("--update-lists", help="Write the lists of all levels from the cases in suites, instead."),
@@ -59,12 +66,14 @@ def conformance(
         facts = json.loads((run_dir / environment.FILE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConformanceError(f"cannot read {environment.FILE_NAME} of {str(run_dir)!r}") from error
-    versions = facts.get("versions") or {}
-    software = {name: str(versions[name]) for name in ("torch", "python", "cuda") if versions.get(name)}
-    statement = tool.make_statement(ledger, software, levels.load_levels(configs, level or ()))
+    chosen = levels.load_levels(configs, level or ())
+    statement = tool.make_statement(ledger, tool.software_of(facts), chosen)
     print("\n".join(tool.statement_lines(statement)))
     if output is not None:
         output.write_text(json.dumps(statement.as_json(), indent=2) + "\n", encoding="utf-8")
+    if keep:
+        with convert_to_write_error(f"{str(run_dir)!r}"):
+            write_atomically(run_dir / tool.FILE_NAME, tool.kept_bytes(statement, chosen))
     if any(each.state in (tool.FAILED, tool.INCOMPLETE) for each in statement.levels):
         raise typer.Exit(EXIT_RED)
 

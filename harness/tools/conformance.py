@@ -17,12 +17,15 @@ from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
-from harness.gating.levels import ListedLevel
+from harness.gating.levels import Level, ListedLevel
+from harness.gating.mustpass import MustPass, must_pass_digest
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 
 PASSED, FAILED, NOT_APPLICABLE, INCOMPLETE = "passed", "failed", "not applicable", "incomplete"
 FORMAT = 1
+#: The file in a run directory that keeps a statement, and that `harness package` packs.
+FILE_NAME = "conformance.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,51 @@ def make_statement(ledger: Ledger, software: Mapping[str, str], levels: Sequence
         software,
         tuple(judge_level(level, verdicts) for level in levels),
     )
+
+
+def kept_bytes(statement: Statement, levels: Sequence[ListedLevel]) -> bytes:
+    """Return the file of a run directory: the statement, with the definitions and lists that it follows from."""
+    kept = {
+        "statement": statement.as_json(),
+        "definitions": {each.name: each.level.model_dump(mode="json") for each in levels},
+        "lists": {each.name: list(each.listed.ids) for each in levels},
+    }
+    return (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
+
+
+def kept_problem(data: bytes, ledger: Ledger, software: Mapping[str, str]) -> str:
+    """Return why the kept statement does not follow from the run; "" if it does."""
+    try:
+        kept = json.loads(data)
+        definitions, lists = kept["definitions"], kept["lists"]
+        levels = [
+            ListedLevel(name, Level.model_validate_json(json.dumps(definition)), _listed(name, lists[name]))
+            for name, definition in definitions.items()
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return f"{FILE_NAME} is no statement with the definitions and lists that it follows from"
+    made = make_statement(ledger, software, levels)
+    if data == kept_bytes(made, levels):
+        return ""
+    given = kept.get("statement")
+    given = given if isinstance(given, dict) else {}
+    differ = [name for name, value in made.as_json().items() if given.get(name) != value]
+    return (
+        f"{FILE_NAME} does not follow from the journal: {', '.join(differ) or 'its form'} is another one; "
+        "make it again with harness conformance --keep"
+    )
+
+
+def _listed(name: str, ids: Sequence[object]) -> MustPass:
+    texts = tuple(str(each) for each in ids)
+    return MustPass(f"{name}.txt", "", texts, must_pass_digest(texts))
+
+
+def software_of(known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the software that a statement names, of the facts of environment.json."""
+    versions = known.get("versions")
+    versions = versions if isinstance(versions, Mapping) else {}
+    return {name: str(versions[name]) for name in ("torch", "python", "cuda") if versions.get(name)}
 
 
 def statement_lines(statement: Statement, most: int = 5) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ from harness.core.outcome import Outcome
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
 from harness.journal.events import Finish
+from harness.journal.journal import read_run_journal
+from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 from harness.tools import conformance
 from harness.tools.conformance import FAILED, INCOMPLETE, NOT_APPLICABLE, PASSED, judge_level
 from tests.acceptance.project import Project
 from tests.acceptance.rules import command
+from tests.tools.history import nights
+from tests.tools.matrix.runs import CASES
 
 
 def a_verdict(case: str, outcome: str, capability: str = "") -> Verdict:
@@ -112,8 +117,61 @@ def test_the_statement_of_a_run(tmp_path: Path) -> None:
     assert failed == "suites/s/test_s.py::test_fails"
     assert statement["levels"][1]["list"].startswith("sha256:")
     assert {"torch", "python"} <= statement["software"].keys()
-    status, _ = command(project, "conformance", str(result.run_dir), "--level=core")
+    status, _ = command(project, "conformance", str(result.run_dir), "--level=core", "--keep")
     assert status == 0
+    assert command(project, "package", str(result.run_dir), "--out=evidence.zip")[0] == 0
+    status, said = command(project, "verify", "evidence.zip")
+    assert status == 0, said
+    assert "level core: passed, 1 of 1 case passed; list sha256:" in said
+    kept = result.run_dir / conformance.FILE_NAME
+    kept.write_text(kept.read_text().replace('"passed": 1', '"passed": 2'))
+    status, said = command(project, "package", str(result.run_dir), "--out=forged.zip")
+    assert status == 1
+    assert "conformance.json does not follow from the journal: levels is another one" in said
+
+
+def a_ledger(folder: Path) -> Ledger:
+    return Ledger.from_journal(read_run_journal(nights.night(folder, 0, {CASES[0]: Outcome.FAILED}) / "journal.ndjson"))
+
+
+def forged(change: str) -> Callable[[dict[str, Any]], object]:
+    """What a forger may do to a kept statement."""
+    return {
+        "a failed case is left out of the list": lambda kept: kept["lists"].update(graphs=[CASES[1]]),
+        "the state": lambda kept: kept["statement"]["levels"][0].update(state="passed"),
+        "the definition": lambda kept: kept["definitions"]["graphs"].update(may_lack=["memory"]),
+        "a further level": lambda kept: kept["lists"].update(more=[CASES[1]]),
+        "no statement": lambda kept: kept.pop("statement"),
+        "a definition that is none": lambda kept: kept["definitions"].update(graphs=3),
+        "the software": lambda kept: kept["statement"]["software"].update(torch="9.9"),
+    }[change]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "a failed case is left out of the list",
+        "the state",
+        "the definition",
+        "a further level",
+        "no statement",
+        "a definition that is none",
+        "the software",
+    ],
+)
+def test_a_kept_statement_that_was_changed_is_a_problem(tmp_path: Path, change: str) -> None:
+    ledger, levels, software = a_ledger(tmp_path), [a_level(tmp_path, *CASES)], {"torch": "2.13.0"}
+    data = conformance.kept_bytes(conformance.make_statement(ledger, software, levels), levels)
+    assert conformance.kept_problem(data, ledger, software) == ""
+    kept = json.loads(data)
+    forged(change)(kept)
+    made = (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
+    assert conformance.FILE_NAME in conformance.kept_problem(made, ledger, software)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"definitions": 1, "lists": 2}'])
+def test_what_is_no_statement_is_a_problem(tmp_path: Path, data: bytes) -> None:
+    assert conformance.kept_problem(data, a_ledger(tmp_path), {})
 
 
 def test_hashes_cover_the_statement(tmp_path: Path) -> None:

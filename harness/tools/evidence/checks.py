@@ -30,6 +30,7 @@ from harness.journal.events import (
     SecondStart,
     Start,
 )
+from harness.tools import conformance
 from harness.tools.evidence import junit_check
 from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, is_software, mapping_or_empty
 
@@ -503,6 +504,15 @@ def _attempt(event: Start | Finish) -> Attempt:
     return event.case, event.attempt, event.worker, event.executor
 
 
+def _conformance(record: EvidenceRecord) -> Iterator[str]:
+    """Check that a kept statement follows from the journal, by the definitions and lists beside it."""
+    if record.conformance is None:
+        return
+    software = conformance.software_of(record.environment)
+    if problem := conformance.kept_problem(record.conformance, record.ledger, software):
+        yield problem
+
+
 _Check = Callable[[EvidenceRecord], Iterator[str]]
 _UNFINISHED: tuple[_Check, ...] = (_not_ended, _without_verdict, _shards)
 _WRONG: tuple[_Check, ...] = (
@@ -523,4 +533,5 @@ _WRONG: tuple[_Check, ...] = (
     _software,
     _environments,
     _junit,
+    _conformance,
 )

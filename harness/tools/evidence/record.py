@@ -16,6 +16,7 @@ from harness.journal.events import Event, MergedShard, RunStarted, Waiver
 from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
+from harness.tools import conformance
 
 _ENVIRONMENT = re.compile(r"environment(-[1-9][0-9]*)?\.json")
 
@@ -25,7 +26,7 @@ class EvidenceRecord:
     """A run, from the bytes of its files.
 
     `environments`: the facts in each environment file, by file name. `unreadable`: environment files that hold none.
-    `junit`: the bytes of the report; None if there is none.
+    `junit`: the bytes of the report; None if there is none. `conformance`: those of a kept statement.
     """
 
     data: bytes
@@ -34,6 +35,7 @@ class EvidenceRecord:
     environments: Mapping[str, Mapping[str, Any]]
     unreadable: tuple[str, ...]
     junit: bytes | None
+    conformance: bytes | None = None
 
     @property
     def run(self) -> RunStarted:
@@ -76,7 +78,9 @@ class EvidenceRecord:
 
 def is_read(name: str) -> bool:
     """Return whether `read_record` needs the file with this path in the run directory."""
-    return name in (journal.FILE_NAME, junit.FILE_NAME) or _ENVIRONMENT.fullmatch(name) is not None
+    return (
+        name in (journal.FILE_NAME, junit.FILE_NAME, conformance.FILE_NAME) or _ENVIRONMENT.fullmatch(name) is not None
+    )
 
 
 def read_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
@@ -95,7 +99,13 @@ def read_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
         else:
             unreadable.append(name)
     return EvidenceRecord(
-        data, contents, Ledger.from_journal(contents), found, tuple(unreadable), files.get(junit.FILE_NAME)
+        data,
+        contents,
+        Ledger.from_journal(contents),
+        found,
+        tuple(unreadable),
+        files.get(junit.FILE_NAME),
+        files.get(conformance.FILE_NAME),
     )
 
 

@@ -258,6 +258,18 @@ def extract_archive(file: IO[bytes], folder: Path) -> None:
         raise ArchiveError(f"cannot extract into {str(folder)!r}") from error
 
 
+def _levels(known: EvidenceRecord) -> Iterator[str]:
+    """Yield the levels of a kept statement, which `checks` has made again."""
+    if known.conformance is None:
+        return
+    for each in json.loads(known.conformance)["statement"]["levels"]:
+        numbers = f"{each['passed']} of {format_count(each['cases'], 'case')} passed"
+        yield single_line(
+            f"level {each['level']}: {each['state']}, {numbers}; list {each['list'][:19]}, "
+            f"definition {each['definition'][:19]}"
+        )
+
+
 def verification_lines(known: EvidenceRecord, manifest: Manifest) -> list[str]:
     """Return the result of a verified archive, for people."""
     results, machine = manifest.results, manifest.machine
@@ -280,6 +292,7 @@ def verification_lines(known: EvidenceRecord, manifest: Manifest) -> list[str]:
     found += [f"  finding {each.kind}: {single_line(each.message)}" for each in every[:_SHOWN]]
     found += [f"  {len(every) - _SHOWN} more findings; manifest.json names them"] if len(every) > _SHOWN else []
     found += [f"  {each.text}" for each in known.ledger.lists]
+    found += [f"  {line}" for line in _levels(known)]
     waived = [each for each in manifest.waivers.used if each.source != manifests.BY_MARK]
     found += [f"  waived: {each.case} ({each.source})" for each in waived[:_SHOWN]]
     found += [f"  waived: {len(waived) - _SHOWN} more cases; manifest.json names them"] if len(waived) > _SHOWN else []

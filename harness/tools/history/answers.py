@@ -548,8 +548,8 @@ class Answers:
         spells = count_spells(there, bad, [self.runs[int(run)]["lane"] for run in ran.runs])
         names = self.case_names(cases)
         found = []
-        for case, began, ended, seen in zip(cases, spells.began, spells.ended, spells.ran.tolist(), strict=True):
-            if seen and (case in flaky or (began > 1 and ended > 0 and 2 * number[case] < seen)):
+        for case, most_spells, ended, seen in zip(cases, spells.most, spells.ended, spells.ran.tolist(), strict=True):
+            if seen and (case in flaky or (most_spells > 1 and ended > 0 and 2 * number[case] < seen)):
                 found.append((names[case], number[case], seen, len(devices[case] - {None})))
         return sorted(found, key=lambda each: (-each[1], each[0]))[:most]
 

@@ -125,8 +125,8 @@ class Pages:
                 [
                     ("group", (group.key, group.title)),
                     ("", "red" if group.open else ""),
-                    ("", group.first),
-                    ("", group.last),
+                    ("night", group.first),
+                    ("night", group.last),
                     ("", group.failures),
                     ("", group.cases),
                     ("", len(group.lanes)),
@@ -145,7 +145,12 @@ class Pages:
             f"Cases that were red, flaky or waived in the last {NIGHTS} nights, the latest first.",
             ("Case", "Last result of this kind", "Night", "Group"),
             [
-                [("case", each.case), ("", each.outcome.value), ("", each.night), ("group", (each.group, each.title))]
+                [
+                    ("case", each.case),
+                    ("", each.outcome.value),
+                    ("night", each.night),
+                    ("group", (each.group, each.title)),
+                ]
                 for each in latest.values()
             ],
         )
@@ -179,7 +184,7 @@ class Pages:
             [
                 [
                     ("run", number),
-                    ("", run["night"]),
+                    ("night", run["night"]),
                     ("", run["lane"]),
                     ("", run["red"]),
                     ("", run["flaky"]),

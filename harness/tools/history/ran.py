@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.tools.history.timeline import STEADY
+
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
@@ -86,29 +88,33 @@ def last_runs(ran: Ran, cases: Sequence[int]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Spells:
-    """How often each of some cases went bad and good again, and how often it ran."""
+    """Of some cases: the most short spells of bad results in one lane, how often a spell ended, and how often the case
+    ran.
+    """
 
-    began: Any
+    most: Any
     ended: Any
     ran: Any
 
 
 def count_spells(ran: Any, bad: Any, lanes: Sequence[str]) -> Spells:
-    """Return the changes between good and bad results per case, within each lane.
+    """Return the spells of bad results per case. A spell of `STEADY` runs is no short one.
 
     `ran`, `bad`: arrays of a row per run, in order, and a column per case. `lanes`: the lane of each row.
     """
     cases = ran.shape[1]
-    began, ended, number = (np.zeros(cases, dtype=np.int64) for _ in range(3))
-    before: dict[str, Any] = {}
+    ended, number = (np.zeros(cases, dtype=np.int64) for _ in range(2))
+    lengths = {lane: np.zeros(cases, dtype=np.int64) for lane in lanes}
+    short = {lane: np.zeros(cases, dtype=np.int64) for lane in lanes}
     for row, lane in enumerate(lanes):
-        last = before.setdefault(lane, np.full(cases, -1, dtype=np.int8))
-        ran_now, bad_now = ran[row], ran[row] & bad[row]
-        began += bad_now & (last == 0)
-        ended += ran_now & ~bad_now & (last == 1)
+        length, ran_now, bad_now = lengths[lane], ran[row], ran[row] & bad[row]
+        ended += ran_now & ~bad_now & (length > 0)
         number += ran_now
-        last[ran_now] = bad_now[ran_now]
-    return Spells(began, ended, number)
+        length[ran_now & ~bad_now] = 0
+        length += bad_now
+        short[lane] += bad_now & (length == 1)
+        short[lane] -= bad_now & (length == STEADY)
+    return Spells(np.max([*short.values(), np.zeros(cases, dtype=np.int64)], axis=0), ended, number)
 
 
 def places(values: Sequence[int]) -> Mapping[int, int]:

@@ -129,7 +129,8 @@ def _state(
     streaks = [(bad, list(each)) for bad, each in groupby(ran, key=lambda each: each.bad)]
     is_bad, last = streaks[-1]
     before = streaks[-2][1][-1].run if len(streaks) > 1 else None
-    spells = sum(bad for bad, _ in groupby(window, key=lambda each: each.bad))
+    # A spell of STEADY red runs is a defect that somebody mended, and no flake.
+    spells = sum(bad and len(list(own)) < STEADY for bad, own in groupby(window, key=lambda each: each.bad))
     unsteady = spells > 1 or any(each.outcome is Outcome.FLAKY for each in window)
     steady = len(last) >= STEADY and not any(each.outcome is Outcome.FLAKY for each in last)
     first = last[0].run

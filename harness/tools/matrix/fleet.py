@@ -6,7 +6,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from operator import itemgetter
 
@@ -369,6 +369,7 @@ class _Maker:
             exit_status=summary.exit_status,
             findings=findings,
             notes=tuple(map(escape_invalid_xml, summary.notes)),
+            levels=tuple(model.StatedLevel(**asdict(each)) for each in summary.levels),
         )
 
     def _machine_list(self, cells: Sequence[model.Cell], rows: Sequence[Sequence[int]]) -> tuple[model.Machine, ...]:

@@ -39,6 +39,19 @@ class _Model(BaseModel):
     )
 
 
+class StatedLevel(_Model):
+    """A level of conformance, as the run states it (`harness conformance --keep`)."""
+
+    level: str
+    state: str
+    """passed, failed, not applicable or incomplete."""
+    passed: int
+    """How many of its cases passed."""
+    cases: int
+    hash: str
+    """The hash of its list of cases."""
+
+
 class MatrixRun(_Model):
     """A run directory."""
 
@@ -57,6 +70,8 @@ class MatrixRun(_Model):
     """Its findings, as places in `findings` of the matrix. At most 100 of one run."""
     notes: tuple[str, ...] = ()
     """Doubts about the run, in sentences."""
+    levels: tuple[StatedLevel, ...] = ()
+    """What the run states about levels of conformance; empty without a statement."""
 
 
 class Machine(_Model):

@@ -43,6 +43,8 @@ def render_matrix(matrix: Matrix) -> bytes:
             classes=[(kind, title, classes[kind]) for kind, title in wording.TITLES.items() if classes[kind]],
             facts=_headline_facts(matrix),
             doubts=_doubts(matrix),
+            levels=list(dict.fromkeys(each.level for run in matrix.runs for each in run.levels)),
+            stating=[(run, {each.level: each for each in run.levels}) for run in matrix.runs if run.levels],
             policy=Markup(shell.policy(styles, scripts)),
             styles=[Markup(style) for style in styles],
             scripts=[Markup(script) for script in scripts],

@@ -27,6 +27,7 @@ from harness.journal.journal import Damaged, JournalError, Unknown
 from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
 from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
+from harness.tools.matrix.stated import StatedLevel, read_levels
 
 #: Maximum characters of a message, and of a command. A longer command is left out: a part of it does not work.
 MOST_OF_MESSAGE = 300
@@ -97,6 +98,7 @@ class RunSummary:
     run's options left out. `elsewhere`: cases of other shards. `parts`: run ids of the shards that it was merged from.
     `print`: runs with the same one are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
     `findings`: the first of them. `exit_status`: that of the run. `conditions`: what it was beside its machine.
+    `levels`: what it states about levels of conformance.
     """
 
     name: str
@@ -121,6 +123,7 @@ class RunSummary:
     findings: tuple[Finding, ...] = ()
     exit_status: int = EXIT_OK
     conditions: conditions.Facts = field(default_factory=dict)
+    levels: tuple[StatedLevel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,11 @@ def read_summary(run_dir: Path) -> RunSummary | Unreadable:
         reader.notes.append(str(error))
     except HarnessError as error:
         return Unreadable(name, single_line(str(error)))
-    return reader.summary(name, known)
+    assert reader.run is not None
+    levels, doubt = read_levels(run_dir, reader.run.run_id)
+    if doubt:
+        reader.notes.append(doubt)
+    return replace(reader.summary(name, known), levels=levels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,15 @@ def test_runs_are_compared(browser: Browser, server: Server) -> None:
         expect(page).to_have_title("the run's own page")
 
 
+@pytest.mark.parametrize("name", ["groups", "cases", "devices", "runs"])
+def test_a_page_of_one_thing_fits_a_phone(browser: Browser, server: Server, name: str) -> None:
+    with opened(browser, server, width=360) as page:
+        page.goto(f"/{name}.html")
+        page.locator(f"tbody a[href^='{name}/']").first.click()
+        expect(page.locator("h1")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 @pytest.mark.parametrize("name", ["Last night", "Groups", "Cases", "Devices", "Runs"])
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_page_fits_a_phone(browser: Browser, server: Server, name: str, dark: bool) -> None:

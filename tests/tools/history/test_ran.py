@@ -50,17 +50,34 @@ def test_the_last_run_of_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "began", "ended"),
-    [("..x.", 1, 1), ("x.x.x", 2, 2), ("xxx", 0, 0), (".-x-.", 1, 1), ("-x-x-", 0, 0), ("", 0, 0), (".xx.-x", 2, 1)],
+    ("results", "most", "ended"),
+    [
+        ("..x.", 1, 1),
+        ("x.x.x", 3, 2),
+        ("xx", 1, 0),
+        ("xxx", 0, 0),
+        ("xxx.xxxx.", 0, 2),
+        ("xxx.x.x", 2, 2),
+        (".-x-.", 1, 1),
+        ("-x-x-", 1, 0),
+        ("", 0, 0),
+        (".xx.-x", 2, 1),
+    ],
 )
-def test_spells_are_counted_over_the_runs_that_ran_the_case(results: str, began: int, ended: int) -> None:
-    """`.` is good, `x` bad, `-` not run. Another lane between the runs changes nothing."""
+def test_spells_are_counted_over_the_runs_that_ran_the_case(results: str, most: int, ended: int) -> None:
+    """`.` is good, `x` bad, `-` not run; a spell of three is no short one. Another lane changes nothing."""
     there = [each != "-" for each in results]
     both = np.array([[each] for pair in zip(there, [True] * len(there), strict=True) for each in pair], dtype=bool)
     bad = np.array([[each] for one in results for each in (one == "x", False)], dtype=bool)
     found = count_spells(both.reshape(-1, 1), bad.reshape(-1, 1), ["a", "b"] * len(results))
-    assert (found.began.tolist(), found.ended.tolist()) == ([began], [ended])
+    assert (found.most.tolist(), found.ended.tolist()) == ([most], [ended])
     assert found.ran.tolist() == [sum(there) + len(results)]
+
+
+def test_a_spell_on_each_of_two_machines_is_one_spell_each() -> None:
+    bad = np.array([[False], [True], [True], [False]])
+    found = count_spells(np.ones((4, 1), dtype=bool), bad, ["a", "b", "a", "b"])
+    assert found.most.tolist() == [1]
 
 
 def test_medians_leave_out_what_is_unknown() -> None:

@@ -41,6 +41,8 @@ def observed(results: str, devices: str = "") -> list[Observation]:
         ("XXXX", Kind.ALWAYS_RED, 0, None),
         ("..XXX..", Kind.FIXED, 5, 4),
         ("XX..", Kind.FIXED, 2, 1),
+        (".XXX..XXXX..", Kind.FIXED, 10, 9),  # two defects, both mended
+        (".XXX...X", Kind.REGRESSED, 7, 6),
         ("..X..X..", Kind.FLAKY, 6, 5),
         ("..X...", Kind.FLAKY, 3, 2),
         ("..f...", Kind.FLAKY, 3, 2),
