@@ -32,6 +32,11 @@ def test_a_case_reaches_a_mutant_if_it_runs_one_of_its_lines() -> None:
     assert found.reaching(mutant(5, 8)) == []
 
 
+def test_a_case_that_runs_what_follows_and_few_others_do_comes_first() -> None:
+    found = recording(record("a", 1), record("b", 1, 3), record("c", 1, 2, 3), record("d", 1, 9))
+    assert found.reaching(mutant()) == ["c", "b", "a", "d"]
+
+
 def test_the_nearest_case_runs_the_least_of_the_file() -> None:
     assert nearest(mutant(), recording(record("wide", 1, 2, 3), record("narrow", 1))) == ["narrow", "wide"]
 
