@@ -93,8 +93,8 @@ def in_order(
     """Return the cases in the order in which they run.
 
     `first`: cases that caught other mutants of the function; they go ahead. Of each test function the cheapest case
-    follows, then the second of each, and so on: the parameters of one function check much the same. The list ends when
-    the cases take more than `limit` seconds in all, but has one at least.
+    follows, then the second of each, and so on: the parameters of one function check much the same. A case that
+    would make it more than `limit` seconds in all is left out, but one case is in the list at least.
     """
     cases = list(cases)
     reaching = frozenset(cases)
@@ -108,9 +108,9 @@ def in_order(
     order: list[str] = []
     total = 0.0
     for case in [*ahead, *(case for _, _, case in sorted(ranked))]:
+        if order and total + seconds.get(case, 0.0) > limit:
+            continue
         total += seconds.get(case, 0.0)
-        if order and total > limit:
-            break
         order.append(case)
     return order
 

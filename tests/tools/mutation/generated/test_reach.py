@@ -54,6 +54,7 @@ def test_callers_and_arguments_of_a_function() -> None:
         (("u",), 100.0, ["u", "t[2]", "t[1]"]),
         (("other",), 100.0, ["t[2]", "u", "t[1]"]),
         ((), 2.5, ["t[2]"]),
+        ((), 4.0, ["t[2]", "u"]),
         ((), 0.1, ["t[2]"]),  # one at least
     ],
 )
