@@ -66,8 +66,8 @@ def test_state_of_an_older_release_continues(device: torch.device, kind: Kind, w
             assert restored.param_groups[0][name] in (wanted, None)
     train(weights, optimiser, gradients[2:])
     train(others, restored, gradients[2:])
-    for one, other in zip(weights, others, strict=True):
-        assert torch.equal(one, other)
+    # The default implementation may round in another order than the one that the state was made with.
+    torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
     for values in restored.state.values():
         for name in NUMBERS:
             assert isinstance(values.get(name, torch.zeros(())), torch.Tensor)
