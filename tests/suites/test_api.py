@@ -30,6 +30,7 @@ FLOORS: dict[str, float] = {
     "torch.backends.nnpack": 0.66,
     "torch.cuda": 0.93,
     "torch.cuda.nvtx": 1.0,
+    "torch.nn.attention": 1.0,
     "torch.nn.attention.bias": 1.0,
     "torch.optim": 0.97,
     "torch.optim.lr_scheduler": 1.0,
