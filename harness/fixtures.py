@@ -39,6 +39,7 @@ MARKERS = (
     "the id of the case on the command line select it",
     "operator(*names): the operators of torch that the case is about; --operators selects by these names",
     "serial: the case has its devices alone, also where several cases may use one device at once",
+    "own_process: the case has an executor that no other case has used or will use",
     "endurance: the case works for the seconds of --endurance, which are added to its time limit",
     "timeout(seconds): the time limit of the case, including setup and teardown",
 )

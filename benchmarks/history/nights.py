@@ -67,6 +67,7 @@ class Generator:
             [f"suites/s{i % 24}/test_f{i % 300}.py::test_case[{i}]" for i in range(shape.cases)], dtype=object
         )
         self._suites = np.array([f"s{i % 24}" for i in range(shape.cases)], dtype=object)
+        self._memory = self._random.lognormal(16, 1.5, shape.cases)
         self._seconds = self._random.lognormal(-3, 1.2, shape.cases)
         self._gated = self._random.random((shape.machines, shape.cases)) < shape.gated
         self._plants = plants(shape)
@@ -135,6 +136,10 @@ class Generator:
             self._trouble(troubles, night, machine, int(i), str(outcome[i]), message[int(i)])
         return {
             "outcome": outcome,
+            "host_size": np.where(
+                gated, np.nan, np.ceil(8 * np.log2(self._memory * self._random.normal(1, 0.02, shape.cases)))
+            ),
+            "device_size": np.where(gated, np.nan, np.ceil(8 * np.log2(self._memory))),
             "attempts": np.where(outcome == "flaky", 2, 1),
             "seconds": seconds,
             "reason": np.where(gated, "memory: wanted >=40GiB", "").astype(object),

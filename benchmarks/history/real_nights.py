@@ -2,9 +2,11 @@
 is known; then what the history says of each.
 
     python -m benchmarks.history.real_nights --folder nights            # some minutes on two idle cores
+    python -m benchmarks.history.real_nights --folder nights --cuda-python /path/to/python
 
-Two machines that differ in their name only run the same cases. The nights are a day apart on paper: the times in the
-journals are moved, and nothing else in them is changed.
+The machines differ in their name only and run the same cases. With the Python of an environment that has a CUDA build
+of torch, there is a third one with simulated CUDA devices. The nights are a day apart on paper: the times in the
+journals are moved, and nothing else in them is changed. After each night, the front page is asked what began.
 """
 
 from __future__ import annotations
@@ -13,19 +15,25 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.journal.journal import FILE_NAME
 from harness.tools.history import front, record
-from harness.tools.history.answers import Answers
+from harness.tools.history.answers import Answers, Group
 from harness.tools.history.store import FileStore
 
 DAY = 86_400
 BEGIN = datetime(2026, 10, 1, 22, tzinfo=UTC).timestamp()
-CASES = ("suites/rng/test_states.py",)
+CASES = (
+    "suites/rng/test_states.py",
+    "suites/rng/test_generators.py",
+    "suites/streams/test_events.py",
+    "suites/streams/test_record_stream.py",
+    "suites/allocator/test_statistics.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +47,29 @@ class Truth:
 
 
 TRUTHS = (
-    Truth("generator_not_advanced", "lab-a", 8, 14),
-    Truth("generator_not_advanced", "lab-b", 18, 24),
+    Truth("generator_not_advanced", "lab-a", 5, 9),
+    Truth("elapsed_time_negative", "lab-c", 9, 15),
+    Truth("record_stream_ignored", "lab-a", 13, 16),
+    Truth("generator_not_advanced", "lab-b", 16, 22),
+    Truth("event_early", "lab-c", 21, 27),
     Truth("copy_corrupts_bytes", "lab-a", 24, 30),
 )
-#: The nights of each machine.
-MACHINES = {"lab-a": range(30), "lab-b": range(14, 30, 2)}
+#: The nights of each machine. The last one has the simulated CUDA, the others the software device.
+MACHINES = {"lab-a": range(30), "lab-b": range(10, 30, 2), "lab-c": range(0, 30, 3)}
+SIMCUDA = "lab-c"
 
 
 def faults_of(machine: str, night: int) -> list[str]:
     return [each.fault for each in TRUTHS if each.machine == machine and each.begin <= night < each.end]
 
 
-def run_night(folder: Path, machine: str, night: int, cases: Sequence[str]) -> Path:
+def run_night(folder: Path, machine: str, night: int, cases: Sequence[str], python: str) -> Path:
     """Run the cases and move the times of the journal to the night. A run that is there is not made again."""
     out = folder / f"night{night:02d}" / machine
     if (out / FILE_NAME).exists():
         return out
-    command = [sys.executable, "-m", "pytest", *cases, "--device", "soft", "-n", "0", "-q", "-p", "no:cacheprovider"]
+    device = "simcuda" if machine == SIMCUDA else "soft"
+    command = [python, "-m", "pytest", *cases, "--device", device, "-n", "0", "-q", "-p", "no:cacheprovider"]
     command += ["--seed", str(1000 + night), "--case-timeout", "30", "--results-dir", str(out)]
     command += [f"--inject={fault}" for fault in faults_of(machine, night)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,31 +92,48 @@ def move(journal: Path, begin: float) -> None:
     journal.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
-def judge(answers: Answers) -> list[str]:
-    """Say for each fault which groups began on its machine in its first night, and which groups belong to none."""
-    groups = answers.groups(only_open=False)
-    runs = answers.runs
-    begins = [
-        (group, each, runs[each.since]["lane"].partition(" ")[0], night_of(runs[each.since]["night"]))
-        for group in groups
-        for each in group.onsets
-    ]
-    lines = []
-    known = set()
-    for truth in TRUTHS:
-        own = [(group, each) for group, each, lane, night in begins if (lane, night) == (truth.machine, truth.begin)]
-        known |= {group.key for group, _ in own}
-        ends = {night_of(runs[each.until]["night"]) if each.until else 30 for _, each in own}
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """What the front page of a night has that began in that night: red groups together, and on which machines."""
+
+    night: int
+    machines: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+
+def begins(answers: Answers, night: int) -> list[Begin]:
+    """Return what the front page says began in this night, the latest one."""
+    made = front.front(answers)
+    found = []
+    for outbreak in made.outbreaks:
+        if outbreak.first == made.night:
+            lanes = {each.lane for group in outbreak.groups for each in group.onsets if each.until is None}
+            found.append(Begin(night, tuple(sorted(lane.partition(" ")[0] for lane in lanes)), outbreak.groups))
+    return found
+
+
+def judge(found: Sequence[Begin], truths: Sequence[Truth], ends: Mapping[str, list[int]]) -> list[str]:
+    """Return a table: for each fault what the page of its first night said, and what it said that no fault explains.
+
+    `ends`: by key, the nights in which spells of a group ended.
+    """
+    lines = ["| fault | machine | nights | began, says the page | together | groups | red cases | gone |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    explained: list[Begin] = []
+    for truth in truths:
+        own = [each for each in found if each.machines == (truth.machine,) and each.night == truth.begin]
+        explained += own
+        groups = [group for each in own for group in each.groups]
+        cases = sum(group.open_cases for group in groups)
+        gone = sorted({night for group in groups for night in ends[group.key] if night > truth.begin})
         lines.append(
-            f"{truth.fault} on {truth.machine}, nights {truth.begin} to {truth.end - 1}: {len(own)} groups began"
+            f"| `{truth.fault}` | {truth.machine} | {truth.begin} to {truth.end - 1} | "
+            f"{', '.join(str(each.night) for each in own) or 'not found'} | {len(own)} | {len(groups)} | {cases} | "
+            f"{', '.join(map(str, gone[:1])) or 'still red'} |"
         )
-        lines += [f"    {group.title} ({group.failures} failures of {group.cases} cases)" for group, _ in own]
-        lines.append(f"    ended in the nights {sorted(ends)}")
-    others = [group for group in groups if group.key not in known]
-    lines.append(f"groups that no fault explains at its begin: {len(others)}")
-    for group in others:
-        where = sorted({(lane, night) for other, _, lane, night in begins if other.key == group.key})
-        lines.append(f"    {group.title} ({group.failures} failures, began {where})")
+    others = [each for each in found if each not in explained]
+    lines.append(f"began, and no fault explains it: {len(others)}")
+    lines += [f"    night {each.night}, {each.machines}: {[group.title for group in each.groups]}" for each in others]
     return lines
 
 
@@ -115,17 +145,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("nights"))
     parser.add_argument("--nights", type=int, default=30)
+    parser.add_argument("--cuda-python", metavar="PYTHON", help="a Python with this harness and a CUDA build of torch")
     parser.add_argument("cases", nargs="*", default=list(CASES))
     wanted = parser.parse_args()
+    pythons = {machine: wanted.cuda_python if machine == SIMCUDA else sys.executable for machine in MACHINES}
     store = FileStore(wanted.folder / "nights.duckdb")
+    found: list[Begin] = []
     for night in range(wanted.nights):
-        for machine in (name for name, own in MACHINES.items() if night in own):
-            path = run_night(wanted.folder, machine, night, wanted.cases)
-            print(f"{path}: {store.add(record.read_record(path, machine))}", flush=True)
+        for machine, own in MACHINES.items():
+            if night in own and pythons[machine]:
+                path = run_night(wanted.folder, machine, night, wanted.cases, pythons[machine])
+                print(f"{path}: {store.add(record.read_record(path, machine))}", flush=True)
+        with store.reading() as database:
+            found += begins(Answers(database), night)
+    truths = [each for each in TRUTHS if pythons[each.machine] and each.begin < wanted.nights]
     with store.reading() as database:
         answers = Answers(database)
-        print("\n".join(judge(answers)))
-        print(front.front(answers).night)
+        ends = {
+            group.key: [night_of(answers.runs[each.until]["night"]) for each in group.onsets if each.until]
+            for group in answers.groups(only_open=False)
+        }
+    print("\n".join(judge(found, truths, ends)))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ from typing import Any
 from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
 from benchmarks.measuring import machine_facts
 from harness.journal.journal import FILE_NAME, digest_of_ids
-from harness.tools.history import front, record, site, text, views
+from harness.tools.history import front, record, serve, site, text, views
 from harness.tools.history.answers import Answers
 from harness.tools.history.database import remove_runs, transaction
+from harness.tools.history.pages import file_name
 from harness.tools.history.store import FileStore
 from harness.tools.history.suspicion import suspicions
 
@@ -71,6 +74,8 @@ def run_directory(folder: Path, generator: Generator, machine: int) -> Path:
         lines.append({"event": "start", "t": at + 1, **about})
         finish = {"event": "finish", "t": at + 2, **about, "outcome": outcome, "final": True}
         finish["duration"] = 0.0 if outcome == "gated" else float(seconds)
+        if outcome != "gated":
+            finish["memory"] = {"host": 1 << 20, "device": 1 << 24}
         if outcome == "gated":
             finish["gate"] = {"capability": "memory", "wanted": ">=40GiB", "found": "24GiB"}
         elif case in messages:
@@ -128,9 +133,13 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
         (found["verdicts"],) = database.execute("SELECT count(*) FROM verdict").fetchall()[0]
         (found["troubles"],) = database.execute("SELECT count(*) FROM trouble").fetchall()[0]
         found["front_page"] = timed(lambda: text.front_text(front.front(Answers(database))))
+        found["load"] = os.getloadavg()
         answers = Answers(database)
         answers.runs  # noqa: B018 - read once, as a page does
         found["front_page_parts"] = parts(answers)
+        found["served"] = served(
+            store.path, [str(generator.cases[place]) for place in range(3, shape.cases, shape.cases // 20)]
+        )
         case = str(generator.cases[3])
         found["case"] = timed(lambda: list(views.case_lines(answers, case)))
         group = answers.groups()[0].key
@@ -143,6 +152,46 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
             sum(path.stat().st_size for path in (folder / "site").rglob("*") if path.is_file()) / 1e6, 1
         )
     return found
+
+
+def served(db: Path, cases: list[str], repeats: int = 5) -> dict[str, Any]:
+    """Return the seconds of requests to `harness history serve`: of the first page after a start of the server, which
+    has to read the history, of that page once more, and of pages of cases, each for the first time.
+    """
+    command = [sys.executable, "-m", "harness.cli", "history", "serve", "--db", str(db), "--port", "0"]
+    found: dict[str, Any] = {}
+    firsts = []
+    for _ in range(repeats):
+        # A run that is added makes the server read the history again; here its file has a new time.
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            address = server.stdout.readline().split()[0]
+            try:
+                fetch(address)
+                os.utime(db)
+                firsts.append(fetch(address))
+                if "front_again" not in found:
+                    found["front_again"] = spread([fetch(address) for _ in range(repeats)])
+                    found["case"] = spread([fetch(address + file_name("cases", case)) for case in cases])
+                    time.sleep(serve.IDLE + 1)  # the file is closed
+                    found["case_after_a_pause"] = round(fetch(address + file_name("cases", cases[0])), 3)
+                    for name in ("groups", "cases", "devices", "runs"):
+                        found[name] = spread([fetch(f"{address}{name}.html") for _ in range(repeats)])
+            finally:
+                server.terminate()
+    return {"front_page_of_a_changed_history": spread(firsts), **found}
+
+
+def fetch(address: str) -> float:
+    """Return the seconds that a page takes."""
+    begun = time.perf_counter()
+    with urllib.request.urlopen(address) as answer:
+        answer.read()
+    return time.perf_counter() - begun
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    return {"median_s": round(statistics.median(seconds), 3), "most_s": round(max(seconds), 3)}
 
 
 def parts(answers: Answers) -> dict[str, float]:

@@ -121,6 +121,7 @@ class StateInspector:
     def collect(self) -> None:
         """Collect garbage before the last tear-down, so that what several cases have left until then is known."""
         if self._meters is not None and self._before is not None and self._batch.several:
+            self._meters.collect_all()
             collect_garbage()
             self._meters.release_caches()
             self._collected = self._changes(self._meters, self._before)

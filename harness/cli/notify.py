@@ -14,7 +14,11 @@ from harness.cli.history import Db, answering
 def notify(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="A run directory that is in the history, or the id of a run."),
+        typer.Argument(
+            metavar="RUN",
+            help="A run directory that is in the history, a folder of such, an archive of harness package, or the id "
+            "of a run.",
+        ),
     ],
     rules: Annotated[
         Path, typer.Option("--rules", metavar="FILE", help="Channels, owners, routes and silences: a YAML file.")
@@ -41,34 +45,37 @@ def notify(
     loaded = load_rules(rules).value
     today = datetime.now(UTC).date()
     with answering(db) as answers:
-        found = bulletin(answers, answers.run_by_id(_run_id(run)), loaded, today)
+        every = [bulletin(answers, answers.run_by_id(run_id), loaded, today) for run_id in _run_ids(run)]
     for note in idle_silences(loaded, today):
         print(f"harness: {rules}: {note}", file=sys.stderr)
-    for topic in unheard(found, loaded):
-        what = topic.cases[0] if topic.cases else topic.title
-        print(f"harness: {rules}: no route leads to a channel for {what!r}, which is {topic.why}", file=sys.stderr)
-    sent = 0
-    for name, heard in by_channel(found, loaded):
-        channel = loaded.channels[name]
-        if dry_run:
-            missing = ", ".join(f"{each} is not set" for each in missing_variables(channel))
-            print(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
-            sys.stdout.write(texts.text(heard, loaded.site))
-            continue
-        try:
-            channels.send(channel, heard, loaded.site)
-        except channels.ChannelError as error:
-            print(f"harness: {name}: {error}", file=sys.stderr)
-        else:
-            sent += channel.kind != "stdout"
-    if not dry_run:
-        print(f"{texts.title(found)}: {format_count(sent, 'message')} sent", file=sys.stderr)
+    for found in every:
+        for topic in unheard(found, loaded):
+            what = topic.cases[0] if topic.cases else topic.title
+            print(f"harness: {rules}: no route leads to a channel for {what!r}, which is {topic.why}", file=sys.stderr)
+        sent = 0
+        for name, heard in by_channel(found, loaded):
+            channel = loaded.channels[name]
+            if dry_run:
+                missing = ", ".join(f"{each} is not set" for each in missing_variables(channel))
+                print(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
+                sys.stdout.write(texts.text(heard, loaded.site))
+                continue
+            try:
+                channels.send(channel, heard, loaded.site)
+            except channels.ChannelError as error:
+                print(f"harness: {name}: {error}", file=sys.stderr)
+            else:
+                sent += channel.kind != "stdout"
+        if not dry_run:
+            print(f"{texts.title(found)}: {format_count(sent, 'message')} sent", file=sys.stderr)
 
 
-def _run_id(text: str) -> str:
-    """Return the id of the run in a run directory, or the text itself."""
-    if not Path(text).is_dir():
-        return text
+def _run_ids(text: str) -> list[str]:
+    """Return the ids of the runs in a run directory, a folder of them or an archive, or the text itself."""
+    path = Path(text)
+    if not path.exists():
+        return [text]
+    from harness.tools.history import runs
     from harness.tools.history.record import read_record
 
-    return read_record(Path(text)).run_id
+    return [read_record(each).run_id for each in runs.find([path]).paths]

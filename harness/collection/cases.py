@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 import pytest
 
+from harness.gating.clauses import RANKS
 from harness.gating.policy import Policy, selects_marked
 from harness.scheduling.selection import Selection
 
@@ -26,7 +27,7 @@ def select_cases(config: pytest.Config, items: list[pytest.Item], selection: Sel
     """
     cases = [item for item in items if is_case(item)]
     ids = [case.stash[CASE_ID] for case in cases]
-    chosen = selection.choose(ids, _left_out(config.args, cases, selection.policy))
+    chosen = selection.choose(ids, _left_out(config.args, cases, selection.policy), _apart(cases))
     kept = [cases[position] for position in chosen.here]
     keep = {id(case) for case in kept}
     dropped = [case for case in cases if id(case) not in keep]
@@ -57,6 +58,15 @@ def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Po
             hint = f"did you mean {', '.join(near)}?" if near else "no case of this run is about it"
             raise pytest.UsageError(f"--operators={name!r}: expected an operator that cases are about: {hint}")
     return frozenset(found)
+
+
+def _apart(cases: Sequence[pytest.Item]) -> frozenset[int]:
+    """Return the positions of the cases of several ranks, and of those that ask for a process of their own."""
+    return frozenset(
+        position
+        for position, case in enumerate(cases)
+        if case.get_closest_marker("own_process") or any(RANKS in mark.kwargs for mark in case.iter_markers("requires"))
+    )
 
 
 def _names(argument: tuple[str, str], case: pytest.Item) -> bool:

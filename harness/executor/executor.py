@@ -41,6 +41,7 @@ from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import format_count
 from harness.devices import health
 from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
+from harness.executor.peak_memory import PeakMemory
 from harness.executor.session import CollectedSession, late_marks, make_late_warning, session_requests
 from harness.fixtures import CURRENT, CaseSettings, Current, kept
 from harness.protocol import reports
@@ -101,6 +102,7 @@ class Executor:
         self._poisoned = False
         self._rounds: GrowthRounds | None = None
         self._struck: dict[str, int] = {}
+        self._peaks = PeakMemory(backend)
         self._snapshots = snapshots
         self._settings = settings
         self._snapshots_made = 0
@@ -176,14 +178,15 @@ class Executor:
         self._flush_output()
         streams.raise_if_disk_full(self._streams)
         sizes = _size(1), _size(2)
+        memory = self._peaks.host(), self._peaks.device() if report.when == "teardown" else 0
         if reports.is_default_pass(report, self._location):
             self._expect_own_process()
             times = reports.phase_times_of(report, clock.times)
-            if self._page.add(PassedPhase(PHASES.index(report.when), *times, *sizes)):
+            if self._page.add(PassedPhase(PHASES.index(report.when), *times, *sizes, *memory)):
                 return
         self._is_plain = False
         message = reports.pack_report(config, report, self._location, when=clock.when, times=clock.times)
-        message |= {"after": len(self._page.written), "out": sizes}
+        message |= {"after": len(self._page.written), "out": sizes, "memory": memory}
         self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _run(self, message: Message) -> None:
@@ -214,6 +217,7 @@ class Executor:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
         self._inspector.begin()
         marks = len(item.own_markers)
+        self._peaks.begin()
         done: Message = {"op": "done", **self._protocol(item, message), **session_requests(item.session)}
         for name in late_marks(item.own_markers[marks:]):
             text = f"the mark {name!r} was added while the case ran: too late, since it is read before"

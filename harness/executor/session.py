@@ -16,7 +16,7 @@ from harness.executor.phase_clock import PhaseClock
 #: The attributes of a session that end it after the current test.
 SESSION_ENDS = ("shouldfail", "shouldstop")
 #: Marks that the supervisor reads before it requests the case.
-_READ_BEFORE = frozenset({"requires", "timeout", "serial", "leaks", "endurance"})
+_READ_BEFORE = frozenset({"requires", "timeout", "serial", "own_process", "leaks", "endurance"})
 
 
 class ReportRelay:

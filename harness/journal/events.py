@@ -242,6 +242,10 @@ class Finish(_NodeLine):
     """The executor's exit status if it ended: its exit code, or minus the number of the signal that killed it."""
     struck: dict[str, int] = Field(default_factory=dict)
     """Number of occurrences of each injected fault during the case. Empty if the process died before it reported."""
+    memory: dict[str, int] = Field(default_factory=dict)
+    """The most bytes that the case had in use: of the `host`, above what the process had before; of one `device`, by
+    torch's allocator. A figure of 0, and an unknown one, is left out.
+    """
     keeps: str = ""
     """The reason in the case's ``keeps`` mark, and the limits. Growth up to them, and no other, is not checked."""
     notes: tuple[str, ...] = ()

@@ -22,15 +22,15 @@ MOST_PHASES = 8
 
 # Native sizes: the head is then written in one step, so that a crash leaves an old head or a new one.
 _HEAD = struct.Struct("Q")
-_ENTRY = struct.Struct("qdddqq")
+_ENTRY = struct.Struct("qdddqqqq")
 _HOLD = MOST_PHASES * _ENTRY.size + _HEAD.size
 _SIZE = _HOLD + 1
 _COUNT_BITS = 8
 
 
 class PassedPhase(NamedTuple):
-    """A phase that has passed: its name as a place in `PHASES`, its times as in pytest's report, and the sizes of
-    standard output and standard error at its end.
+    """A phase that has passed: its name as a place in `PHASES`, its times as in pytest's report, the sizes of standard
+    output and standard error at its end, and the most memory of host and device that the case had in use until then.
     """
 
     when: int
@@ -39,6 +39,8 @@ class PassedPhase(NamedTuple):
     stop: float
     out: int
     err: int
+    host: int = 0
+    device: int = 0
 
     @property
     def message(self) -> Message:
@@ -50,6 +52,7 @@ class PassedPhase(NamedTuple):
             "start": self.start,
             "stop": self.stop,
             "out": [self.out, self.err],
+            "memory": [self.host, self.device],
         }
 
 
@@ -125,12 +128,12 @@ class PhasePage:
 def parse_passed_phase(values: object) -> PassedPhase:
     """Return the phase that an executor has written or sent. Raise ProtocolError: a case may have damaged it."""
     match values:
-        case [int() as when, float() as duration, float() as start, float() as stop, int() as out, int() as err] if (
-            0 <= when < len(PHASES) and all(map(math.isfinite, (duration, start, stop))) and out >= 0 and err >= 0
-        ):
-            return PassedPhase(when, duration, start, stop, out, err)
-        case other:
-            raise ProtocolError(f"an executor sent the phase {other!r}, expected a phase, three times and two sizes")
+        case [int() as when, float() as duration, float() as start, float() as stop, *rest]:
+            sizes = [size for size in rest if isinstance(size, int) and size >= 0]
+            finite = all(map(math.isfinite, (duration, start, stop)))
+            if 0 <= when < len(PHASES) and finite and len(rest) == len(sizes) == 4:
+                return PassedPhase(when, duration, start, stop, *sizes)
+    raise ProtocolError(f"an executor sent the phase {values!r}, expected a phase, three times and four sizes")
 
 
 def merge_phases_and_facts(phases: Sequence[PassedPhase], facts: Sequence[Message]) -> list[Message]:

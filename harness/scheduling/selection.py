@@ -40,10 +40,12 @@ class Selection:
         """Like the constructor, with the shard as text; empty for all parts."""
         return cls(policy, seed, Shard.parse(shard) if shard else None, only)
 
-    def choose(self, ids: Sequence[str], left_out: Container[int] = ()) -> Chosen:
+    def choose(self, ids: Sequence[str], left_out: Container[int] = (), apart: Container[int] = ()) -> Chosen:
         """Select from the collected cases. The shard comes last, so that all shards agree on the whole.
 
-        `left_out`: positions of cases that their marks leave out, unless `only` has them.
+        `left_out`: positions of cases that their marks leave out, unless `only` has them. `apart`: positions of cases
+        that leave the process of the others. In a random order they come last, since each between two others would end
+        an executor that has loaded what the next cases need.
         """
         known = order.selected_positions(self.policy, ids)
         if self.only is None:
@@ -53,6 +55,7 @@ class Selection:
         here = [position for position in selected if self.shard is None or self.shard.has(ids[position])]
         if self.policy.shuffle:
             here = [here[place] for place in order.shuffled_positions([ids[position] for position in here], self.seed)]
+            here.sort(key=lambda position: position in apart)
         return Chosen(tuple(selected), tuple(here))
 
 

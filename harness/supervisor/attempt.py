@@ -89,6 +89,7 @@ class Attempt:
     spent: bool
     levels: Mapping[str, int]
     struck: Mapping[str, int]
+    memory: Mapping[str, int]
     ended: float | None = None
     reproduce: str = ""
 
@@ -176,6 +177,7 @@ def attempt_of(
         spent=listener.spent,
         levels=listener.levels,
         struck=listener.struck,
+        memory={name: size for name, size in zip(("host", "device"), listener.memory, strict=True) if size},
         ended=ended,
     )
 
@@ -207,6 +209,7 @@ class Listener:
     blind: list[str] = field(default_factory=list)
     levels: dict[str, int] = field(default_factory=dict)
     struck: dict[str, int] = field(default_factory=dict)
+    memory: tuple[int, int] = (0, 0)
     session: dict[str, str] = field(default_factory=dict)
     end: tuple[int, int] | None = None
     followed: bool = False
@@ -343,6 +346,7 @@ class Listener:
         messages = phase_page.merge_phases_and_facts(passed, others)
         self.reports = reports.unpack_reports(self.request.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
+            self.memory = _larger(self.memory, message.get("memory"))
             if not silent:
                 self._add_output(report, message)
             self.phases.append(phase_of(report))
@@ -402,6 +406,17 @@ def phases_in(message: Message) -> list[PassedPhase]:
             return [phase_page.parse_passed_phase(entry) for entry in entries]
         case other:
             raise ProtocolError(f"an executor sent the phases {other!r}, expected a list")
+
+
+def _larger(known: tuple[int, int], sizes: object) -> tuple[int, int]:
+    """Return the larger of each size. Raises ProtocolError."""
+    match sizes:
+        case None:
+            return known
+        case [int(host), int(device)] if host >= 0 and device >= 0:
+            return max(known[0], host), max(known[1], device)
+        case other:
+            raise ProtocolError(f"an executor sent the memory {other!r}, expected two sizes")
 
 
 def _problems(entries: object) -> tuple[StateProblem, ...]:

@@ -32,8 +32,8 @@ class Case:
 
     `before`: the number of attempts before the run was resumed. `finished`: the case had its verdict then.
     `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
-    `share` and `memory`: what it needs of each of its `devices`, see `harness.scheduling.claims.Claim`. `forks`: its
-    ranks are forks of its process, which no other case may have used.
+    `share` and `memory`: what it needs of each of its `devices`, see `harness.scheduling.claims.Claim`. `own_process`:
+    no other case may use its process before or after it.
     """
 
     item: pytest.Item
@@ -46,7 +46,7 @@ class Case:
     waivers: tuple[Waiver, ...] = ()
     share: Fraction = ALONE
     memory: int = 0
-    forks: bool = False
+    own_process: bool = False
     before: int = 0
     finished: bool = False
 
@@ -129,10 +129,10 @@ def may_follow(following: Case, case: Case) -> bool:
 
 
 def needs_own_process(case: Case) -> bool:
-    """Whether the case forks ranks, or a waiver expects it to break its process. The break may show only at the end of
-    that process.
+    """Whether the case asks for it, or a waiver expects it to break its process, which may show only at the end of that
+    process.
     """
-    if case.forks:
+    if case.own_process:
         return True
     expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
     return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected

@@ -62,6 +62,7 @@ class CaseJournal:
             log=pytest_reports.log_text(attempt.reports),
             exit_status=attempt.evidence.exit_status,
             struck=dict(attempt.struck) or None,
+            memory=dict(attempt.memory) or None,
             keeps=keeps.text if (keeps := kept(history.case.item)) is not None else "",
             t=attempt.ended,
             notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ class CasePreparation:
         case_id = item.stash[CASE_ID]
         unmet = requirements.first_unmet(wanted, offered)
         memory = requirements.memory_wanted(wanted)
-        alone = any(_named(marks, "serial"))
+        alone = bool(_named(marks, "serial"))
         return Case(
             item=item,
             id=case_id,
@@ -82,9 +83,11 @@ class CasePreparation:
                 *_own_waivers(item, case_id, _named(marks, "leaks")),
                 *waivers.applying_waivers(self._policy.waivers, case_id, offered, self._today),
             ),
-            share=claims.share_of(self._slots, memory, device.memory, alone=alone),
+            share=self._share(device, memory, alone=alone),
             memory=memory,
-            forks=not device.backend.accelerator and requirements.wants_ranks(wanted),
+            # On the CPU, ranks are forks of the process.
+            own_process=bool(_named(marks, "own_process"))
+            or (not device.backend.accelerator and requirements.wants_ranks(wanted)),
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )
@@ -99,8 +102,16 @@ class CasePreparation:
         if count > 1:
             return count
         memory, alone = requirements.memory_wanted(wanted), item.get_closest_marker("serial") is not None
-        share = claims.share_of(self._slots, memory, self._pool.device.memory, alone=alone)
+        share = self._share(self._pool.device, memory, alone=alone)
         return 1 if self._slots > 1 and share == claims.ALONE else 0
+
+    def _share(self, device: Device, memory: int, *, alone: bool) -> Fraction:
+        """Return the share of a device for a case that declares `memory`, or that has the mark ``serial``.
+
+        The same for all cases where no process has a device to itself: else a case would end an executor for nothing.
+        """
+        hardware = device.backend.hardware
+        return claims.share_of(self._slots, memory if hardware else 0, device.memory, alone=alone and hardware)
 
     def _offered(self, device: Device) -> Capabilities:
         """The capabilities of a device."""

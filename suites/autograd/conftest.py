@@ -50,14 +50,22 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Add the `keeps` marker to the cases that run under compiled autograd."""
+    """Add the `keeps` marker to the cases that run under compiled autograd.
+
+    Each captures anew, which takes a hundred times as long as the pass. Of a function with further parameters, the
+    default run therefore has the first set only.
+    """
     made = yield
+    first = True
     for item in made if isinstance(made, list) else ():
         callspec = getattr(item, "callspec", None)
         if callspec is not None and callspec.params.get("engine", EAGER) != EAGER:
             from suites.compiled import KEEPS, KEPT
 
             item.add_marker(pytest.mark.keeps(KEEPS, **KEPT))
+            if not first:
+                item.add_marker("extended")
+            first = False
     return made
 
 

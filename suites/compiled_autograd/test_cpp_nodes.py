@@ -16,7 +16,7 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 SIZES = (10, 100, 10, 20, 10)
 
 #: The first case to run on a machine builds the functions, which takes 20 s on two idle cores, and longer under load.
-pytestmark = [pytest.mark.requires(cpp_extensions=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.requires(cpp_extensions=True), pytest.mark.timeout(600), pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,9 @@ import pytest
 from suites import children
 from suites.compiled import WRAPPED_SUITES
 
+#: Each process imports the compiler and `torch.distributed`, which takes longer than all that is under test here.
+pytestmark = pytest.mark.extended
+
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
 #: The start and end of each script: two processes that form a group. They exit without interpreter shutdown, during

@@ -143,7 +143,7 @@ def test_inputs_list_with_a_tensor_subclass_is_emptied_too(device: torch.device)
 
 
 @pytest.mark.requires(cpp_compiler=True)
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
 @pytest.mark.covers(f"{ROW}test_free_activation_memory")
 def test_activation_is_freed_after_its_use(device: torch.device, backend: str) -> None:
     """In a captured pass, a saved activation is freed once its function has run, not at the end of the pass.

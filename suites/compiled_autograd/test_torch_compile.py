@@ -38,7 +38,7 @@ def steps(model: torch.nn.Module, inputs: list[torch.Tensor]) -> list[object]:
 
 
 @pytest.mark.requires(cpp_compiler=True)
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile")
 def test_compile_forward_has_its_backward_captured(device: torch.device, backend: str) -> None:
     """A captured pass contains the compiled backward of a compiled forward; one capture serves all steps."""

@@ -1,21 +1,69 @@
-"""Settings in a new process: they apply to the process, some are read from the environment once, and some cannot be
-restored."""
+"""Settings as a process has them that has used nothing of torch yet: some are read once, and some cannot be restored.
+
+A case that asks has the mark ``own_process``.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
+import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from suites import children
 
-SCRIPT = """
-import json, os, warnings
-import torch
-B = torch.backends
 
-def tell(steps):
-    told = []
+def told_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) -> list[list[Any]]:
+    """Run each scene, a sequence of steps, in its own fork of this process, and return the values of the steps that are
+    expressions. With `environ`, a new interpreter with these variables forks instead.
+
+    `B` is `torch.backends`. An exception gives its class name, and None after a warning gives "warned". Statements have
+    no value.
+    """
+    if environ:
+        asking = f"import json\nfrom suites.numerics.asked import told_each\nprint(json.dumps(told_each(*{scenes!r})))"
+        found: list[list[Any]] = json.loads("\n".join(children.run(asking, environ=environ).lines()))
+        return found
+    return [_told_by_a_fork(steps) for steps in scenes]
+
+
+def told(*steps: str, environ: Mapping[str, str] | None = None) -> list[Any]:
+    """The same for one scene."""
+    return told_each(steps, environ=environ)[0]
+
+
+def _told_by_a_fork(steps: Sequence[str]) -> list[Any]:
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with open(writing, "w", encoding="utf-8") as pipe:
+                json.dump(_tell(steps), pipe)
+            status = 0
+        except BaseException:  # noqa: BLE001 - the fork must not go on as the case
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as pipe:
+        answer = pipe.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    found: list[Any] = json.loads(answer)
+    return found
+
+
+def _tell(steps: Sequence[str]) -> list[Any]:
+    names = {"B": torch.backends, "torch": torch}
+    values = []
     for step in steps:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -23,37 +71,12 @@ def tell(steps):
                 try:
                     code = compile(step, "step", "eval")
                 except SyntaxError:
-                    exec(compile(step, "step", "exec"), globals())
+                    exec(compile(step, "step", "exec"), names)
                     continue
-                value = eval(code)
-            except Exception as error:
+                value = eval(code, names)
+            except Exception as error:  # noqa: BLE001 - the case says which one it expects
                 value = type(error).__name__
         if value is None:
             value = "warned" if caught else None
-        told.append(value if isinstance(value, (bool, int, str, type(None))) else str(value))
-    print(json.dumps(told), flush=True)
-
-for steps in json.loads(SCENES):
-    child = os.fork()  # nothing has been used yet: each scene has settings as a fresh process has them
-    if not child:
-        tell(steps)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-def told_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) -> list[list[Any]]:
-    """Run each scene, a sequence of steps, in its own process, and return the values of the steps that are expressions.
-
-    `B` is `torch.backends`. An exception gives its class name, and None after a warning gives "warned". Statements have
-    no value.
-    """
-    ended = children.run(f"SCENES = {json.dumps(json.dumps(scenes))}\n{SCRIPT}", environ=environ)
-    found: list[list[Any]] = [json.loads(line) for line in ended.lines()]
-    assert len(found) == len(scenes), ended.text()
-    return found
-
-
-def told(*steps: str, environ: Mapping[str, str] | None = None) -> list[Any]:
-    """The same for one scene."""
-    return told_each(steps, environ=environ)[0]
+        values.append(value if isinstance(value, bool | int | str | None) else str(value))
+    return values

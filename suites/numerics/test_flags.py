@@ -1,12 +1,18 @@
-"""Precision settings: reading, writing, dependencies, and the environment. Each case uses a new process."""
+"""Precision settings: reading, writing, dependencies, and the environment."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from .asked import told, told_each
 
-NO_OVERRIDE = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"}
+pytestmark = pytest.mark.own_process
+
+OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+#: None where there is none, so that no new interpreter is needed.
+NO_OVERRIDE = {OVERRIDE: "0"} if os.environ.get(OVERRIDE) == "1" else None
 TF32 = "B.cuda.matmul.allow_tf32"
 PRECISION = "torch.get_float32_matmul_precision()"
 
@@ -21,7 +27,7 @@ def test_allow_tf32_in_matmul_is_off_and_can_be_set() -> None:
 @pytest.mark.parametrize("value", ["1", "0"])
 def test_torch_allow_tf32_cublas_override_turns_tf32_on(value: str) -> None:
     """TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 enables TF32 in products with precision "high"; 0 has no effect."""
-    found = told(TF32, PRECISION, environ={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": value})
+    found = told(TF32, PRECISION, environ={OVERRIDE: value})
 
     assert found == ([True, "high"] if value == "1" else [False, "highest"])
 

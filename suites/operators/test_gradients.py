@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from . import case, gradients, known, samples
-from .catalogue import by_operator
+from .catalogue import COSTLY, by_operator
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
 
@@ -36,7 +36,7 @@ def _check(name: str, device: torch.device, way: Callable[..., Any], count: int)
         pytest.skip(f"no sample of {name} has a derivative")
 
 
-@by_operator("gradients")
+@by_operator("gradients", extended=COSTLY)
 def test_gradients(name: str, device: torch.device) -> None:
     """`torch.autograd.grad` gives the derivative: its formula, computed by NumPy (torch, autograd mechanics)."""
     _check(name, device, gradients.first, 3)

@@ -11,13 +11,13 @@ import torch
 from torch.utils._pytree import tree_map
 
 from . import _torch_private, case, comparison, known, oracles, samples, sizes, types
-from .catalogue import by_operator
+from .catalogue import COSTLY, by_operator
 from .references import formats
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
 
 
-@by_operator("sizes")
+@by_operator("sizes", extended=COSTLY)
 def test_sizes(name: str, device: torch.device) -> None:
     """Rows, columns and images of sizes around powers of two, and primes: every element is right."""
     info = _torch_private.operator(name)
@@ -83,7 +83,7 @@ def _vectors(info: Any, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
     return found
 
 
-@by_operator("lengths")
+@by_operator("lengths", extended=COSTLY)
 def test_lengths(name: str, device: torch.device) -> None:
     """Vectors of lengths around powers of two, and primes: every element is right, up to the high bits."""
     info = _torch_private.operator(name)

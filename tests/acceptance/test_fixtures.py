@@ -55,7 +55,8 @@ def test_scopes_alone(make_project: MakeProject, spread: str) -> None:
     """A case in a process of its own has fixtures of its own, whatever their scope."""
     project = make_project("fixtures")
     only(project, "test_scopes.py", "test_second_module.py")
-    compare(project.run("--isolation=case", spread), expected(project, "case"), alone=True)
+    once = "--leak-check=off"  # else cases may run again, to find out what has made their process grow
+    compare(project.run("--isolation=case", spread, once), expected(project, "case"), alone=True)
     processes = notes(project, "scopes-")
     assert len(processes) == 6
     for lines in processes:
@@ -66,7 +67,8 @@ def test_scopes_on_two_workers(make_project: MakeProject) -> None:
     """Each worker's process has its own, all torn down in the end where nothing crashed."""
     project = make_project("fixtures")
     only(project, "test_scopes.py")
-    compare(project.run("-n2", "--dist=load"), expected(project, "batch"))
+    once = "--leak-check=off"
+    compare(project.run("-n2", "--dist=load", once), expected(project, "batch"))
     processes = notes(project, "scopes-")
     assert 1 <= len(processes) <= 2
     for lines in processes:

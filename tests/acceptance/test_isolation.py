@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, journal_lines
 
 TOPICS = (
     ("deaths",),
@@ -56,3 +56,48 @@ def end_daemons(project: Project) -> list[int]:
         except psutil.NoSuchProcess:
             continue
     return ended
+
+
+_SERIAL = """
+import pytest
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.serial), 2, 3])
+def test_one(number): pass
+"""
+
+
+def test_a_serial_case_ends_no_executor_on_the_cpu(make_project: MakeProject) -> None:
+    """Nothing there is leased, so the case gets no more by having an executor of its own."""
+    project = make_project()
+    for name in "ab":
+        project.write(f"suites/test_{name}.py", _SERIAL)
+    result = project.run("-n2", "--dist=loadfile")
+    assert result.status == 0, result.tail()
+    lines = journal_lines(result.run_dir)
+    started = [line["executor"] for line in lines if line["event"] == "executor" and line["state"] == "started"]
+    assert sorted(started) == ["gw0-e1", "gw1-e1"]
+
+
+_OWN_PROCESS = """
+import pytest
+
+@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.own_process), 3, 4])
+def test_one(number): pass
+"""
+
+
+@pytest.mark.parametrize(("options", "shared"), [((), [{0, 1}, {3, 4}]), (("--shuffle", "--seed=1"), [{0, 1, 3, 4}])])
+def test_own_process_keeps_others_out(
+    make_project: MakeProject, options: tuple[str, ...], shared: list[set[int]]
+) -> None:
+    """In a random order such cases come last, so that the others keep their process."""
+    project = make_project()
+    project.write("suites/test_own.py", _OWN_PROCESS)
+    result = project.run("-n0", *options)
+    assert result.status == 0, result.tail()
+    processes: dict[int, set[int]] = {}
+    for line in journal_lines(result.run_dir):
+        if line["event"] == "start":
+            processes.setdefault(line["pid"], set()).add(int(line["case"][-2]))
+    assert [numbers for numbers in processes.values() if numbers != {2}] == shared
+    assert {2} in processes.values()

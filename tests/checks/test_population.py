@@ -63,26 +63,46 @@ def test_many_objects_are_examined_once(tier: str) -> None:
     assert found == [{"tensors": 1, "tensor_bytes": 100}, {"tensors": 1, "tensor_bytes": 200}]
 
 
+_GARBAGE = """if True:
+    node = Node()
+    gone = weakref.ref(node)
+    many = [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)]
+    meters.read()
+    del node
+    seen = []
+    for number in NUMBERS:
+        gc.collect()
+        seen.append(gone() is None)
+        many += [[] for _ in range(number)]
+        meters.read()
+        seen.append(len(gc.get_objects()) < MeterReader.FREEZE_ABOVE)
+    print(json.dumps([*seen, gone() is None]))
+"""
+
+
+def test_garbage_among_them_is_collected_once_many_are_frozen() -> None:
+    code = _GARBAGE.replace("NUMBERS", "(2 * MeterReader.FREEZE_ABOVE, MeterReader.EXAMINE_ALL_AFTER)")
+    assert run(code, "fast") == [False, True, False, True, True]
+
+
+def test_garbage_among_them_is_collected_before_more_are_frozen_where_leaks_are_decided() -> None:
+    """It freezes less and less often there."""
+    code = _GARBAGE.replace("NUMBERS", "(2 * MeterReader.FREEZE_ABOVE, MeterReader.FREEZE_ABOVE)")
+    assert run(code, "full") == [False, True, True, False, True]
+
+
 @pytest.mark.parametrize("tier", ["fast", "full"])
-def test_garbage_among_them_is_collected_before_more_are_frozen(tier: str) -> None:
+def test_all_garbage_is_collected_when_asked_for(tier: str) -> None:
     code = """if True:
         node = Node()
         gone = weakref.ref(node)
         many = [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)]
         meters.read()
         del node
-        gc.collect()
-        seen = [gone() is None]
-        many += [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)]
-        meters.read()
-        seen.append(gone() is None)
-        seen.append(len(gc.get_objects()) < MeterReader.FREEZE_ABOVE)
-        many += [[] for _ in range(MeterReader.FREEZE_ABOVE)]  # less and less often
-        meters.read()
-        seen.append(len(gc.get_objects()) < MeterReader.FREEZE_ABOVE)
-        print(json.dumps(seen))
+        meters.collect_all()
+        print(json.dumps([gone() is None, len(gc.get_objects()) < MeterReader.FREEZE_ABOVE]))
     """
-    assert run(code, tier) == [False, True, True, False]
+    assert run(code, tier) == [True, True]
 
 
 def test_nothing_is_frozen_where_other_code_looks_for_new_objects() -> None:

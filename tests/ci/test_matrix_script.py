@@ -25,6 +25,7 @@ case "$*" in
 esac
 echo "$name $*" | sed "s#$CACHE/##g" >> "$LOG"
 if [[ "$*" == "-m pytest "* ]]; then exit "${STATUS:-0}"; fi
+if [[ "$*" == *" matrix plan "*"--format names"* ]]; then printf '%s\\n' $NAMES; fi
 if [[ -n $BROKEN && "$*" == *"$BROKEN"* ]]; then exit 1; fi
 """
 
@@ -185,3 +186,55 @@ def test_jobs_that_begin_at_once_share_the_making_of_an_environment(script: Scri
     assert [each.wait(timeout=120) for each in begun] == [0, 0, 0]
     assert len([call for call in script.calls("pip") if "torch==" in call]) == 1
     assert len(script.calls("python -m pytest")) == 3
+
+
+@pytest.fixture
+def night(script: Script) -> Script:
+    """A night after which two of two jobs have left results."""
+    for run in ("a", "b"):
+        (script.root / "matrix-results" / run / "whole").mkdir(parents=True)
+        (script.root / "matrix-results" / run / "whole" / "journal.ndjson").touch()
+    script.environ |= {"MATRIX_PYTHON": "python3", "NAMES": "a/whole b/whole"}
+    return script
+
+
+def history_calls(script: Script) -> list[str]:
+    calls = [call.partition("-m harness.cli ")[2] for call in script.calls("python3 -m harness.cli")]
+    return [call for call in calls if call.startswith(("history", "notify"))]
+
+
+def test_a_page_without_a_history_remembers_nothing(night: Script) -> None:
+    assert night.run("page").returncode == 0
+    assert history_calls(night) == []
+
+
+def test_a_page_with_a_history_adds_exports_and_tells(night: Script) -> None:
+    done = night.run("page", MATRIX_HISTORY="kept/nights.duckdb", MATRIX_NOTIFY="notify.yaml")
+    assert done.returncode == 0, done.stderr
+    assert history_calls(night) == [
+        "history add matrix-results/a/ matrix-results/b/ --db kept/nights.duckdb",
+        "history export --db kept/nights.duckdb -o matrix-page/history",
+        "notify matrix-results/a/ --db kept/nights.duckdb --rules notify.yaml",
+        "notify matrix-results/b/ --db kept/nights.duckdb --rules notify.yaml",
+    ]
+    assert (night.root / "kept").is_dir()
+
+
+def test_without_rules_nobody_is_told(night: Script) -> None:
+    assert night.run("page", MATRIX_HISTORY="kept/nights.duckdb").returncode == 0
+    assert [call.split()[:2] for call in history_calls(night)] == [["history", "add"], ["history", "export"]]
+
+
+@pytest.mark.parametrize("broken", ["history add", "history export", "notify matrix-results/a/"])
+def test_a_history_that_cannot_be_written_fails_the_page_and_the_rest_is_done(night: Script, broken: str) -> None:
+    done = night.run("page", MATRIX_HISTORY="kept/nights.duckdb", MATRIX_NOTIFY="notify.yaml", BROKEN=broken)
+    assert done.returncode == 1
+    assert (
+        "the history 'kept/nights.duckdb' does not have all runs, or people were not told: see the log" in done.stderr
+    )
+    assert len(history_calls(night)) == 4
+
+
+def test_the_environment_of_a_history_has_its_packages(script: Script) -> None:
+    script.run("page", MATRIX_HISTORY="kept/nights.duckdb")
+    assert any("tools-history-" in call for call in script.calls("python3 -m venv"))

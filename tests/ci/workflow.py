@@ -71,7 +71,8 @@ class Workflow:
         return all(job["result"] == "success" for job in done.values())
 
     def _job(self, name: str, job: dict[str, Any], env: dict[str, str], needs: dict[str, Any]) -> dict[str, Any]:
-        contexts: dict[str, Any] = {"inputs": self.inputs, "needs": needs}
+        github = {"run_id": "1", "run_attempt": "1"}
+        contexts: dict[str, Any] = {"inputs": self.inputs, "needs": needs, "github": github}
         if not _condition(job.get("if", "success()"), contexts, all(n["result"] == "success" for n in needs.values())):
             return {"result": "skipped", "outputs": {}}
         entries: list[dict[str, Any]] = [{}]
@@ -147,6 +148,11 @@ class Workflow:
                 for artifact in sorted(self.artifacts.glob("*")):
                     if fnmatch(artifact.name, given["pattern"]):
                         shutil.copytree(artifact, workspace / given["path"], symlinks=True, dirs_exist_ok=True)
+            case "actions/cache":
+                assert given["key"].startswith(given["restore-keys"])
+                stored = self.folder / "cache" / given["restore-keys"]
+                if stored.is_dir():  # what another run has kept; keeping is the action's own step after the job
+                    shutil.copytree(stored, workspace / given["path"], dirs_exist_ok=True)
             case _:
                 raise AssertionError(f"the runner does not know the action {action!r}")
 

@@ -15,8 +15,8 @@ from harness.protocol.phase_page import MOST_PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Message, ProtocolError, decode_message, encode_message
 
 SETUP = PassedPhase(0, 0.25, 10.0, 10.25, 3, 4)
-CALL = PassedPhase(1, 1e-7, 10.25, 10.5, 5, 6)
-TEARDOWN = PassedPhase(2, 0.5, 10.5, 11.0, 1 << 40, 7)
+CALL = PassedPhase(1, 1e-7, 10.25, 10.5, 5, 6, 1 << 20)
+TEARDOWN = PassedPhase(2, 0.5, 10.5, 11.0, 1 << 40, 7, 1 << 33, 1 << 41)
 
 
 @contextmanager
@@ -97,28 +97,38 @@ def test_what_a_killed_process_wrote_is_still_there() -> None:
 @pytest.mark.parametrize(
     ("count", "entry"),
     [
-        (MOST_PHASES + 1, (0, 0.0, 0.0, 0.0, 0, 0)),
-        (1, (3, 0.0, 0.0, 0.0, 0, 0)),
-        (1, (-1, 0.0, 0.0, 0.0, 0, 0)),
-        (1, (0, float("nan"), 0.0, 0.0, 0, 0)),
-        (1, (0, 0.0, float("inf"), 0.0, 0, 0)),
-        (1, (0, 0.0, 0.0, 0.0, -1, 0)),
-        (1, (0, 0.0, 0.0, 0.0, 0, -5)),
+        (MOST_PHASES + 1, (0, 0.0, 0.0, 0.0, 0, 0, 0, 0)),
+        (1, (3, 0.0, 0.0, 0.0, 0, 0, 0, 0)),
+        (1, (-1, 0.0, 0.0, 0.0, 0, 0, 0, 0)),
+        (1, (0, float("nan"), 0.0, 0.0, 0, 0, 0, 0)),
+        (1, (0, 0.0, float("inf"), 0.0, 0, 0, 0, 0)),
+        (1, (0, 0.0, 0.0, 0.0, -1, 0, 0, 0)),
+        (1, (0, 0.0, 0.0, 0.0, 0, -5, 0, 0)),
+        (1, (0, 0.0, 0.0, 0.0, 0, 0, -1, 0)),
+        (1, (0, 0.0, 0.0, 0.0, 0, 0, 0, -1)),
     ],
 )
 def test_a_damaged_page_is_refused(count: int, entry: Sequence[float]) -> None:
     with pages() as (_, supervisor, descriptor):
-        os.pwrite(descriptor, struct.pack("Q", 1 << 8 | count) + struct.pack("qdddqq", *entry), 0)
+        os.pwrite(descriptor, struct.pack("Q", 1 << 8 | count) + struct.pack("qdddqqqq", *entry), 0)
         assert supervisor.read(2) == []
         with pytest.raises(ProtocolError, match="an executor"):
             supervisor.read(1)
 
 
 @pytest.mark.parametrize(
-    "values", [None, [], [0, 0.0, 0.0, 0.0, 0], [0, 0.0, 0.0, 0.0, 0, "1"], ["setup", 0.0, 0.0, 0.0, 0, 0], {"when": 0}]
+    "values",
+    [
+        None,
+        [],
+        [0, 0.0, 0.0, 0.0, 0, 0, 0],
+        [0, 0.0, 0.0, 0.0, 0, 0, 0, "1"],
+        ["setup", 0.0, 0.0, 0.0, 0, 0, 0, 0],
+        {"when": 0},
+    ],
 )
 def test_what_is_no_phase_is_refused(values: object) -> None:
-    with pytest.raises(ProtocolError, match="expected a phase, three times and two sizes"):
+    with pytest.raises(ProtocolError, match="expected a phase, three times and four sizes"):
         phase_page.parse_passed_phase(values)
 
 

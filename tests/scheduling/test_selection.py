@@ -43,6 +43,14 @@ def test_shards_of_a_shuffled_run_keep_its_order(count: int, seed: int) -> None:
         assert list(found.here) == [place for place in whole if Shard(index, count).has(IDS[place])]
 
 
+@given(st.sets(st.integers(0, 19)), st.integers(0, 9))
+def test_cases_with_processes_of_their_own_are_last_in_a_random_order(apart: set[int], seed: int) -> None:
+    found = Selection(Policy(shuffle=True), seed).choose(IDS, apart=apart)
+    whole = shuffled_positions(IDS, seed)
+    assert list(found.here) == [*(p for p in whole if p not in apart), *(p for p in whole if p in apart)]
+    assert Selection(Policy(), seed).choose(IDS, apart=apart).here == tuple(range(20))
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     lines = [

@@ -37,6 +37,7 @@ def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
         spent=False,
         levels={},
         struck={},
+        memory={},
     )
 
 

@@ -393,6 +393,9 @@ class MeterReader:
     #: With more tracked objects than this, they are frozen, so that the next reading does not examine them again.
     #: torch._dynamo creates 150,000: each later reading would take tens of milliseconds, and a collection hundreds.
     FREEZE_ABOVE = 10_000
+    #: Frozen objects that become garbage in cycles stay until all objects are examined. That takes a second, since a
+    #: process with torch has a million of them, and is done once so many have been frozen.
+    EXAMINE_ALL_AFTER = 200_000
 
     def __init__(
         self, tier: Tier, *, temp: Path | None = None, shm: Path = Path("/dev/shm"), freeze: bool = True
@@ -409,7 +412,7 @@ class MeterReader:
         self._last: MeterReading | None = None
         self._frozen = meters_torch.TorchObjectCounts()
         self._freeze_above = self.FREEZE_ABOVE if freeze else sys.maxsize
-        self._has_frozen = False
+        self._frozen_since = 0
 
     def read(self) -> MeterReading:
         """Take a reading. Collect garbage where that may explain a growth; in the full tier always."""
@@ -481,16 +484,24 @@ class MeterReader:
     def _freeze(self) -> None:
         """Freeze all tracked objects: the garbage collector does not examine them any more.
 
-        Frozen objects that became garbage would stay for ever, and their number would grow. They are therefore
-        collected before more are frozen. Such a collection also examines all objects from before the fork, so it is
-        done less and less often.
+        In the full tier, which decides about leaks, all garbage is collected before more are frozen. Since that takes
+        a second each time, it freezes less and less often.
         """
-        if self._has_frozen:
+        before, self._frozen_since = self._frozen_since, self._frozen_since + len(gc.get_objects())
+        if before and self._tier == "full":
+            self._freeze_above *= 2
+            self.collect_all()
+        elif self._frozen_since > self.EXAMINE_ALL_AFTER:
+            self.collect_all()
+        gc.freeze()
+
+    def collect_all(self) -> None:
+        """Free garbage among the objects that this reader has frozen, too. All that are left are frozen."""
+        if self._frozen_since:
+            self._frozen_since = 0
             gc.unfreeze()
             collect_garbage()
-            self._freeze_above *= 2
-        gc.freeze()
-        self._has_frozen = True
+            gc.freeze()
 
 
 def read_device_meters(

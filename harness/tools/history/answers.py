@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.tools.history.changes import Onset, onset
+from harness.tools.history.ran import RECENT, Ran, count_spells, last_runs, places, read_ran
+from harness.tools.history.rises import find_rises
 from harness.tools.history.timeline import Observation, Slower, slower
 
 if TYPE_CHECKING:
@@ -37,13 +41,9 @@ _LATEST = """
         HAVING max(night) > (SELECT max(night) FROM run) - INTERVAL (?) DAY
     )
 """
-_SILENT = """
-    recent AS (SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY),
-    listed AS (
-        SELECT "case", bool_or(o.ran) AS ran, any_value(reason) AS reason
-        FROM verdict JOIN outcome_name o USING (outcome) WHERE run IN (SELECT run FROM recent) GROUP BY "case"
-    ),
-    silent AS (SELECT "case", reason FROM listed WHERE NOT ran)
+_SILENT = f"""
+    SELECT "case", coalesce(any_value(text), '') FROM verdict LEFT JOIN reason USING (reason)
+    WHERE run IN ({RECENT}) AND list_contains(?, "case") GROUP BY "case"
 """
 
 
@@ -147,9 +147,12 @@ class News:
 class Answers:
     """Answers from an open database."""
 
-    def __init__(self, database: DuckDBPyConnection) -> None:
+    def __init__(self, database: DuckDBPyConnection, runs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
+        """`runs`: what `runs` returned for the same state of the history, if that is known."""
         self.database = database
-        self._runs: dict[int, dict[str, Any]] | None = None
+        self._runs = runs
+        self._ran: dict[int, Ran] = {}
+        self._silences: dict[int, dict[int, str]] = {}
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self.database.execute(query, list(values)).fetchall()
@@ -167,16 +170,20 @@ class Answers:
                     "GROUP BY run"
                 )
             )
-            found = {}
+            found: dict[int, dict[str, Any]] = {}
             for row in self._rows(f"SELECT {_RUN} FROM run ORDER BY begun, run"):
-                run = dict(zip(names, row, strict=True))
-                run["identity"] = json.loads(run["identity"] or "{}")
-                run["devices"] = devices.get(run["run"], "")
-                found[run["run"]] = run
+                found[row[0]] = run = dict(zip(names, row, strict=True))
+                run["devices"] = devices.get(row[0], "")
             self._runs = found
         if not self._runs:
             raise NothingKnownError("the history has no run: enter one with harness history add DIR")
         return self._runs
+
+    def _ran_in(self, nights: int) -> Ran:
+        """Return which cases ran in the last nights. It is read once."""
+        if nights not in self._ran:
+            self._ran[nights] = read_ran(self.database, nights)
+        return self._ran[nights]
 
     @property
     def last_night(self) -> date:
@@ -380,25 +387,25 @@ class Answers:
     def presence(self, groups: Sequence[int], nights: int = NIGHTS) -> dict[int, dict[str, list[tuple[int, bool]]]]:
         """Return for each group, by lane, the runs in which one of its cases ran, and whether the group was there."""
         rows = self._rows(
-            """
-            WITH recent AS (SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY),
-            wanted AS (SELECT unnest(?) AS grp),
-            member AS (SELECT DISTINCT grp, "case" FROM trouble JOIN wanted USING (grp)),
-            there AS (SELECT DISTINCT grp, run FROM trouble JOIN wanted USING (grp)),
-            ran AS (
-                SELECT DISTINCT m.grp, v.run FROM verdict v JOIN member m USING ("case")
-                WHERE v.outcome IN (SELECT outcome FROM outcome_name WHERE ran OR name = 'lost')
-                    AND v.run IN (SELECT run FROM recent)
-            )
-            SELECT ran.grp, r.lane, r.run, there.run IS NOT NULL
-            FROM ran JOIN run r USING (run) LEFT JOIN there ON there.grp = ran.grp AND there.run = ran.run
-            ORDER BY ran.grp, r.lane, r.begun, r.run
-            """,
-            [nights, list(groups)],
+            'SELECT grp, list(DISTINCT "case" ORDER BY "case"), list(DISTINCT run) FROM trouble '
+            "WHERE list_contains(?, grp) GROUP BY grp ORDER BY grp",
+            [list(groups)],
         )
+        # A case that was lost has no result, and is a failure of its group.
+        lost: dict[int, set[int]] = {}
+        query = 'SELECT "case", run FROM trouble JOIN outcome_name o USING (outcome) WHERE o.name = ?'
+        for case, run in self._rows(query, [Outcome.LOST.value]):
+            lost.setdefault(case, set()).add(run)
+        ran, runs, newest = self._ran_in(nights).by_run(), self.runs, self.last_night
+        recent = {number for number, run in runs.items() if (newest - run["night"]).days < nights}
         found: dict[int, dict[str, list[tuple[int, bool]]]] = {}
-        for number, lane, run, present in rows:
-            found.setdefault(number, {}).setdefault(lane, []).append((run, present))
+        for number, cases, having in rows:
+            there = {*having}
+            own = {*ran.runs[ran.columns(cases).any(axis=1)].tolist()}
+            own |= {run for case in cases for run in lost.get(case, ())} & recent
+            for run in sorted(own, key=lambda run: (runs[run]["lane"], runs[run]["begun"], run)):
+                lanes = found.setdefault(number, {})
+                lanes.setdefault(runs[run]["lane"], []).append((run, run in there))
         return found
 
     def _with_onsets(self, groups: Sequence[Group], nights: int) -> list[Group]:
@@ -427,53 +434,52 @@ class Answers:
         rows = self._rows('SELECT id, "case" FROM case_name WHERE id IN (SELECT unnest(?)) ORDER BY id', [list(cases)])
         return dict(rows)
 
-    def observations(self, cases: Iterable[int], nights: int = EVER) -> dict[int, dict[str, list[Observation]]]:
-        """Return all results of these cases in the last nights, by case and lane, in the order of the runs."""
-        numbers = list(cases)
-        if not numbers:
+    def observations(
+        self, cases: Iterable[int], nights: int = EVER, lanes: Collection[str] | None = None
+    ) -> dict[int, dict[str, list[Observation]]]:
+        """Return the results of these cases in the last nights, by case and lane, in the order of the runs.
+
+        `lanes`: only these.
+        """
+        numbers, runs, newest = list(cases), self.runs, self.last_night
+        wanted = [
+            number
+            for number, run in runs.items()
+            if (newest - run["night"]).days < nights and (lanes is None or run["lane"] in lanes)
+        ]
+        if not numbers or not wanted:
             return {}
-        where = 'v."case" = ?' if len(numbers) == 1 else 'v."case" IN (SELECT unnest(?))'
         rows = self._rows(
-            'SELECT v."case", r.lane, v.run, r.night, o.name, d.key, v.seconds FROM verdict v JOIN run r USING (run) '
-            f"JOIN outcome_name o USING (outcome) LEFT JOIN device_name d USING (device) WHERE {where} "
-            "AND r.night > (SELECT max(night) FROM run) - INTERVAL (?) DAY "
-            'ORDER BY v."case", r.lane, r.begun, v.run',
-            [numbers[0] if len(numbers) == 1 else numbers, nights],
+            'SELECT v."case", v.run, o.name, d.key, v.seconds, '
+            "pow(2, v.host_size / 8 - 20), pow(2, v.device_size / 8 - 20) "
+            "FROM verdict v JOIN outcome_name o USING (outcome) "
+            "LEFT JOIN device_name d USING (device) "
+            f'WHERE v."case" {"= ?" if len(numbers) == 1 else "IN (SELECT unnest(?))"} AND v.run BETWEEN ? AND ?',
+            [numbers[0] if len(numbers) == 1 else numbers, min(wanted), max(wanted)],
         )
         outcomes = {each.value: each for each in Outcome}
+        made: dict[tuple[int, int], Observation] = {}
+        for case, run, outcome, device, *measured in rows:
+            made[case, run] = Observation(run, runs[run]["night"], outcomes[outcome], device or "", *measured)
         found: dict[int, dict[str, list[Observation]]] = {}
-        for case, lane, run, night, outcome, device, seconds in rows:
-            made = Observation(run, night, outcomes[outcome], device or "", seconds)
-            found.setdefault(case, {}).setdefault(lane, []).append(made)
+        for case in sorted(numbers):
+            for run in sorted(wanted, key=lambda run: runs[run]["lane"]):
+                if (case, run) in made:
+                    found.setdefault(case, {}).setdefault(runs[run]["lane"], []).append(made[case, run])
         return found
 
     def slow_cases(self, most: int = 20) -> list[SlowCase]:
         """Return the cases whose durations rise, the largest rise first. Medians of a few runs choose candidates."""
-        rows = self._rows(
-            f"""
-            WITH {_LATEST},
-            numbered AS (
-                SELECT run, lane, row_number() OVER (PARTITION BY lane ORDER BY begun DESC, run DESC) AS back FROM run
-                WHERE lane IN (SELECT lane FROM latest)
-            ),
-            late AS (
-                SELECT lane, "case", median(seconds) AS seconds FROM verdict JOIN numbered USING (run)
-                WHERE back <= 5 AND seconds IS NOT NULL GROUP BY lane, "case"
-            ),
-            early AS (
-                SELECT lane, "case", median(seconds) AS seconds FROM verdict JOIN numbered USING (run)
-                WHERE back BETWEEN 26 AND 30 AND seconds IS NOT NULL GROUP BY lane, "case"
-            )
-            SELECT late.lane, "case" FROM late JOIN early USING (lane, "case")
-            WHERE late.seconds > 1.25 * early.seconds AND late.seconds > early.seconds + 0.05
-            ORDER BY late.seconds - early.seconds DESC LIMIT {5 * most}
-            """,
-            [STALE],
-        )
-        observed = self.observations(dict.fromkeys(case for _, case in rows))
-        names = self.case_names([case for _, case in rows])
+        lanes: dict[str, list[int]] = {}
+        for number, run in self.runs.items():
+            lanes.setdefault(run["lane"], []).append(number)
+        newest = self.last_night
+        present = {lane: runs for lane, runs in lanes.items() if (newest - self.runs[runs[-1]]["night"]).days < STALE}
+        rises = find_rises(self.database, present, 5 * most)
+        observed = self.observations(dict.fromkeys(case for _, case in rises), NIGHTS, {lane for lane, _ in rises})
+        names = self.case_names([case for _, case in rises])
         found = []
-        for lane, case in rows:
+        for lane, case in rises:
             own = observed[case][lane]
             rise = slower([each.seconds for each in own if each.seconds is not None and not each.outcome.is_red])
             if rise is not None:
@@ -486,31 +492,27 @@ class Answers:
 
     def not_run(self, days: int = NOT_RUN, most: int = MOST) -> list[tuple[str, date, str]]:
         """Return the cases that ran once, and in no run of the last days that has them: id, last night, and why not."""
-        rows = self._rows(
-            f"""
-            WITH {_SILENT}
-            SELECT c.id, max(r.night), any_value(w.text)
-            FROM silent s JOIN case_name c USING ("case") JOIN verdict v USING ("case") JOIN run r USING (run)
-                JOIN outcome_name o ON o.outcome = v.outcome LEFT JOIN reason w ON w.reason = s.reason
-            WHERE o.ran GROUP BY c.id ORDER BY 2 DESC, 1 LIMIT {most}
-            """,
-            [days],
-        )
-        return [(case, night, reason or "") for case, night, reason in rows]
+        silent = self._silent(days)
+        last = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
+        names = self.case_names(list(last))
+        found = [(names[case], self.runs[run]["night"], silent[case]) for case, run in last.items()]
+        return sorted(found, key=lambda each: (-each[1].toordinal(), each[0]))[:most]
 
     def never_run(self, days: int = NOT_RUN) -> list[tuple[str, int]]:
         """Return why cases of the last days ran in no run at all, and how many, the most first."""
-        rows = self._rows(
-            f"""
-            WITH {_SILENT}
-            SELECT coalesce(w.text, ''), count(*) FROM silent s LEFT JOIN reason w USING (reason)
-            WHERE s."case" NOT IN (SELECT v."case" FROM verdict v JOIN silent USING ("case")
-                JOIN outcome_name o ON o.outcome = v.outcome WHERE o.ran)
-            GROUP BY ALL ORDER BY 2 DESC, 1
-            """,
-            [days],
-        )
-        return [(reason, number) for reason, number in rows]
+        silent = self._silent(days)
+        ran = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
+        found = Counter(why for case, why in silent.items() if case not in ran)
+        return sorted(found.items(), key=lambda each: (-each[1], each[0]))
+
+    def _silent(self, days: int) -> dict[int, str]:
+        """Return the cases that no run of the last days ran, and why not."""
+        if days not in self._silences:
+            cases = [case for (case,) in self._rows('SELECT "case" FROM case_name ORDER BY "case"')]
+            ran = self._ran_in(days).columns(cases).any(axis=0)
+            idle = [case for case, has_run in zip(cases, ran.tolist(), strict=True) if not has_run]
+            self._silences[days] = dict(self._rows(_SILENT, [days, idle])) if idle else {}
+        return self._silences[days]
 
     def healed_waivers(self) -> list[Failure]:
         """Return the cases of the latest runs that pass though a waiver expects them to fail."""
@@ -523,36 +525,33 @@ class Answers:
         and the number of devices with a bad one. Cases that are red in each latest run are no flakes.
         """
         rows = self._rows(
-            f"""
-            WITH recent AS (SELECT run, lane, begun FROM run
-                WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY),
-            bad AS (
-                SELECT t."case", count(*) AS bad, count(DISTINCT device) AS devices, bool_or(o.name = 'flaky') AS flaky
-                FROM trouble t JOIN outcome_name o USING (outcome)
-                WHERE t.run IN (SELECT run FROM recent) AND (o.name = 'flaky' OR o.red AND o.ran) GROUP BY t."case"
-            ),
-            every AS (
-                SELECT v."case", r.lane, r.begun, bool_or(t.run IS NOT NULL) AS bad
-                FROM verdict v JOIN recent r USING (run) JOIN bad USING ("case")
-                    LEFT JOIN trouble t ON t.run = v.run AND t."case" = v."case"
-                WHERE v.outcome IN (SELECT outcome FROM outcome_name WHERE ran) GROUP BY ALL
-            ),
-            turns AS (
-                SELECT "case", bad, lag(bad) OVER (PARTITION BY "case", lane ORDER BY begun) AS before FROM every
-            ),
-            spells AS (
-                SELECT "case", count(*) FILTER (bad AND NOT before) AS began,
-                    count(*) FILTER (before AND NOT bad) AS ended, count(*) AS ran
-                FROM turns GROUP BY "case"
-            )
-            SELECT c.id, bad.bad, spells.ran, bad.devices
-            FROM bad JOIN spells USING ("case") JOIN case_name c USING ("case")
-            WHERE bad.flaky OR (spells.began > 1 AND spells.ended > 0 AND 2 * bad.bad < spells.ran)
-            ORDER BY bad.bad DESC, c.id LIMIT {most}
-            """,
+            f'SELECT run, "case", device, o.name, o.red AND o.ran FROM trouble JOIN outcome_name o USING (outcome) '
+            f"WHERE run IN ({RECENT})",
             [nights],
         )
-        return [(case, bad, ran, devices) for case, bad, ran, devices in rows]
+        devices: dict[int, set[int | None]] = {}
+        number = Counter[int]()
+        flaky = set()
+        for _, case, device, outcome, red in rows:
+            if red or outcome == Outcome.FLAKY:
+                devices.setdefault(case, set()).add(device)
+                number[case] += 1
+            if outcome == Outcome.FLAKY:
+                flaky.add(case)
+        cases, ran = sorted(devices), self._ran_in(nights).by_run()
+        there = ran.columns(cases)
+        bad = np.zeros(there.shape, dtype=bool)
+        place_of_run, place_of_case = places(ran.runs), places(cases)
+        for run, case, *_ in rows:
+            if case in place_of_case and run in place_of_run:
+                bad[place_of_run[run], place_of_case[case]] = True
+        spells = count_spells(there, bad, [self.runs[int(run)]["lane"] for run in ran.runs])
+        names = self.case_names(cases)
+        found = []
+        for case, began, ended, seen in zip(cases, spells.began, spells.ended, spells.ran.tolist(), strict=True):
+            if seen and (case in flaky or (began > 1 and ended > 0 and 2 * number[case] < seen)):
+                found.append((names[case], number[case], seen, len(devices[case] - {None})))
+        return sorted(found, key=lambda each: (-each[1], each[0]))[:most]
 
     # ---- devices ----
 
@@ -563,8 +562,10 @@ class Answers:
             raise NothingKnownError(f"the history has no device {key!r}: see harness history sql 'FROM devices'")
         number = rows[0][0]
         bad = self._rows(
-            "SELECT r.night, count(*) FILTER (o.ran), count(*) FILTER (o.red AND o.ran OR o.name = 'flaky') "
-            "FROM verdict v JOIN run r USING (run) JOIN outcome_name o USING (outcome) WHERE v.device = ? "
+            "WITH bad AS (SELECT run, count(*) AS bad FROM trouble JOIN outcome_name o USING (outcome) "
+            "WHERE device = $1 AND (o.red AND o.ran OR o.name = 'flaky') GROUP BY run) "
+            "SELECT r.night, sum(bit_count(n.cases))::BIGINT, coalesce(sum(bad), 0)::BIGINT "
+            "FROM ran n JOIN run r USING (run) LEFT JOIN bad USING (run) WHERE n.device = $1 "
             "GROUP BY r.night ORDER BY r.night",
             [number],
         )

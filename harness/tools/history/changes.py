@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +34,14 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Differ
     first = {name: str(before.get(column, "")) for name, column in FACTORS.items()}
     second = {name: str(after.get(column, "")) for name, column in FACTORS.items()}
     found = differences(first, second)
-    identity = differences(before.get("identity") or {}, after.get("identity") or {})
+    identity = differences(_identity(before), _identity(after))
     return (*found, *(each for each in identity if each.name not in _KNOWN and each.name not in _FREE))
+
+
+def _identity(run: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the identity of a run, which the history keeps as a text."""
+    found = run.get("identity") or {}
+    return json.loads(found) if isinstance(found, str) else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from markupsafe import Markup, escape
@@ -39,7 +40,7 @@ def strip(results: Sequence[tuple[str, Outcome]], label: str) -> Markup:
     return _svg(_CELL * max(1, len(results)), _CELL + 2, label, parts)
 
 
-def line(values: Sequence[float], label: str) -> Markup:
+def line(values: Sequence[float], label: str, unit: str) -> Markup:
     """Return a line through the values, from zero."""
     if len(values) < 2:
         return Markup("")
@@ -48,7 +49,7 @@ def line(values: Sequence[float], label: str) -> Markup:
     points = " ".join(
         f"{place * step:.1f},{_HEIGHT - value / top * (_HEIGHT - 14):.1f}" for place, value in enumerate(values)
     )
-    text = f'<text class="tick" x="2" y="11">{top:.2f} s</text>'
+    text = f'<text class="tick" x="2" y="11">{top:.2f} {unit}</text>'
     return _svg(_WIDTH, _HEIGHT, label, [f'<polyline class="curve" points="{points}"/>', text])
 
 
@@ -60,6 +61,7 @@ def _kind(outcome: Outcome) -> str:
     return "l-odd" if outcome in (Outcome.FLAKY, Outcome.WAIVED) else "l-life"
 
 
+@functools.lru_cache(10_000)  # nights and outcomes repeat in every lane
 def _title(text: str) -> str:
     # A title has text only: the badge of a character that does not show becomes its number.
     return str(escape(Markup(inert_markup(text)).striptags()))

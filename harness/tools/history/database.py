@@ -65,18 +65,13 @@ def quoted(path: Path) -> str:
 
 def schema_of(database: DuckDBPyConnection, path: Path) -> int:
     """Return the version of the schema; 0 for an empty database. Raise HistoryError if it is no history."""
-    tables = {
-        name for (name,) in database.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall()
-    }
-    if not tables:
+    with contextlib.suppress(duckdb().Error):
+        rows = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'what')").fetchall())
+        if len(rows) == 2 and rows["schema"].isdecimal():  # the common case; the list of tables takes longer
+            return int(rows["schema"])
+    if not database.execute("SELECT 1 FROM duckdb_tables() WHERE NOT temporary LIMIT 1").fetchall():
         return 0
-    rows: dict[str, str] = {}
-    if "meta" in tables:
-        with contextlib.suppress(duckdb().Error):
-            rows = dict(database.execute("SELECT name, value FROM meta").fetchall())
-    if not str(rows.get("schema", "")).isdecimal():
-        raise HistoryError(f"{str(path)!r} is a DuckDB file of something else: expected a history; give another --db")
-    return int(rows["schema"])
+    raise HistoryError(f"{str(path)!r} is a DuckDB file of something else: expected a history; give another --db")
 
 
 def check_schema(database: DuckDBPyConnection, path: Path) -> None:
@@ -105,6 +100,8 @@ def migrate(database: DuckDBPyConnection, path: Path) -> None:
     for version in range(found + 1, schema.SCHEMA + 1):
         with transaction(database):
             database.execute(schema.MIGRATIONS[version])
+            if version == schema.WITH_RAN:
+                stage.note_ran(database, "run")
             database.execute("DELETE FROM meta WHERE name = 'schema'")
             database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(version)])
 

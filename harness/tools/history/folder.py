@@ -103,8 +103,13 @@ class FolderStore:
             databases.refuse_newer(max((int(version) for _, version in heads), default=0), self.path)
             if others := {*map(str, files)} - {name for name, _ in heads}:
                 raise HistoryError(f"{min(others)!r} is no run of a history: move it out of the folder")
+            there = {name for name, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
             for name, columns in schema.STAGES.items():
-                chosen = ", ".join(f'"{column}"' for column in columns)
+                # Files of an older schema lack columns.
+                chosen = ", ".join(
+                    f'"{column}"' if column in there else f'NULL::{kind} AS "{column}"'
+                    for column, kind in columns.items()
+                )
                 database.execute(
                     f"CREATE OR REPLACE TEMP TABLE stage_{name} AS SELECT {chosen}, place FROM {source} "
                     f"WHERE part = '{name}'"

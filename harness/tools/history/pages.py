@@ -75,8 +75,10 @@ def file_name(kind: str, name: str) -> str:
 class Pages:
     """Makes the pages of a history. `front`: the values of the front page, which every page names the night of."""
 
-    def __init__(self, answers: Answers, made: Front, links: Links) -> None:
+    def __init__(self, answers: Answers, made: Front, links: Links, wanted: str = "") -> None:
+        """`wanted`: lists have only rows with all of these words."""
         self._answers = answers
+        self._wanted = wanted
         self._front = made
         self._links = links
 
@@ -208,9 +210,32 @@ class Pages:
         rows: Sequence[Sequence[tuple[str, Any]]],
         searched: str = "",
     ) -> bytes:
+        words = self._wanted.casefold().split()
+        chosen = [row for row in rows if _has_all(words, self._text(row))] if words else rows
         return self._render(
-            "list.html", "", heading=heading, about=about, columns=columns, rows=rows, searched=searched
+            "list.html",
+            "",
+            heading=heading,
+            about=about,
+            columns=columns,
+            rows=chosen,
+            left_out=len(rows) - len(chosen),
+            wanted=self._wanted,
+            searched=searched,
         )
+
+    def _text(self, row: Sequence[tuple[str, Any]]) -> str:
+        """Return what people read of a row."""
+        shown = []
+        for kind, value in row:
+            match kind:
+                case "run":
+                    shown.append(self._links.run_name(value))
+                case "group":
+                    shown += value
+                case _:
+                    shown.append(str(value))
+        return " ".join(shown).casefold()
 
     # ---- pages of one thing ----
 
@@ -237,9 +262,15 @@ class Pages:
             "lane": lane,
             "text": text.story_text(found, names, changes),
             "strip": chart.strip(results, f"{found.kind}, {format_count(len(seen), 'run')}"),
-            "curve": chart.line(
-                [each.seconds for each in seen if each.seconds is not None], "duration of the case by run"
-            ),
+            "curves": [
+                (noun, chart.line(values, f"{noun} of the case by run", unit))
+                for noun, unit, values in (
+                    ("duration", "s", [each.seconds for each in seen if each.seconds is not None]),
+                    ("host memory", "MiB", [each.host_memory for each in seen if each.host_memory is not None]),
+                    ("device memory", "MiB", [each.device_memory for each in seen if each.device_memory is not None]),
+                )
+                if len(values) > 1
+            ],
         }
 
     def device(self, each: Suspicion) -> bytes:
@@ -261,6 +292,10 @@ class Pages:
         changes = "" if news.previous is None else front.changes_text(changed(self._answers.runs[news.previous], run))
         failures = self._answers.failures(number)
         return self._render("run.html", "../", run=run, news=news, changes=changes, failures=failures, page=report)
+
+
+def _has_all(words: Sequence[str], text: str) -> bool:
+    return all(word in text for word in words)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,6 @@ from harness.journal.ledger import Ledger
 from harness.journal.place import Place, Places
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
-from harness.tools.evidence import verify
 from harness.tools.history.fingerprint import fingerprint
 
 #: Maximum characters of a message, of a reason and of a kept stack.
@@ -33,6 +33,8 @@ MOST_OF_MESSAGE = 1000
 MOST_OF_REASON = 300
 MOST_OF_STACK = 4000
 MOST_OF_COMMAND = 2000
+#: The largest code of a size, for 2 to the power of 62 bytes.
+MOST_CODE = 496
 #: The name of a fact that is unknown.
 UNKNOWN = "unknown"
 _XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
@@ -57,6 +59,7 @@ class DeviceFacts:
 class CaseVerdict:
     """A verdict. `device`: the key of the first device, "" for none. `seconds`: of all attempts; None if none ended.
 
+    `host_size`, `device_size`: the most memory of one attempt, see `size_code`; None if unknown.
     `reason`: why the case did not run.
     """
 
@@ -66,6 +69,8 @@ class CaseVerdict:
     device: str
     attempts: int
     seconds: float | None
+    host_size: int | None = None
+    device_size: int | None = None
     reason: str = ""
 
 
@@ -161,6 +166,8 @@ def _print(file: Path) -> str:
 def _of_archive(path: Path) -> RunRecord:
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise RecordError(f"{str(path)!r} is no run: expected a run directory or an archive of harness package")
+    from harness.tools.evidence import verify  # takes 0.3 s, and few runs are archives
+
     with path.open("rb") as file:
         found = verify.verify_archive(file, path, verify.Demands())
     if found.problems or found.record is None:
@@ -273,6 +280,8 @@ class _Maker:
             device=self._device_of(verdict) if ran or verdict.finishes else "",
             attempts=min(255, max(verdict.started, len(verdict.finishes))),
             seconds=verdict.duration if ran and verdict.finishes else None,
+            host_size=_most_memory(verdict, "host"),
+            device_size=_most_memory(verdict, "device"),
             reason="" if ran or verdict.outcome.is_red else _line(verdict.message, MOST_OF_REASON),
         )
 
@@ -327,6 +336,20 @@ class _Maker:
                 xid = min(int(found[1][:6]), 65535) if found else 0
                 device = self._device(event.device, event.host or self._run.host)
                 yield Health(device, event.state, _line(event.message), xid)
+
+
+def _most_memory(verdict: Verdict, place: str) -> int | None:
+    """Return the most memory that an attempt had in use; None if no attempt has a figure."""
+    most = max((each.memory.get(place, 0) for each in verdict.finishes), default=0)
+    return size_code(most) if most > 0 else None
+
+
+def size_code(size: int) -> int:
+    """Return a number of bytes as the history keeps it: 8 times its binary logarithm, rounded up.
+
+    The next larger code is 9 % more. Noise below that would be most of the size of the file.
+    """
+    return min(math.ceil(8 * math.log2(size)), MOST_CODE)
 
 
 def _is_trouble(verdict: Verdict) -> bool:

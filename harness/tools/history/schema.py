@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.core.outcome import Outcome
 
 #: Incremented with every change of the tables. Each number has its step in `MIGRATIONS`.
-SCHEMA = 1
+SCHEMA = 2
 
 _OUTCOMES = ", ".join(
     f"({number}, '{outcome.value}', {outcome.is_red}, {outcome.ran})" for number, outcome in enumerate(Outcome)
@@ -42,8 +42,16 @@ _FIRST = f"""
     CREATE TABLE run_finding (run INTEGER NOT NULL, kind TEXT, message TEXT, title TEXT, cases INTEGER);
 """
 
+_SECOND = """
+    ALTER TABLE verdict ADD COLUMN host_size USMALLINT;
+    ALTER TABLE verdict ADD COLUMN device_size USMALLINT;
+    CREATE TABLE ran (run INTEGER NOT NULL, device INTEGER, cases BIT NOT NULL);
+"""
+
 #: The views that `harness history sql` documents (docs/history.md). Their columns stay, whatever the tables become.
-_VIEWS = """
+#: A number of bytes in SQL, of its code (`record.size_code`).
+_BYTES = "round(pow(2, {} / 8))::BIGINT"
+_VIEWS = f"""
     CREATE OR REPLACE VIEW runs AS
         SELECT run, run_id, lane, begun, night, seconds, host, model, driver, cuda, torch, python, harness, "commit",
             dirty, suites, profile, hardware, shard, seed, argv, tool, exit_status, complete, cases, ran, passed, red,
@@ -51,7 +59,8 @@ _VIEWS = """
         FROM run;
     CREATE OR REPLACE VIEW results AS
         SELECT v.run, r.run_id, r.night, r.lane, c.id AS "case", c.suite, o.name AS outcome, o.red,
-            d.key AS device, r.driver, r.torch, v.attempts, v.seconds, w.text AS reason
+            d.key AS device, r.driver, r.torch, v.attempts, v.seconds, {_BYTES.format("v.host_size")} AS host_memory,
+            {_BYTES.format("v.device_size")} AS device_memory, w.text AS reason
         FROM verdict v JOIN run r USING (run) JOIN case_name c USING ("case") JOIN outcome_name o USING (outcome)
             LEFT JOIN device_name d USING (device) LEFT JOIN reason w USING (reason);
     CREATE OR REPLACE VIEW failures AS
@@ -78,7 +87,23 @@ _VIEWS = """
 VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
 
 #: The step to each version, from the version before it; the first one makes a new history.
-MIGRATIONS = {1: _FIRST + _VIEWS}
+#: After the step to `WITH_RAN`, `stage.note_ran` fills a table.
+WITH_RAN = 2
+MIGRATIONS = {1: _FIRST, 2: _SECOND + _VIEWS}
+
+
+def ran_statement(runs: str, most: int) -> str:
+    """Return the statement that notes which cases ran in the runs of the table `runs`. `most`: the last case's number.
+
+    The number of bits is one of whole bytes, which DuckDB then keeps without padding.
+    """
+    return f"""
+        INSERT INTO ran
+            SELECT run, device, bitstring_agg("case", 0, {most | 7}) FROM verdict
+            WHERE run IN (SELECT run FROM {runs}) AND outcome IN (SELECT outcome FROM outcome_name WHERE ran)
+            GROUP BY run, device ORDER BY run, device
+    """
+
 
 #: Columns of the staging tables, and of the files of a folder, which have all of them beside `part`: what a row is.
 STAGES: dict[str, dict[str, str]] = {
@@ -92,7 +117,7 @@ STAGES: dict[str, dict[str, str]] = {
     },
     "verdict": {
         "run_id": "TEXT", "case": "TEXT", "suite": "TEXT", "outcome": "TEXT", "device": "TEXT", "attempts": "UTINYINT",
-        "seconds": "FLOAT", "reason": "TEXT",
+        "seconds": "FLOAT", "host_size": "USMALLINT", "device_size": "USMALLINT", "reason": "TEXT",
     },
     "trouble": {
         "run_id": "TEXT", "case": "TEXT", "outcome": "TEXT", "device": "TEXT", "key": "TEXT", "title": "TEXT",
@@ -142,7 +167,7 @@ INGEST = (
     """,
     """
     INSERT INTO verdict
-        SELECT f.run, c."case", o.outcome, d.device, s.attempts, s.seconds, w.reason
+        SELECT f.run, c."case", o.outcome, d.device, s.attempts, s.seconds, w.reason, s.host_size, s.device_size
         FROM stage_verdict s JOIN fresh f USING (run_id) JOIN case_name c ON c.id = s."case"
             JOIN outcome_name o ON o.name = s.outcome
             LEFT JOIN device_name d ON d.key = s.device LEFT JOIN reason w ON w.text = s.reason
@@ -191,7 +216,7 @@ INGEST = (
 )
 
 #: The tables with rows of runs.
-OF_RUNS = ("verdict", "trouble", "run_device", "health_event", "run_finding", "run")
+OF_RUNS = ("verdict", "ran", "trouble", "run_device", "health_event", "run_finding", "run")
 #: After runs were removed: names that no row uses.
 FORGET = (
     'DELETE FROM case_name WHERE "case" NOT IN (SELECT DISTINCT "case" FROM verdict)',

@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 #: Maximum characters of what is searched for.
 MOST_SEARCHED = 300
+#: Seconds that a file stays open for the next request, and between looks for a writer that waits.
+IDLE = 10.0
+CHECK = 0.05
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -45,7 +49,9 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What every page needs, as of one state of the store. `names`: by folder, the name that each page is of."""
+    """What every page needs, as of one state of the store. `names`: by folder, the name that each page is of; `runs`:
+    the names of runs.
+    """
 
     stamp: object
     front: front.Front
@@ -56,7 +62,8 @@ class _State:
 class Reader:
     """The history for requests, of which it answers one at a time.
 
-    A file is opened for each request, because a reader keeps writers out. A folder is read once for each state of it.
+    It is read once for each state of the store. An open file keeps writers out: it is closed when a writer waits, and
+    after some seconds without a request.
     """
 
     def __init__(self, store: FileStore | FolderStore) -> None:
@@ -65,33 +72,57 @@ class Reader:
         self._state: _State | None = None
         self._open = contextlib.ExitStack()
         self._answers: Answers | None = None
+        self._opened: object = None
+        self._used = 0.0
 
     def close(self) -> None:
         """Close what is open."""
         with self._lock:
-            self._open.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._open.close()
+        self._answers = None
 
     @contextlib.contextmanager
-    def pages(self) -> Generator[tuple[Pages, Answers, _State]]:
+    def pages(self, wanted: str = "") -> Generator[tuple[Pages, Answers, _State]]:
         """Yield what makes pages. Raise HarnessError if the history cannot be read or has no run."""
-        with self._lock, self._reading() as answers:
+        with self._lock:
+            answers = self._reading()
             state = self._current(answers)
-            yield Pages(answers, state.front, EveryLink(state.runs)), answers, state
+            yield Pages(answers, state.front, EveryLink(state.runs), wanted), answers, state
+            self._used = time.monotonic()
 
-    @contextlib.contextmanager
-    def _reading(self) -> Generator[Answers]:
-        if isinstance(self._store, FileStore):
-            with self._store.reading() as database:
-                yield Answers(database)
-            return
-        if self._answers is None or self._state is None or self._state.stamp != self._stamp():
-            self._open.close()
-            self._state = None
-            self._answers = Answers(self._open.enter_context(self._store.reading()))
-        yield self._answers
+    def _reading(self) -> Answers:
+        """Return answers from the present state of the store."""
+        if isinstance(self._store, FileStore) and self._store.is_wanted():
+            self._close()
+            self._store.wait_for_writers()
+        if self._answers is None or self._opened != self._stamp():
+            self._close()
+            database = self._open.enter_context(self._store.reading())
+            self._opened = self._stamp()  # no writer changes the file while it is open
+            # The runs are those of the last state, unless the store has changed since.
+            known = self._state.front.runs if self._state and self._state.stamp == self._opened else None
+            self._answers = Answers(database, known)
+            if isinstance(self._store, FileStore):
+                threading.Thread(target=self._yield_to_writers, args=(self._store,), daemon=True).start()
+        return self._answers
+
+    def _yield_to_writers(self, store: FileStore) -> None:
+        """Close the file when a writer waits for it, or when nobody has asked for a page for some time."""
+        answers = self._answers
+        while True:
+            time.sleep(CHECK)
+            with self._lock:
+                if self._answers is not answers:  # it was closed, and perhaps opened again
+                    return
+                if store.is_wanted() or time.monotonic() - self._used > IDLE:
+                    self._close()
+                    return
 
     def _current(self, answers: Answers) -> _State:
-        stamp = self._stamp()
+        stamp = self._opened
         if self._state is None or self._state.stamp != stamp:
             named = {
                 kind: {file_name(kind, name): name for name in names}
@@ -110,9 +141,12 @@ class Reader:
         return None
 
 
-def page(reader: Reader, name: str, words: str = "", since: str = "") -> bytes:
-    """Return a page by its name, such as ``cases/0123456789abcdef.html``. Raise NothingKnownError if there is none."""
-    with reader.pages() as (made, answers, state):
+def page(reader: Reader, name: str, words: str = "", since: str = "", wanted: str = "") -> bytes:
+    """Return a page by its name, such as ``cases/0123456789abcdef.html``. Raise NothingKnownError if there is none.
+
+    `words`: what is searched for. `since`: the run that a run is compared with. `wanted`: what a list is filtered by.
+    """
+    with reader.pages(wanted) as (made, answers, state):
         lists: dict[str, Callable[[], bytes]] = {
             "index.html": made.index,
             "groups.html": lambda: made.groups(answers.groups(only_open=False)),
@@ -196,9 +230,8 @@ def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
 
     def show(request: Request) -> Response:
         name = request.path_params.get("name") or "index.html"
-        words = request.query_params.get("q", "")[:MOST_SEARCHED].strip()
-        since = request.query_params.get("since", "")[:MOST_SEARCHED].strip()
-        return Response(page(reader, name, words, since), media_type="text/html; charset=utf-8", headers=headers)
+        asked = [request.query_params.get(key, "")[:MOST_SEARCHED].strip() for key in ("q", "since", "filter")]
+        return Response(page(reader, name, *asked), media_type="text/html; charset=utf-8", headers=headers)
 
     def show_report(request: Request) -> Response:
         return FileResponse(report(reader, request.path_params["name"]), media_type="text/html", headers=_HEADERS)

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.tools.history.record import RunRecord, identity_json
-from harness.tools.history.schema import INGEST, STAGES
+from harness.tools.history.schema import INGEST, STAGES, ran_statement
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_NUMPY = {"DOUBLE": np.float64, "FLOAT": np.float64, "INTEGER": np.int64, "UTINYINT": np.int64, "BOOLEAN": np.bool_}
+_NUMPY = {
+    "DOUBLE": np.float64,
+    "FLOAT": np.float64,
+    "INTEGER": np.int64,
+    "UTINYINT": np.int64,
+    "USMALLINT": np.int64,
+    "BOOLEAN": np.bool_,
+}
 
 
 def stage(database: DuckDBPyConnection, records: Sequence[RunRecord]) -> None:
@@ -46,7 +53,8 @@ def _cast(column: str, kind: str) -> str:
 
 def _array(values: Sequence[Any], kind: str) -> Any:
     if kind in _NUMPY:
-        return np.array([np.nan if value is None else value for value in values], dtype=_NUMPY[kind])
+        known = [np.nan if value is None else value for value in values]  # DuckDB takes NaN as NULL
+        return np.array(known, dtype=np.float64 if None in values else _NUMPY[kind])
     return np.array(["\n".join(value) if isinstance(value, tuple) else value for value in values], dtype=object)
 
 
@@ -88,8 +96,15 @@ def ingest(database: DuckDBPyConnection) -> int:
     """Enter the staged runs that are not there. Return their number. The caller has begun the transaction."""
     for statement in INGEST:
         database.execute(statement)
+    note_ran(database, "fresh")
     (number,) = database.execute("SELECT count(*) FROM fresh").fetchall()[0]
     return int(number)
+
+
+def note_ran(database: DuckDBPyConnection, runs: str) -> None:
+    """Note which cases ran in the runs of this table."""
+    (most,) = database.execute('SELECT coalesce(max("case"), 0) FROM case_name').fetchall()[0]
+    database.execute(ran_statement(runs, most))
 
 
 def unstage(database: DuckDBPyConnection) -> None:

@@ -7,6 +7,7 @@ time, which a lock beside the file ensures; readers open the file read-only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Generator
@@ -90,9 +91,30 @@ class FileStore:
             finally:
                 database.close()
 
+    def is_wanted(self) -> bool:
+        """Return whether a writer waits for the file, or has it."""
+        try:
+            with self._lock_path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file gives it back
+        except FileNotFoundError:  # nobody has written here
+            return False
+        except OSError:  # it is held, or nothing can be known of it
+            return True
+        return False
+
+    def wait_for_writers(self) -> None:
+        """Wait until no writer wants the file: who opens it at once, again and again, would keep them out."""
+        deadline = time.monotonic() + PATIENCE
+        while self.is_wanted() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.lock")
+
     @contextlib.contextmanager
     def _lock(self) -> Generator[None]:
-        path = self.path.with_name(f"{self.path.name}.lock")
+        path = self._lock_path
         try:
             with FileLock(path, timeout=PATIENCE):
                 yield
@@ -139,11 +161,16 @@ class FileStore:
                     str(self.path), read_only=read_only, config=_CLOSED if read_only else {}
                 )
             except module.Error as error:
-                if "lock" not in str(error).lower() or time.monotonic() > deadline:
+                if not _is_busy(str(error)) or time.monotonic() > deadline:
                     raise HistoryError(databases.open_text(self.path, str(error))) from None
                 time.sleep(0.05)
             else:
                 return found
+
+
+def _is_busy(error: str) -> bool:
+    """Return whether another process, or another thread of this one, has the file open in a way that excludes this."""
+    return "lock" in error.lower() or "different configuration" in error
 
 
 def default_path() -> str:

@@ -8,10 +8,14 @@ is tested (a Poisson bound of the Mantel-Haenszel statistic), and corrected for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from harness.tools.history.ran import Ran, read_ran_of
 from harness.tools.history.statistics import holm, poisson_tail
 
 if TYPE_CHECKING:
@@ -24,56 +28,18 @@ SIGNIFICANCE = 0.01
 #: Least number of runs with a bad result: one broken night is no broken device.
 LEAST_RUNS = 2
 
-_QUERY = """
-    WITH window_run AS (
-        SELECT run, night, driver, torch FROM run
-        WHERE night > (SELECT max(night) FROM run WHERE ? OR night <= ?) - INTERVAL (?) DAY AND (? OR night <= ?)
-    ),
-    bad AS (
-        SELECT t.run, t."case", t.device
-        FROM trouble t JOIN outcome_name o USING (outcome)
-        WHERE (o.red AND o.ran OR o.name = 'flaky') AND t.device IS NOT NULL AND t.run IN (SELECT run FROM window_run)
-    ),
-    bad_stratum AS (
-        SELECT night, driver, torch, "case", d.name AS model, count(*) AS bad
-        FROM bad JOIN window_run USING (run) JOIN device_name d USING (device) GROUP BY ALL
-    ),
-    member AS (
-        SELECT s.night, s.driver, s.torch, s."case", s.model, s.bad, v.device, count(*) AS ran
-        FROM verdict v JOIN window_run r USING (run) JOIN device_name d USING (device) JOIN bad_stratum s
-            ON s.night = r.night AND s.driver = r.driver AND s.torch = r.torch AND s."case" = v."case"
-                AND s.model = d.name
-        WHERE v.outcome IN (SELECT outcome FROM outcome_name WHERE ran) AND v.run IN (SELECT run FROM window_run)
-        GROUP BY ALL
-    ),
-    expected AS (
-        SELECT device, sum(bad * ran / whole) AS expected
-        FROM (SELECT *, sum(ran) OVER (PARTITION BY night, driver, torch, "case", model) AS whole FROM member)
-        WHERE whole > ran
-        GROUP BY device
-    ),
-    shared AS (
-        SELECT night, driver, torch, "case", model FROM member GROUP BY ALL HAVING count(*) > 1
-    ),
-    seen AS (
-        SELECT b.device, count(*) AS bad, count(DISTINCT b.run) AS runs, count(DISTINCT b."case") AS cases
-        FROM bad b JOIN window_run r USING (run) JOIN device_name d USING (device) JOIN shared s
-            ON s.night = r.night AND s.driver = r.driver AND s.torch = r.torch AND s."case" = b."case"
-                AND s.model = d.name
-        GROUP BY b.device
-    ),
-    present AS (
-        SELECT DISTINCT device FROM run_device WHERE run IN (SELECT run FROM window_run)
-    ),
+_BAD = """
+    SELECT run, "case", device FROM trouble JOIN outcome_name o USING (outcome)
+    WHERE (o.red AND o.ran OR o.name = 'flaky') AND device IS NOT NULL AND run IN (SELECT unnest(?))
+"""
+_PRESENT = """
+    WITH present AS (SELECT DISTINCT device FROM run_device WHERE run IN (SELECT unnest($1))),
     sick AS (
         SELECT device, count(*) AS events, list(DISTINCT xid ORDER BY xid) FILTER (xid > 0) AS xids
-        FROM health_event WHERE run IN (SELECT run FROM window_run) GROUP BY device
+        FROM health_event WHERE run IN (SELECT unnest($1)) GROUP BY device
     )
-    SELECT d.key, d.name, d.host, coalesce(seen.bad, 0), coalesce(expected.expected, 0.0), coalesce(seen.runs, 0),
-        coalesce(seen.cases, 0), coalesce(sick.events, 0), coalesce(sick.xids, [])
-    FROM present JOIN device_name d USING (device) LEFT JOIN seen USING (device) LEFT JOIN expected USING (device)
-        LEFT JOIN sick USING (device)
-    ORDER BY d.key
+    SELECT device, key, name, host, coalesce(events, 0), coalesce(xids, [])
+    FROM present JOIN device_name USING (device) LEFT JOIN sick USING (device) ORDER BY key
 """
 
 
@@ -109,9 +75,73 @@ class Suspicion:
 
 def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object = None) -> list[Suspicion]:
     """Return every device of the last nights, the most suspicious first. `until`: the last night to look at."""
-    always = until is None
-    rows = database.execute(_QUERY, [always, until, nights, always, until]).fetchall()
+    (last,) = database.execute("SELECT max(night) FROM run WHERE ? OR night <= ?", [until is None, until]).fetchall()[0]
+    window = database.execute(
+        "SELECT run, night, driver, torch FROM run WHERE night <= ? AND night > ?::DATE - INTERVAL (?) DAY",
+        [last, last, nights],
+    ).fetchall()
+    facts = {run: tuple(rest) for run, *rest in window}
+    runs = list(facts)
+    present = database.execute(_PRESENT, [runs]).fetchall()
+    models = {device: name for device, _, name, *_ in present}
+    counts = _counts(read_ran_of(database, runs), facts, models, database.execute(_BAD, [runs]).fetchall())
+    rows = []
+    for device, key, name, host, events, xids in present:
+        found = counts.get(device, _Count())
+        rows.append(
+            (key, name, host, found.bad, found.expected, len(found.runs), len(found.cases), events, tuple(xids))
+        )
     return judged(rows)
+
+
+@dataclass(slots=True)
+class _Count:
+    """The bad results of a device in strata that it shares with others, and how many are expected of it."""
+
+    bad: int = 0
+    expected: float = 0.0
+    runs: set[int] = field(default_factory=set)
+    cases: set[int] = field(default_factory=set)
+
+
+def _counts(
+    ran: Ran,
+    facts: Mapping[int, tuple[object, ...]],
+    models: Mapping[int, str],
+    bad: Sequence[tuple[int, int, int]],
+) -> dict[int, _Count]:
+    """Return the counts by device. `facts`: by run, what must be equal in a stratum; `models`: names of devices."""
+    results: dict[tuple[object, ...], list[tuple[int, int, int]]] = {}
+    for run, case, device in bad:
+        results.setdefault((*facts[run], models.get(device)), []).append((run, case, device))
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for place, (run, device) in enumerate(zip(ran.runs.tolist(), ran.devices.tolist(), strict=True)):
+        if device in models:
+            rows.setdefault((*facts[run], models[device]), []).append(place)
+    found: dict[int, _Count] = {}
+    for siblings, own in results.items():
+        cases = sorted({case for _, case, _ in own})
+        number = Counter(case for _, case, _ in own)
+        chosen = ran.select(rows.get(siblings, []))
+        devices = sorted({*chosen.devices.tolist()})
+        there = chosen.columns(cases)
+        by_device = np.array([there[chosen.devices == device].sum(axis=0) for device in devices])
+        if len(devices) < 2:
+            continue
+        whole = by_device.sum(axis=0)
+        shared = (by_device > 0).sum(axis=0) > 1
+        share = np.where(shared, by_device / np.maximum(whole, 1), 0.0)
+        expected = share @ np.array([number[case] for case in cases])
+        for device, amount in zip(devices, expected.tolist(), strict=True):
+            found.setdefault(device, _Count()).expected += amount
+        counted = {case for case, is_shared in zip(cases, shared.tolist(), strict=True) if is_shared}
+        for run, case, device in own:
+            if case in counted:
+                count = found.setdefault(device, _Count())
+                count.bad += 1
+                count.runs.add(run)
+                count.cases.add(case)
+    return found
 
 
 def judged(rows: Sequence[tuple[str, str, str, int, float, int, int, int, Sequence[int]]]) -> list[Suspicion]:

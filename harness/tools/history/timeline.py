@@ -49,13 +49,18 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A result of the case. `run`: the number of the run. `seconds`: None if the case did not run."""
+    """A result of the case. `run`: the number of the run. `seconds`: None if the case did not run.
+
+    `host_memory`, `device_memory`: the most memory in MiB; None if unknown.
+    """
 
     run: int
     night: date
     outcome: Outcome
     device: str = ""
     seconds: float | None = None
+    host_memory: float | None = None
+    device_memory: float | None = None
 
     @property
     def bad(self) -> bool:

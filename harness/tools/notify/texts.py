@@ -26,6 +26,7 @@ def title(found: Bulletin) -> str:
         (Why.NEW, "new group of failures"),
         (Why.AGAIN, "group of failures is back"),
         (Why.REMINDER, "group still red"),
+        (Why.UNSILENCED, "group still red after its silence"),
     ):
         number = sum(each.why is why for each in groups)
         if number:
@@ -39,8 +40,12 @@ def title(found: Bulletin) -> str:
 
 
 def _plural(why: Why) -> str:
-    plurals = {Why.NEW: "new groups of failures", Why.AGAIN: "groups of failures are back", Why.REMINDER: ""}
-    return plurals[why] or "groups still red"
+    return {
+        Why.NEW: "new groups of failures",
+        Why.AGAIN: "groups of failures are back",
+        Why.REMINDER: "groups still red",
+        Why.UNSILENCED: "groups still red after their silence",
+    }[why]
 
 
 def lines(found: Bulletin, site: str = "") -> Iterator[str]:

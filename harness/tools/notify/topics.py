@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, timedelta
 from enum import StrEnum
 from typing import Any
 
 from harness.tools.history.answers import Answers, Failure
 from harness.tools.history.changes import changed
 from harness.tools.history.front import changes_text
-from harness.tools.notify.rules import Rules
+from harness.tools.notify.rules import Rules, Silence
 
 
 class Why(StrEnum):
@@ -20,6 +20,7 @@ class Why(StrEnum):
     NEW = "new"
     AGAIN = "back"
     REMINDER = "still red"
+    UNSILENCED = "still red after its silence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,13 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A group in the earlier runs of the lane: the last night that had it, and the night in which its spell began."""
+    """A group in the earlier runs of the lane: the last night that had it, the night in which its spell began, and the
+    day on which the last run that had it ended, when people were told of it.
+    """
 
     last: date
     since: date
+    told: date
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,18 @@ class Bulletin:
         return replace(self, topics=tuple(topics))
 
 
-def reason(past: Past | None, night: date, previous: date | None, rules: Rules) -> Why | None:
+def reason(
+    past: Past | None, night: date, previous: date | None, rules: Rules, silences: Sequence[Silence] = ()
+) -> Why | None:
     """Return why a red group is told, or None if it is known.
 
     `past`: the group in earlier runs. `previous`: the night of the run before this one in the lane; None without one.
+    `silences`: those that cover the group, and have ended.
     """
     if past is None or previous is None:
         return Why.NEW
+    if any(past.told <= each.until for each in silences):
+        return Why.UNSILENCED
     if past.last < previous:  # it was not in the run before
         return Why.AGAIN if (night - past.last).days > rules.again else None
     if not rules.remind:
@@ -110,14 +119,21 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
     topics, silenced, known = [], 0, 0
     for key, failures in groups.items():
         cases = tuple(sorted({each.case for each in failures}))
-        why = reason(past.get(key), run["night"], before["night"] if before else None, rules)
-        if any(each.until >= today and each.covers(key, cases) for each in rules.silences):
+        covering = [each for each in rules.silences if each.covers(key, cases)]
+        why = reason(
+            past.get(key),
+            run["night"],
+            before["night"] if before else None,
+            rules,
+            [each for each in covering if each.until < today],
+        )
+        if any(each.until >= today for each in covering):
             silenced += 1
         elif why is None:
             known += 1
         else:
             first = min(failures, key=lambda each: each.case)
-            since = past[key].since if why is Why.REMINDER else None
+            since = past[key].since if why in (Why.REMINDER, Why.UNSILENCED) else None
             owner = rules.owner(first.case)
             outcomes = tuple(sorted({each.outcome.value for each in failures}))
             topics.append(Topic(why, key, first.title, cases, first.message, first.reproduce, since, owner, outcomes))
@@ -151,7 +167,9 @@ def _past(answers: Answers, run: Mapping[str, Any], keys: Sequence[str]) -> dict
     for key, seen in nights.items():
         there = {number: night for number, night in seen if number in earlier}
         if there:
-            found[key] = Past(max(there.values()), _spell(earlier, there))
+            last = answers.runs[max(there, key=earlier.index)]
+            ended = last["begun"] + timedelta(seconds=last["seconds"] or 0.0)
+            found[key] = Past(max(there.values()), _spell(earlier, there), ended.date())
     return found
 
 

@@ -86,6 +86,33 @@ def test_a_search_has_an_address_of_its_own(browser: Browser, server: Server) ->
         expect(page.get_by_role("searchbox")).to_have_value("alert")
 
 
+def test_a_filter_has_an_address_of_its_own_and_goes_with_back(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.get_by_role("link", name="Runs").click()
+        rows = page.locator("tbody tr")
+        expect(rows).to_have_count(3)
+        page.get_by_role("searchbox", name="Filter").fill("night1 n2")
+        page.keyboard.press("Enter")
+        expect(rows).to_have_count(1)
+        expect(page.get_by_text("2 rows left out")).to_be_visible()
+        assert page.url.endswith("/runs.html?filter=night1+n2")
+        rows.get_by_role("link").first.click()
+        page.go_back()
+        expect(rows).to_have_count(1)
+        page.go_back()
+        expect(rows).to_have_count(3)
+
+
+def test_the_keyboard_reaches_every_link_of_the_front_page(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        wanted = page.locator("a[href], button, input, [tabindex='0']").count()
+        seen = set()
+        for _ in range(wanted + 2):
+            page.keyboard.press("Tab")
+            seen.add(page.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
+        assert len(seen) >= wanted
+
+
 def test_runs_are_compared(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         page.get_by_role("link", name="Runs").click()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
@@ -13,10 +15,13 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("uvicorn")
 
+import duckdb
+
+from harness.tools.history import serve as serving
 from harness.tools.history.database import HistoryError
 from harness.tools.history.pages import file_name
 from harness.tools.history.record import read_record
-from harness.tools.history.serve import Reader, serve
+from harness.tools.history.serve import Reader, page, serve
 from harness.tools.history.store import FileStore, open_store
 from tests.tools.history import nights
 from tests.tools.history.serving import Server, served
@@ -58,9 +63,28 @@ def test_a_search_finds_names(server: Server, words: str, found: str) -> None:
     assert found in server.page(f"/search.html?q={quote(words)}")
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "rows"),
+    [
+        ("runs", "night1", 2),
+        ("runs", "NIGHT1 n2", 1),
+        ("groups", "img", 1),
+        ("groups", "nothing", 0),
+        ("devices", "GPU-n1", 1),
+        ("cases", "alert", 1),
+    ],
+)
+def test_a_list_is_filtered_by_all_words(server: Server, name: str, words: str, rows: int) -> None:
+    text = server.page(f"/{name}.html?filter={quote(words)}")
+    assert text.count("<tr>") - 1 == rows
+    assert f'value="{words}"' in text
+
+
 def test_what_is_searched_for_is_inert(server: Server) -> None:
-    text = server.page(f"/search.html?q={quote('<script>alert(1)</script>')}")
-    assert "<script" not in text
+    for address in ("/search.html?q=", "/runs.html?filter="):
+        text = server.page(f"{address}{quote('<script>alert(1)</script>')}")
+        assert "<script" not in text
+        assert "&lt;script&gt;" in text
 
 
 def test_two_runs_are_compared(server: Server) -> None:
@@ -102,6 +126,56 @@ def test_a_run_that_is_added_is_there_at_once(server: Server, tmp_path: Path) ->
     assert "2025-10-11" not in server.page("/")
     server.store.add(read_record(nights.night(tmp_path, 2)))
     assert "2025-10-11" in server.page("/")
+
+
+def test_an_open_file_is_read_once_and_makes_way_for_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = nights.regression(tmp_path)
+    made = read_record(nights.night(tmp_path, 9))
+    opened = 0
+    reading = FileStore.reading
+
+    def counted(self: FileStore) -> contextlib.AbstractContextManager[duckdb.DuckDBPyConnection]:
+        nonlocal opened
+        opened += 1
+        return reading(self)
+
+    monkeypatch.setattr(FileStore, "reading", counted)
+    reader = Reader(store)
+    for _ in range(3):
+        page(reader, "index.html")
+    assert opened == 1
+    done = threading.Event()
+
+    def write() -> None:
+        store.add(made)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():  # requests that keep coming
+        page(reader, "index.html")
+    writer.join()
+    assert b"2025-10-18" in page(reader, "index.html")
+    reader.close()
+
+
+def test_a_file_that_nobody_reads_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "IDLE", 0.0)
+    store = nights.regression(tmp_path)
+    reader = Reader(store)
+    page(reader, "index.html")
+    with store.writing():  # waits for the reader
+        pass
+    assert not store.is_wanted()
+    reader.close()
+
+
+def test_a_file_is_wanted_while_a_writer_has_it(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "h.duckdb")
+    assert not store.is_wanted()
+    with store.writing():
+        assert store.is_wanted()
+    assert not store.is_wanted()
 
 
 def test_a_folder_of_files_is_served(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("duckdb")
 
 from harness.core.outcome import Outcome
 from harness.tools.history.answers import Answers
-from harness.tools.notify.rules import Rules
+from harness.tools.notify.rules import Rules, Silence
 from harness.tools.notify.topics import Bulletin, Past, Why, bulletin, by_channel, idle_silences, reason, unheard
 from tests.tools.history import nights
 from tests.tools.matrix.runs import CASES
@@ -33,27 +33,50 @@ def day(number: int) -> date:
     return date(2026, 3, number)
 
 
+def past(last: int, since: int) -> Past:
+    """A group whose last run ended on the morning after its night."""
+    return Past(day(last), day(since), day(last + 1))
+
+
 @pytest.mark.parametrize(
-    ("past", "previous", "why"),
+    ("before", "previous", "why"),
     [
         (None, None, Why.NEW),
         (None, 19, Why.NEW),
-        (Past(day(19), day(19)), 19, None),  # told in the night before
-        (Past(day(19), day(13)), 19, Why.REMINDER),  # the seventh night
-        (Past(day(19), day(12)), 19, None),  # the eighth
-        (Past(day(18), day(12)), 18, Why.REMINDER),  # the seventh night had no run
-        (Past(day(17), day(17)), 19, None),  # gone for one run: it comes and goes
-        (Past(day(12), day(10)), 19, Why.AGAIN),
-        (Past(day(13), day(10)), 19, None),
+        (past(19, 19), 19, None),  # told in the night before
+        (past(19, 13), 19, Why.REMINDER),  # the seventh night
+        (past(19, 12), 19, None),  # the eighth
+        (past(18, 12), 18, Why.REMINDER),  # the seventh night had no run
+        (past(17, 17), 19, None),  # gone for one run: it comes and goes
+        (past(12, 10), 19, Why.AGAIN),
+        (past(13, 10), 19, None),
     ],
 )
-def test_a_group_is_told_once_and_then_as_a_reminder(past: Past | None, previous: int | None, why: Why | None) -> None:
-    found = reason(past, day(20), None if previous is None else day(previous), rules())
+def test_a_group_is_told_once_and_then_as_a_reminder(
+    before: Past | None, previous: int | None, why: Why | None
+) -> None:
+    found = reason(before, day(20), None if previous is None else day(previous), rules())
     assert found is why
 
 
 def test_without_reminders_a_known_group_is_never_told() -> None:
-    assert reason(Past(day(19), day(1)), day(20), day(19), rules(remind=0)) is None
+    assert reason(past(19, 1), day(20), day(19), rules(remind=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("until", "why"),
+    [
+        (20, Why.UNSILENCED),  # the last run ended on this day, and nobody was told
+        (21, Why.UNSILENCED),
+        (19, None),  # the last run ended after it, and was told
+    ],
+)
+def test_what_a_silence_has_covered_is_told_after_its_end(until: int, why: Why | None) -> None:
+    silence = Silence(until=day(until), reason="known", cases="*")
+    assert reason(past(19, 1), day(25), day(19), rules(remind=0), [silence]) is why
+    assert reason(
+        past(17, 1), day(25), day(19), rules(remind=0), [Silence(until=day(18), reason="known", cases="*")]
+    ) is (Why.UNSILENCED), "it is back, and was known only to the silence"
 
 
 def told(tmp_path: Path, outcomes: Sequence[Mapping[str, Outcome]], number: int, **changes: Any) -> Bulletin:
@@ -100,6 +123,15 @@ def test_a_silence_holds_on_its_last_day_and_not_after(tmp_path: Path) -> None:
     assert list(idle_silences(rules(silences=[silence]), TODAY)) == [
         f"the silence of {CASES[0]!r} ended on 2029-12-31 (known): remove it"
     ]
+
+
+def test_a_group_that_is_red_after_its_silence_is_told_once(tmp_path: Path) -> None:
+    # The runs end at 18:00 of 9, 10, 11 and 12 October 2025.
+    changes = {"silences": [{"cases": CASES[0], "until": "2025-10-10", "reason": "known"}], "remind": 0}
+    outcomes = [{}, RED, RED, RED]
+    second, third = (told(tmp_path / str(number), outcomes, number, **changes) for number in (2, 3))
+    assert [(each.why, each.since) for each in second.topics] == [(Why.UNSILENCED, date(2025, 10, 10))]
+    assert (third.topics, third.known) == ((), 1)
 
 
 def test_what_is_fixed_is_told_with_what_is_new(tmp_path: Path) -> None:

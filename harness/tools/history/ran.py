@@ -1,0 +1,116 @@
+"""Which cases ran in which runs on which devices: one bit per case, so that reports on many nights read no verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+#: The numbers of runs whose cases are reported on, as SQL with one value: nights.
+RECENT = "SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Rows of a run and a device, in the order of the begin of the runs. `device`: its number; 0 for none.
+
+    `bits`: a row of bytes for each; the highest bit of the first byte is the case with the number 0.
+    """
+
+    runs: Any
+    devices: Any
+    bits: Any
+
+    def columns(self, cases: Sequence[int]) -> Any:
+        """Return for each row whether it ran each of these cases: an array of booleans."""
+        numbers = np.asarray(cases, dtype=np.int64)
+        if not len(self.runs) or not len(numbers):
+            return np.zeros((len(self.runs), len(numbers)), dtype=bool)
+        place, bit = numbers >> 3, 7 - (numbers & 7)
+        known = place < self.bits.shape[1]
+        found = self.bits[:, np.where(known, place, 0)] >> bit.astype(np.uint8) & 1
+        return (found == 1) & known
+
+    def by_run(self) -> Ran:
+        """Return the rows of all devices of a run together."""
+        if not len(self.runs):
+            return self
+        # The rows of a run follow each other.
+        starts = np.flatnonzero(np.r_[True, self.runs[1:] != self.runs[:-1]])
+        bits = np.bitwise_or.reduceat(self.bits, starts, axis=0)
+        return Ran(self.runs[starts], np.zeros(len(starts), dtype=np.int64), bits)
+
+    def select(self, wanted: Any) -> Ran:
+        """Return some of the rows: `wanted` is an array of booleans or of places."""
+        return Ran(self.runs[wanted], self.devices[wanted], self.bits[wanted])
+
+
+def read_ran(database: DuckDBPyConnection, nights: int) -> Ran:
+    """Return what ran in the last nights."""
+    return _read(database, RECENT, [nights])
+
+
+def read_ran_of(database: DuckDBPyConnection, runs: Sequence[int]) -> Ran:
+    """Return what ran in these runs."""
+    return _read(database, "SELECT unnest(?)", [list(runs)])
+
+
+def _read(database: DuckDBPyConnection, runs: str, values: Sequence[object]) -> Ran:
+    rows = database.execute(
+        "SELECT run, coalesce(device, 0), n.cases::BLOB FROM ran n JOIN run USING (run) "
+        f"WHERE run IN ({runs}) ORDER BY begun, run, device",
+        list(values),
+    ).fetchall()
+    width = max((len(bits) for _, _, bits in rows), default=0)
+    packed = np.frombuffer(b"".join(bits.ljust(width, b"\0") for _, _, bits in rows), dtype=np.uint8)
+    of_run = np.array([run for run, _, _ in rows], dtype=np.int64)
+    devices = np.array([device for _, device, _ in rows], dtype=np.int64)
+    return Ran(of_run, devices, packed.reshape(len(rows), width))
+
+
+def last_runs(ran: Ran, cases: Sequence[int]) -> dict[int, int]:
+    """Return the last run that ran each of these cases; a case that none ran is left out."""
+    there = ran.columns(cases)
+    found = {}
+    for place, case in enumerate(cases):
+        rows = np.flatnonzero(there[:, place])
+        if len(rows):
+            found[case] = int(ran.runs[rows[-1]])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Spells:
+    """How often each of some cases went bad and good again, and how often it ran."""
+
+    began: Any
+    ended: Any
+    ran: Any
+
+
+def count_spells(ran: Any, bad: Any, lanes: Sequence[str]) -> Spells:
+    """Return the changes between good and bad results per case, within each lane.
+
+    `ran`, `bad`: arrays of a row per run, in order, and a column per case. `lanes`: the lane of each row.
+    """
+    cases = ran.shape[1]
+    began, ended, number = (np.zeros(cases, dtype=np.int64) for _ in range(3))
+    before: dict[str, Any] = {}
+    for row, lane in enumerate(lanes):
+        last = before.setdefault(lane, np.full(cases, -1, dtype=np.int8))
+        ran_now, bad_now = ran[row], ran[row] & bad[row]
+        began += bad_now & (last == 0)
+        ended += ran_now & ~bad_now & (last == 1)
+        number += ran_now
+        last[ran_now] = bad_now[ran_now]
+    return Spells(began, ended, number)
+
+
+def places(values: Sequence[int]) -> Mapping[int, int]:
+    """Return the place of each value."""
+    return {int(value): place for place, value in enumerate(values)}
