@@ -95,8 +95,10 @@ breaks() {
 mutants() {
     local made
     made=$(environment plain "torch==$pinned")
-    "$made/bin/harness" mutate generate --share 0.1 --seed "$seed" --time 7200 --pytest=-n"$workers" \
-        --results-dir "$results/mutants" --json "$results/mutants.json"
+    # The suites whose cases are about torch's Python code. The others reach little of it, and take long to record.
+    "$made/bin/harness" mutate generate suites/{amp,autograd,memory_profiler,numerics,optimizers,profiler} \
+        suites/{rng,serialization} --share 0.1 --seed "$seed" --time 7200 \
+        --pytest=-n"$workers" --results-dir "$results/mutants" --json "$results/mutants.json"
 }
 
 tests() {

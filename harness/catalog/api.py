@@ -62,6 +62,8 @@ _HEADER = """\
 """
 #: Methods of a class that its users call without their names.
 _CALLED_BY_SYNTAX = ("__init__", "__call__", "__enter__", "__exit__", "__new__")
+#: Why no case is known for a name of another file.
+UNRECORDED = "its file is not recorded"
 #: Types of tensors by name, from before there was `dtype`.
 _LEGACY = re.compile(r"torch\.cuda\.\w+(Tensor|Storage)|.*ContextProp")
 #: How much of the values of arguments a line has.
@@ -186,7 +188,7 @@ def called(
 ) -> list[PublicName]:
     """Return the table. `callers` and `arguments`: by ``path:qualified name`` of a function, below the folder `root`.
 
-    `recorded`: whether calls of functions of a file are recorded; other names are left out. `reasons`: why no case
+    `recorded`: whether calls of functions of a file are recorded. `reasons`: why no case
     calls a name.
     """
     found = []
@@ -197,6 +199,7 @@ def called(
             if recorded(path := Path(code.co_filename).relative_to(root).as_posix())
         ]
         if not places:
+            found.append(PublicName(name, text=reasons.get(name, UNRECORDED)))
             continue
         cases = sorted({case for place in places for case in callers.get(place, ())})
         values: dict[str, set[str]] = {}

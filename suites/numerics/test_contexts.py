@@ -158,10 +158,10 @@ SETTINGS: dict[str, Setting] = {
         ((False, True, True), (True, False, False)),
     ),
     "cudnn.flags_defaults": Setting(
-        partial(B.cudnn.flags, enabled=True, benchmark=True, deterministic=True),
+        partial(B.cudnn.flags, enabled=True, benchmark=True, deterministic=True, allow_tf32=False),
         B.cudnn.flags,
-        lambda: (B.cudnn.enabled, B.cudnn.benchmark, B.cudnn.deterministic),
-        ((True, True, True), (False, False, False)),
+        lambda: (B.cudnn.enabled, B.cudnn.benchmark, B.cudnn.deterministic, B.cudnn.allow_tf32),
+        ((True, True, True, False), (False, False, False, True)),
     ),
     "mkldnn.flags": Setting(
         partial(B.mkldnn.flags, enabled=False, deterministic=True),
@@ -315,6 +315,42 @@ def test_sdpa_kernel_set_priority_restores_the_order() -> None:
         assert sorted(order()) == sorted(before)
     assert order() == before
     assert backends_of_attention() == enabled
+
+
+@pytest.mark.parametrize("place", range(4), ids=["flash", "mem_efficient", "math", "cudnn"])
+def test_enable_sdp_turns_one_backend_on_and_off(request: pytest.FixtureRequest, place: int) -> None:
+    """`enable_flash_sdp` and its siblings change their own backend only, and `*_sdp_enabled` reads it."""
+    name = ("flash", "mem_efficient", "math", "cudnn")[place]
+    enable = getattr(B.cuda, f"enable_{name}_sdp")
+    before = backends_of_attention()
+    request.addfinalizer(lambda: enable(before[place]))
+    for wanted in (False, True, False):
+        enable(wanted)
+        assert backends_of_attention() == (*before[:place], wanted, *before[place + 1 :])
+
+
+@pytest.mark.filterwarnings("ignore:.*sdp_kernel.*:FutureWarning")
+def test_sdp_kernel_of_torch_backends_restores_too() -> None:
+    """The old `torch.backends.cuda.sdp_kernel` takes a flag per backend, all on by default, and restores."""
+    with sdpa_kernel([SDPBackend.MATH]):
+        before = backends_of_attention()
+        with B.cuda.sdp_kernel():
+            assert backends_of_attention() == (True, True, True, True)
+        with B.cuda.sdp_kernel(enable_flash=False, enable_math=True, enable_mem_efficient=False, enable_cudnn=True):
+            assert backends_of_attention() == (False, False, True, True)
+        with pytest.raises(InterruptedBlockError), B.cuda.sdp_kernel():
+            raise InterruptedBlockError
+        assert backends_of_attention() == before
+
+
+def test_fp16_bf16_reduction_math_sdp_reads_back(request: pytest.FixtureRequest) -> None:
+    """`allow_fp16_bf16_reduction_math_sdp` is off by default, and reads back as set."""
+    read = B.cuda.fp16_bf16_reduction_math_sdp_allowed
+    request.addfinalizer(lambda: B.cuda.allow_fp16_bf16_reduction_math_sdp(False))
+    assert read() is False
+    for wanted in (True, False):
+        B.cuda.allow_fp16_bf16_reduction_math_sdp(wanted)
+        assert read() is wanted
 
 
 def test_sdpa_kernel_refuses_what_is_no_backend() -> None:

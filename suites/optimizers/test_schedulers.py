@@ -112,6 +112,9 @@ PLANS = {
         lambda o: rates.MultiStepLR(o, [2, 5, 5, 9], gamma=0.5),
         lambda base, step: base * 0.5 ** sum(step >= each for each in (2, 5, 5, 9)),
     ),
+    "MultiStepLR_defaults": Plan(
+        lambda o: rates.MultiStepLR(o, [2, 5]), lambda base, step: base * 0.1 ** sum(step >= each for each in (2, 5))
+    ),
     "ConstantLR": Plan(
         lambda o: rates.ConstantLR(o, factor=0.25, total_iters=4),
         lambda base, step: base * (0.25 if step < 4 else 1.0),
@@ -136,6 +139,16 @@ PLANS = {
     ),
     "CosineAnnealingWarmRestarts": Plan(
         lambda o: rates.CosineAnnealingWarmRestarts(o, 3, T_mult=2, eta_min=0.01), warm_restarts
+    ),
+    "CosineAnnealingLR_defaults": Plan(
+        lambda o: rates.CosineAnnealingLR(o, 6), lambda base, step: base * cosine(step, 6)
+    ),
+    "CosineAnnealingWarmRestarts_defaults": Plan(
+        lambda o: rates.CosineAnnealingWarmRestarts(o, 4), lambda base, step: base * cosine(step % 4, 4)
+    ),
+    "CyclicLR_of_an_object": Plan(
+        cyclic(scale_fn=Falling(0.9), scale_mode="iterations"),
+        lambda base, step: triangular(base, step, scale=lambda _, step: 0.9**step, down=3),
     ),
     "CyclicLR_triangular": Plan(
         cyclic(step_size_down=2), lambda base, step: triangular(base, step, scale=lambda *_: 1.0)
@@ -237,7 +250,11 @@ def test_load_state_dict_continues_where_another_scheduler_stopped(name: str) ->
         advance(optimizer, scheduler)
     other = optimizer_of(*BASES)
     restored = PLANS[name].make(other)
-    state = copy.deepcopy(scheduler.state_dict()) if "scale_fn" not in name else scheduler.state_dict()
+    state = (
+        copy.deepcopy(scheduler.state_dict())
+        if "scale_fn" not in name and "object" not in name
+        else scheduler.state_dict()
+    )
     keys = set() if "CyclicLR" in name else set(state)  # it takes its function out of the state
 
     restored.load_state_dict(state)
@@ -351,6 +368,7 @@ def plateau(metrics: list[float], lr: float = 1.0, **settings: Any) -> list[floa
         scheduler.step(torch.tensor(metric))
         assert scheduler.get_last_lr() == rates_of(optimizer)
         found += rates_of(optimizer)
+        assert scheduler.last_epoch == len(found)
     return found
 
 
@@ -497,6 +515,13 @@ def test_step_before_the_optimizer_warns() -> None:
     later = rates.StepLR(other, 1)
     advance(other, later)
     later.step()  # warnings are errors
+
+
+def test_optimizer_with_a_scheduler_still_returns_the_loss() -> None:
+    """A scheduler watches `optimizer.step`, which still takes a closure and returns its result."""
+    optimizer = optimizer_of(1.0)
+    rates.StepLR(optimizer, 1)
+    assert optimizer.step(lambda: 3.5) == 3.5
 
 
 def test_get_lr_outside_of_step_warns() -> None:

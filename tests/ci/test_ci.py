@@ -225,7 +225,8 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
     compared, breaks, mutants = night.calls("harness")
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
     assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")
-    assert mutants.startswith("harness mutate generate --share 0.1 --seed 7 --time 7200 --pytest=-n3")
+    assert mutants.startswith("harness mutate generate suites/amp suites/autograd ")
+    assert " --share 0.1 --seed 7 --time 7200 --pytest=-n3 --results-dir out/mutants" in mutants
 
 
 def test_environments_are_made_once(night: Night) -> None:

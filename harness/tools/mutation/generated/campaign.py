@@ -132,7 +132,8 @@ def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mut
     files = wanted_files(root, patterns)
     if not files:
         raise GenerateError(f"--module={patterns[0]!r}: no file below {str(root)!r} has such a name")
-    rules = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+    parts = ("exclusions", "mutant", "operators", "walk")
+    rules = b"".join(Path(__file__).with_name(f"{part}.py").read_bytes() for part in parts)
     folder = build.cache_root(environ, "mutants") / "mutants"
     return [mutant for file in files for mutant in _mutants_of(file, root / file, folder, rules)]
 

@@ -61,6 +61,12 @@ def _is_text(node: cst.CSTNode, _: Callable[[cst.CSTNode], str]) -> bool:
     return isinstance(node, cst.FormattedString | cst.ConcatenatedString)
 
 
+def _is_own_check(node: cst.CSTNode, code: Callable[[cst.CSTNode], str]) -> bool:
+    if isinstance(node, cst.Call):
+        return code(node.func) == "zip" and any(each.keyword is not None for each in node.args)
+    return isinstance(node, cst.Assert)
+
+
 def _is_named_debug(node: cst.CSTNode, _: Callable[[cst.CSTNode], str]) -> bool:
     return isinstance(node, cst.FunctionDef) and bool(_DEBUG_NAMES.fullmatch(node.name.value))
 
@@ -79,7 +85,12 @@ RULES = (
     ),
     Rule("texts", "documentation and texts that are put together", _is_text),
     Rule("debugging", "`__repr__`, `__str__`, `__del__`, functions named for debugging or warnings", _is_named_debug),
-    Rule("assertions", "`assert`: checks of torch's own state", _has_type(cst.Assert)),
+    Rule("assertions", "`assert` and `zip(…, strict=True)`: checks of torch's own state", _is_own_check),
+    Rule(
+        "freed names",
+        "`del` of a variable",
+        lambda node, _: isinstance(node, cst.Del) and isinstance(node.target, cst.Name),
+    ),
     Rule("names", "imports, `global`, `nonlocal`", _has_type(cst.Import, cst.ImportFrom, cst.Global, cst.Nonlocal)),
     Rule("decorators", "what decorates a function", _has_type(cst.Decorator)),
 )

@@ -46,7 +46,7 @@ EXCLUDED = (
     "torch/backends/python_native/*",
     "torch/backends/xeon/*",
     "torch/backends/xnnpack/*",
-    "torch/nn/attention/_*",
+    "torch/nn/attention/_[!_]*",
     "torch/optim/_functional.py",
     "torch/optim/_multi_tensor/*",
     "torch/profiler/_cupti_monitor*",

@@ -15,6 +15,10 @@ class RecordError(HarnessError):
     """A recording cannot be read."""
 
 
+#: How many lines after a mutant say which cases are near it, and how many cases are.
+AROUND, NEAR = 4, 12
+
+
 @dataclass(slots=True)
 class Recording:
     """What cases ran. `seconds`: by case. `lines`: by file and line, the cases. `arguments`: by function and parameter,
@@ -45,12 +49,25 @@ class Recording:
                 noted.setdefault(parameter, set()).update(shown)
 
     def reaching(self, mutant: Mutant) -> list[str]:
-        """Return the cases that run a line of the mutant."""
+        """Return the cases that run a line of the mutant, the `NEAR` nearest first.
+
+        Near is a case that also runs one of the next lines, if few others do: what a condition guards, for example.
+        """
         by_line = self.lines.get(mutant.path, {})
         found: dict[str, None] = {}
         for line in range(mutant.first, mutant.last + 1):
             found.update(dict.fromkeys(by_line.get(line, ())))
-        return list(found)
+        rarity = dict.fromkeys(found, len(found))
+        for line in range(mutant.last + 1, mutant.last + 1 + AROUND):
+            cases = by_line.get(line, ())
+            for case in cases:
+                if case in rarity:
+                    rarity[case] = min(rarity[case], len(cases))
+        near = sorted(
+            (case for case in found if rarity[case] < len(found)),
+            key=lambda case: (rarity[case], self.seconds[case], case),
+        )[:NEAR]
+        return [*near, *(case for case in found if case not in near)]
 
 
 def read_recording(folders: Iterable[Path], keep: frozenset[str] | None = None) -> Recording:
@@ -76,8 +93,8 @@ def in_order(
     """Return the cases in the order in which they run.
 
     `first`: cases that caught other mutants of the function; they go ahead. Of each test function the cheapest case
-    follows, then the second of each, and so on: the parameters of one function check much the same. The list ends when
-    the cases take more than `limit` seconds in all, but has one at least.
+    follows, then the second of each, and so on: the parameters of one function check much the same. A case that
+    would make it more than `limit` seconds in all is left out, but one case is in the list at least.
     """
     cases = list(cases)
     reaching = frozenset(cases)
@@ -91,9 +108,9 @@ def in_order(
     order: list[str] = []
     total = 0.0
     for case in [*ahead, *(case for _, _, case in sorted(ranked))]:
+        if order and total + seconds.get(case, 0.0) > limit:
+            continue
         total += seconds.get(case, 0.0)
-        if order and total > limit:
-            break
         order.append(case)
     return order
 

@@ -23,7 +23,7 @@ from harness.executor.session import CollectedSession
 from harness.sim.native import provider
 from harness.tools.mutation.generated.applying import Functions, UnfitError, apply, living_functions
 from harness.tools.mutation.generated.mutant import Mutant
-from harness.tools.mutation.generated.reach import in_order
+from harness.tools.mutation.generated.reach import NEAR, in_order
 from harness.tools.mutation.generated.results import Result, read_results
 from harness.tools.mutation.generated.trial import Trial, run_trial
 from harness.zygote.collecting import collect_cases, freeze_baseline, import_preload
@@ -80,7 +80,8 @@ class Warm:
         killers = self._killers[f"{mutant.path}:{mutant.function}"]
         while True:
             usable = [case for case in cases if self._sound.get(case, True)]
-            order = in_order(usable, self._seconds, [case for case, _ in killers.most_common(3)], self._limit)
+            first = [*(case for case, _ in killers.most_common(3)), *usable[:NEAR]]
+            order = in_order(usable, self._seconds, first, self._limit)
             trial = self._try(collected, change, order) if order else Trial(unfit="no case is sound")
             if not trial.red or self._is_sound(collected, trial.red):
                 break

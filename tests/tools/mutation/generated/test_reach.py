@@ -32,6 +32,11 @@ def test_a_case_reaches_a_mutant_if_it_runs_one_of_its_lines() -> None:
     assert found.reaching(mutant(5, 8)) == []
 
 
+def test_a_case_that_runs_what_follows_and_few_others_do_comes_first() -> None:
+    found = recording(record("a", 1), record("b", 1, 3), record("c", 1, 2, 3), record("d", 1, 9))
+    assert found.reaching(mutant()) == ["c", "b", "a", "d"]
+
+
 def test_the_nearest_case_runs_the_least_of_the_file() -> None:
     assert nearest(mutant(), recording(record("wide", 1, 2, 3), record("narrow", 1))) == ["narrow", "wide"]
 
@@ -49,6 +54,7 @@ def test_callers_and_arguments_of_a_function() -> None:
         (("u",), 100.0, ["u", "t[2]", "t[1]"]),
         (("other",), 100.0, ["t[2]", "u", "t[1]"]),
         ((), 2.5, ["t[2]"]),
+        ((), 4.0, ["t[2]", "u"]),
         ((), 0.1, ["t[2]"]),  # one at least
     ],
 )

@@ -1,0 +1,209 @@
+"""Options of checkpoints: policies of operators, mutated entries, debugging, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    CheckpointError,
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_debug_enabled,
+    set_checkpoint_early_stop,
+)
+
+Tensor = torch.Tensor
+SIN = torch.ops.aten.sin.default
+
+
+class Counted(TorchDispatchMode):
+    """Counts operators by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def chain(x: Tensor) -> Tensor:
+    """Derivative: exp(cos(sin x)) · -sin(sin x) · cos x."""
+    return x.sin().cos().exp()
+
+
+def derivative(x: Tensor) -> Tensor:
+    return -x.sin().cos().exp() * x.sin().sin() * x.cos()
+
+
+def run(x: Tensor, **options: Any) -> Counted:
+    """Run the chain in a checkpoint, forwards and backwards, and return what ran."""
+    with Counted() as counted:
+        checkpoint(chain, x, use_reentrant=False, **options).sum().backward()
+    return counted
+
+
+POLICIES = [
+    (CheckpointPolicy.MUST_SAVE, 1),
+    (CheckpointPolicy.PREFER_SAVE, 1),
+    (CheckpointPolicy.MUST_RECOMPUTE, 2),
+    (CheckpointPolicy.PREFER_RECOMPUTE, 2),
+    (True, 1),
+    (False, 2),
+]
+
+
+@pytest.mark.parametrize(("policy", "runs"), POLICIES, ids=[str(policy).rpartition(".")[2] for policy, _ in POLICIES])
+def test_checkpoint_policy_decides_whether_an_operator_runs_again(device: torch.device, policy: Any, runs: int) -> None:
+    """What a policy saves runs once, and the rest runs again in the backward pass; the gradient is the same.
+
+    The policy is asked for each operator with its arguments, and not when it runs again.
+    """
+    x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
+    asked: list[Any] = []
+
+    def choose(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        assert isinstance(args[0], Tensor)
+        if not context.is_recompute:
+            asked.append(operator)
+        return policy if operator is SIN else CheckpointPolicy.PREFER_RECOMPUTE
+
+    counts = run(x, context_fn=lambda: create_selective_checkpoint_contexts(choose)).counts
+
+    # One sin is of the derivative of cos.
+    assert counts["sin"] == runs + 1
+    assert asked.count(SIN) == 1
+    torch.testing.assert_close(x.grad, derivative(x.detach()))
+
+
+def test_create_selective_checkpoint_contexts_takes_a_list_of_overloads(device: torch.device) -> None:
+    """A list names the operators to save; anything that is no overload is refused."""
+    x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
+    assert run(x, context_fn=lambda: create_selective_checkpoint_contexts([SIN])).counts["sin"] == 2
+    with pytest.raises(ValueError, match="specific OpOverload"):
+        create_selective_checkpoint_contexts([torch.ops.aten.sin])
+    with pytest.raises(ValueError, match="Expected op"):
+        create_selective_checkpoint_contexts([torch.sin])
+    with pytest.raises(TypeError, match="function or a list"):
+        create_selective_checkpoint_contexts((SIN,))
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        pytest.param(
+            False,
+            marks=pytest.mark.keeps(
+                "a refused entry of a selective checkpoint keeps what is cached", tensors=8, host="64KiB"
+            ),
+        ),
+        True,
+    ],
+    ids=["refused", "allowed"],
+)
+def test_allow_cache_entry_mutation_decides_whether_a_changed_entry_is_refused(
+    device: torch.device, allowed: bool
+) -> None:
+    """A saved tensor that was changed in place is refused in the backward pass, unless `allow_cache_entry_mutation`."""
+    x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
+    kept: list[Tensor] = []
+
+    def forward(x: Tensor) -> Tensor:
+        kept.append(x.sin())
+        return kept[-1].exp()
+
+    result = checkpoint(
+        forward,
+        x,
+        use_reentrant=False,
+        context_fn=lambda: create_selective_checkpoint_contexts([SIN], allow_cache_entry_mutation=allowed),
+    )
+    with torch.no_grad():
+        kept[0].mul_(2)
+    if not allowed:
+        with pytest.raises(RuntimeError, match="has been mutated"):
+            result.sum().backward()
+        return
+    result.sum().backward()
+    values = x.detach()
+    torch.testing.assert_close(x.grad, (2 * values.sin()).exp() * values.cos())
+
+
+def different(device: torch.device) -> Callable[[Tensor], Tensor]:
+    """A function that makes another shape the second time."""
+    calls: list[int] = []
+
+    def forward(x: Tensor) -> Tensor:
+        calls.append(1)
+        return (x if len(calls) == 1 else x[:2]).sin().cos()
+
+    assert device is not None
+    return forward
+
+
+def test_checkpoint_determinism_check_none_does_not_compare(device: torch.device) -> None:
+    """A function that computes other shapes the second time is refused; `determinism_check="none"` does not look."""
+    x = torch.ones(4, device=device, requires_grad=True)
+    with pytest.raises(CheckpointError, match="different metadata"):
+        checkpoint(different(device), x, use_reentrant=False).sum().backward()
+    with pytest.raises(RuntimeError) as found:
+        checkpoint(different(device), x, use_reentrant=False, determinism_check="none").sum().backward()
+    assert "different metadata" not in str(found.value)
+    with pytest.raises(ValueError, match="determinism_check"):
+        checkpoint(chain, x, use_reentrant=False, determinism_check="other").sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("context", "given", "shown"),
+    [(None, False, False), (None, True, True), (True, False, True), (False, True, False)],
+    ids=["off", "argument", "context", "context_over_argument"],
+)
+def test_set_checkpoint_debug_enabled_overrides_the_argument(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, context: bool | None, given: bool, shown: bool
+) -> None:
+    """With debugging, the error has the operators of both runs; the context decides, and None leaves it to `debug`."""
+    # Its records cannot be formatted, and pytest formats all.
+    monkeypatch.setattr(logging.getLogger("LoggingTensor"), "propagate", False)
+    x = torch.ones(4, device=device, requires_grad=True)
+    with set_checkpoint_debug_enabled(not shown), set_checkpoint_debug_enabled(context):
+        result = checkpoint(different(device), x, use_reentrant=False, debug=given)
+    with pytest.raises(CheckpointError) as found:
+        result.sum().backward()
+    assert ("aten::sin" in str(found.value) or "aten.sin" in str(found.value)) is shown
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_set_checkpoint_early_stop_decides_whether_the_rest_runs_again(device: torch.device, early: bool) -> None:
+    """With the early stop, what no gradient needs does not run again; without it, the whole function does."""
+    x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
+
+    def forward(x: Tensor) -> Tensor:
+        y = x.exp()
+        return (y * 2).neg() if y.dim() else y
+
+    with Counted() as counted:
+        with set_checkpoint_early_stop(early):
+            result = checkpoint(forward, x, use_reentrant=False)
+        result.sum().backward()
+    # The gradient negates once itself.
+    assert counted.counts["exp"] == 2
+    assert counted.counts["neg"] == (2 if early else 3)
+
+
+def test_checkpoint_refuses_options_that_it_does_not_have(device: torch.device) -> None:
+    """Unknown options are refused, and those of the other kind of checkpoint."""
+    x = torch.ones(3, device=device, requires_grad=True)
+    with pytest.raises(ValueError, match="Unexpected keyword"):
+        checkpoint(chain, x, use_reentrant=True, other=1)
+    with pytest.raises(ValueError, match="debug"):
+        checkpoint(chain, x, use_reentrant=True, debug=True)
+    with pytest.raises(ValueError, match="context_fn"):
+        checkpoint(chain, x, use_reentrant=True, context_fn=lambda: create_selective_checkpoint_contexts([SIN]))

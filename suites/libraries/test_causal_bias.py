@@ -1,0 +1,58 @@
+"""`torch.nn.attention.bias`: causal masks for queries and keys of different lengths, against attention in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant, causal_lower_right, causal_upper_left
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def allowed(variant: CausalVariant, queries: int, keys: int) -> torch.Tensor:
+    """Return which key each query may see: up to its own place, from the first corner or from the last."""
+    shift = 0 if variant is CausalVariant.UPPER_LEFT else keys - queries
+    rows, columns = torch.arange(queries).unsqueeze(1), torch.arange(keys)
+    return columns <= rows + shift
+
+
+MAKERS = {"upper_left": causal_upper_left, "lower_right": causal_lower_right}
+VARIANT = pytest.mark.parametrize("name", MAKERS)
+
+
+@VARIANT
+@pytest.mark.parametrize("lengths", [(4, 4), (3, 6)], ids=["square", "wide"])
+def test_causal_bias_masks_attention_from_its_corner(device: torch.device, name: str, lengths: tuple[int, int]) -> None:
+    """Attention with a causal bias equals attention over the keys that each query may see, scaled by 1/√d."""
+    queries, keys = lengths
+    bias = MAKERS[name](queries, keys)
+    assert isinstance(bias, CausalBias)
+    generator = torch.Generator().manual_seed(4)
+    shapes = ((2, 3, length, 8) for length in (queries, keys, keys))
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+
+    found = scaled_dot_product_attention(*(each.float().to(device) for each in (q, k, v)), attn_mask=bias)
+
+    scores = q @ k.mT / math.sqrt(8)
+    wanted = scores.masked_fill(~allowed(bias.variant, queries, keys), -math.inf).softmax(-1) @ v
+    torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@VARIANT
+def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, name: str) -> None:
+    """Each function makes its own variant; the two differ unless there are as many queries as keys."""
+    bias = MAKERS[name](3, 6)
+    assert bias.variant.name.lower() == name
+    assert (bias.seq_len_q, bias.seq_len_kv) == (3, 6)
+    q, k, v = (torch.randn(1, 1, length, 8, device=device) for length in (3, 6, 6))
+    other = causal_upper_left(3, 6) if name == "lower_right" else causal_lower_right(3, 6)
+    results = [scaled_dot_product_attention(q, k, v, attn_mask=each) for each in (bias, other)]
+    assert not torch.allclose(*results)
+
+
+def test_causal_bias_is_not_combined_with_is_causal(device: torch.device) -> None:
+    """`is_causal` with a causal bias is refused."""
+    q, k, v = (torch.randn(1, 1, 4, 8, device=device) for _ in range(3))
+    with pytest.raises(ValueError, match="causal=True"):
+        scaled_dot_product_attention(q, k, v, attn_mask=causal_upper_left(4, 4), is_causal=True)
