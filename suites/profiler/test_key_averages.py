@@ -114,14 +114,14 @@ def test_key_averages_group_by_stack_n(device: torch.device) -> None:
 def test_export_stacks_writes_a_line_per_stack_and_its_time(device: torch.device, tmp_path: Path) -> None:
     """`export_stacks` writes one line per event with a stack: the frames from the outside in, and its time."""
 
-    def outer() -> None:
-        inner()
+    def calls_the_product() -> None:
+        multiplies_ones()
 
-    def inner() -> None:
+    def multiplies_ones() -> None:
         torch.ones(300, 300, device=device) @ torch.ones(300, 300, device=device)
 
     with profiler(with_stack=True, experimental_config=private.verbose_config()) as prof:
-        outer()
+        calls_the_product()
     file = tmp_path / "stacks"
 
     prof.export_stacks(str(file), "self_cpu_time_total")
@@ -131,9 +131,9 @@ def test_export_stacks_writes_a_line_per_stack_and_its_time(device: torch.device
     for frames, _, number in lines:
         assert int(number) > 0
         assert " " not in frames
-    own = [frames for frames, _, _ in lines if "inner" in frames]
+    own = [frames for frames, _, _ in lines if "multiplies_ones" in frames]
     assert own
-    assert all(frames.index("outer") < frames.index("inner") for frames in own)
+    assert all(frames.index("calls_the_product") < frames.index("multiplies_ones") for frames in own)
     events = prof.events()
     assert len(lines) == sum(bool(event.stack) and int(event.self_cpu_time_total) > 0 for event in events)
     with pytest.raises(ValueError, match="metric should be one of"):
