@@ -22,8 +22,8 @@ def told_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) 
     """Run each scene, a sequence of steps, in its own fork of this process, and return the values of the steps that are
     expressions. With `environ`, a new interpreter with these variables forks instead.
 
-    `B` is `torch.backends`. An exception gives its class name, and None after a warning gives "warned". Statements have
-    no value.
+    A step knows `torch`, `B` for `torch.backends`, `os` and `warnings`. An exception gives its class name, and None
+    after a warning gives "warned". Statements have no value.
     """
     if environ:
         asking = f"import json\nfrom suites.numerics.asked import told_each\nprint(json.dumps(told_each(*{scenes!r})))"
@@ -62,7 +62,7 @@ def _told_by_a_fork(steps: Sequence[str]) -> list[Any]:
 
 
 def _tell(steps: Sequence[str]) -> list[Any]:
-    names = {"B": torch.backends, "torch": torch}
+    names = {"B": torch.backends, "torch": torch, "os": os, "warnings": warnings}
     values = []
     for step in steps:
         with warnings.catch_warnings(record=True) as caught:
