@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import re
+from typing import Any
 
 import pytest
 
@@ -129,12 +128,12 @@ def test_two_cases_that_leak_together(make_project: MakeProject, spread: tuple[s
     (finding,) = result.ledger.findings
     assert finding.kind == "batch_leak"
     assert finding.cases == PAIR
-    told = re.match(
+    amount = re.match(
         rf"{PAIR[1]} leaks only in one process with {PAIR[0]}: ([\d.]+)( KiB more malloc.*)", finding.message
     )
-    assert told is not None, finding.message
-    assert 99 < float(told[1]) < 102  # C code may keep a little beside the 100 KiB
-    assert told[2].startswith(HEAP.removeprefix("100.0")), finding.message
+    assert amount is not None, finding.message
+    assert 99 < float(amount[1]) < 102  # C code may keep a little beside the 100 KiB
+    assert amount[2].startswith(HEAP.removeprefix("100.0")), finding.message
     assert "suites/batch_pair/test_pair.py:21" in finding.message
     assert f"FINDING batch_leak: {PAIR[1]} leaks only in one process with {PAIR[0]}" in result.terminal
     assert finding.reproduce is not None
