@@ -48,9 +48,8 @@ def test_the_list_of_a_backend_leads_to_each_backend(kind: str) -> None:
     registered = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     table = (ROOT / "harness/backends/table.py").read_text(encoding="utf-8")
     assert f'\n{kind} = "harness.' in registered or f"{kind}.BACKEND" in table
-    never_run = ROOT / "harness/backends" / f"{kind}.py"
-    if never_run.exists() and "never run" in never_run.read_text(encoding="utf-8").lower():
-        return  # what a device must have is known once one has been seen
+    if kind in ("rocm", "xpu"):
+        return  # never run: what such a device must have is known once one has been seen
     if kind != "cuda":  # its hardware files are those of the GPUs
         assert (ROOT / "configs/hardware" / f"{kind}.yaml").exists()
         assert f"| `{kind}` |" in (ROOT / "docs/profiles.md").read_text(encoding="utf-8")
