@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +36,8 @@ from harness.core.outcome import EXIT_RED, EXIT_USAGE
 from harness.core.text import format_count, single_line
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from harness.catalog.api import PublicName
     from harness.catalog.catalog import CatalogEntry
     from harness.catalog.overloads import Overload
@@ -422,37 +424,39 @@ def _list_api(format_: Format) -> None:
 
 
 def _print_api(found: list[PublicName]) -> None:
-    from rich.table import Table
-
     from harness.catalog.api import shares, summary
 
-    table = Table()
-    for name in ("name", "cases", "one of them, or why there is none", "arguments"):
-        table.add_column(name, overflow="fold", justify="right" if name == "cases" else "left")
-    for each in found:
-        style = "bold red" if each.missing else None
-        table.add_row(each.name, str(each.cases), each.text or "NO CASE", each.arguments, style=style)
     console = make_console()
-    console.print(table)
+    rows = [((each.name, str(each.cases), each.text, each.arguments), each.missing) for each in found]
+    console.print(_table_of_cases(("name", "cases", _ONE_OF_THEM, "arguments"), rows))
     for module, (whole, reached, excused) in shares(found).items():
         console.print(f"{module}: {reached} of {whole - excused}", soft_wrap=True)
     console.print(summary(found), soft_wrap=True)
 
 
 def _print_overloads(found: list[Overload]) -> None:
-    from rich.table import Table
-
     from harness.catalog.overloads import summary
 
-    table = Table()
-    for name in ("overload", "kernels", "cases", "one of them, or why there is none"):
-        table.add_column(name, overflow="fold", justify="right" if name == "cases" else "left")
-    for each in found:
-        style = "bold red" if each.missing else None
-        table.add_row(each.name, ", ".join(each.keys), str(each.cases), each.text or "NO CASE", style=style)
     console = make_console()
-    console.print(table)
+    rows = [((each.name, ", ".join(each.keys), str(each.cases), each.text), each.missing) for each in found]
+    console.print(_table_of_cases(("overload", "kernels", "cases", _ONE_OF_THEM), rows))
     console.print(summary(found), soft_wrap=True)
+
+
+_ONE_OF_THEM = "one of them, or why there is none"
+
+
+def _table_of_cases(columns: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]]) -> Table:
+    """Return a table of what cases call. Each row has its cells, and whether it has neither a case nor a reason."""
+    from rich.table import Table
+
+    table = Table()
+    for name in columns:
+        table.add_column(name, overflow="fold", justify="right" if name == "cases" else "left")
+    for cells, missing in rows:
+        shown = [cell or "NO CASE" if name == _ONE_OF_THEM else cell for name, cell in zip(columns, cells, strict=True)]
+        table.add_row(*shown, style="bold red" if missing else None)
+    return table
 
 
 def _print_catalog(entries: list[CatalogEntry]) -> None:
