@@ -69,7 +69,7 @@ def simcuda_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
 
 def runtime_files(major: int) -> tuple[str, ...]:
     """Return the names of the libraries that replace those of this major version of CUDA."""
-    return f"libcudart.so.{major}", "libcuda.so.1", "libnvidia-ml.so.1", f"libcupti.so.{major}"
+    return f"libcudart.so.{major}", "libcuda.so.1", "libnvidia-ml.so.1", f"libcupti.so.{major}", "libnccl.so.2"
 
 
 if __name__ == "__main__":

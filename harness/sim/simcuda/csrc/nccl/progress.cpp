@@ -1,0 +1,74 @@
+#include "progress.h"
+
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../include/simcuda_shared.h"
+
+namespace simcuda::nccl {
+
+namespace {
+
+struct Watched {
+  std::shared_ptr<Launch> launch;
+  std::shared_ptr<Run> run;
+};
+
+class Watcher {
+ public:
+  void add(Watched watched) {
+    {
+      const std::lock_guard lock(mutex_);
+      watched_.push_back(std::move(watched));
+      if (!std::exchange(started_, true)) {
+        std::thread([this] { serve(); }).detach();
+        simcudaCountThread();
+      }
+    }
+    look_again();
+  }
+
+ private:
+  [[noreturn]] void serve() {
+    Bell& bell = Post::own()->bell();
+    while (true) {
+      const std::uint32_t seen = bell.seen();
+      std::vector<Watched> all;
+      {
+        const std::lock_guard lock(mutex_);
+        all = watched_;
+      }
+      bool any = false;
+      for (const Watched& one : all) {
+        one.launch->communicator->reclaim();
+        if (!one.launch->communicator->arrived(*one.launch, *one.run)) continue;
+        any = true;
+        {
+          const std::lock_guard lock(mutex_);
+          std::erase_if(watched_, [&](const Watched& each) { return each.run == one.run; });
+        }
+        one.run->finish();
+      }
+      all.clear();
+      if (!any) bell.sleep(seen);
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<Watched> watched_;
+  bool started_ = false;
+};
+
+Watcher& watcher() {
+  static auto* const watcher = new Watcher;
+  return *watcher;
+}
+
+}  // namespace
+
+void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run) { watcher().add({launch, run}); }
+void look_again() { Post::own()->bell().ring(); }
+
+}  // namespace simcuda::nccl

@@ -1,0 +1,14 @@
+// The one thread of a process that looks whether other ranks have come. It sleeps until one of them rings.
+#pragma once
+
+#include <memory>
+
+#include "communicator.h"
+
+namespace simcuda::nccl {
+
+// Has the run's stream go on when the others have come.
+void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run);
+void look_again();  // something has changed in this process
+
+}  // namespace simcuda::nccl
