@@ -13,6 +13,11 @@ def coalescing_manager() -> Any:
     return reach("torch.distributed._coalescing_manager")
 
 
+def premultiplied_sum(factor: Any) -> Any:
+    """The sum of inputs that are multiplied by a factor: a number, or a tensor of one element. NCCL alone has it."""
+    return reach("torch.distributed._make_nccl_premul_sum")(factor)
+
+
 def set_timeout(timeout: timedelta) -> None:
     """Change the time limit of the default group."""
     reach("torch.distributed.distributed_c10d._set_pg_timeout")(timeout, None)
