@@ -180,7 +180,7 @@ TEST(a_finalized_communicator_takes_no_more) {
   const ncclComm_t own = ranks.communicator(0);
   OK(ncclAllReduce(value, value, 1, ncclInt, ncclSum, own, ranks.stream(0)));
   OK(ncclCommFinalize(own));
-  OK(cudaStreamQuery(ranks.stream(0)));
+  OK(cudaStreamSynchronize(ranks.stream(0)));
   GIVES(ncclInvalidUsage, ncclAllReduce(value, value, 1, ncclInt, ncclSum, own, ranks.stream(0)));
   GIVES(ncclInvalidArgument, ncclCommFinalize(own));
   OK(ncclCommDestroy(own));
