@@ -1,4 +1,4 @@
-"""Collectives in CUDA graphs: captured once, replayed with other contents, mixed with work and with eager collectives."""
+"""Collectives in CUDA graphs: captured once, replayed with other contents, and mixed with eager ones."""
 
 from __future__ import annotations
 

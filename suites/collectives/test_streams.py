@@ -66,7 +66,7 @@ def behind_its_stream(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_waits_for_the_current_stream_and_not_for_the_host(ranks: Any, world: int) -> None:
-    """The call returns while the stream is busy. The collective comes after what was queued, and before what follows."""
+    """The call returns while the stream is busy. The collective comes between what was queued and what follows."""
     expect_all_right(ranks.run(behind_its_stream, world=world))
 
 
@@ -243,7 +243,9 @@ def operations(rank: Any) -> Checks:
     dist.all_reduce(flags)
     checks.same("all_reduce bool SUM", flags, torch.tensor([True, False, True]))
     checks.refused(
-        "BAND", lambda: dist.all_reduce(torch.ones(1, dtype=torch.int32, device=rank.device), dist.ReduceOp.BAND), "BAND"
+        "BAND",
+        lambda: dist.all_reduce(torch.ones(1, dtype=torch.int32, device=rank.device), dist.ReduceOp.BAND),
+        "BAND",
     )
     checks.refused("a tensor of the CPU", lambda: dist.all_reduce(torch.ones(1)), "no backend type|cpu|cuda")
     checks.refused("a tensor with gaps", lambda: dist.all_reduce(torch.ones(6, device=rank.device)[::2]), "contiguous")

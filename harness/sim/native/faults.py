@@ -35,7 +35,7 @@ class InjectionError(HarnessError):
 
 @functools.cache
 def fault_catalogue(kind: DeviceKind) -> Mapping[str, str]:
-    """Return every fault of this kind of device, in the order of its lists: its name, and in one line what it breaks."""
+    """Return every fault of this kind of device, in the order of its lists: its name, and what it breaks."""
     texts = [(_ROOT / file).read_text(encoding="utf-8") for file in BACKENDS[kind].faults]
     return MappingProxyType(parse_fault_list("\n".join(texts)))
 

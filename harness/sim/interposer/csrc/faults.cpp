@@ -15,6 +15,7 @@ namespace {
 constexpr const char* names[] = {
 #define FAULT(name, text) #name,
 #include "faults.def"
+// As in the header: the order is that of the numbers.
 #include "../../simcuda/csrc/nccl/faults.def"
 #undef FAULT
 };

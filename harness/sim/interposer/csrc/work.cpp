@@ -111,8 +111,8 @@ EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::function<vo
 }
 
 // A launch of the simulated NCCL.
-EXPORT int simcudaLaunchShared(cudaStream_t stream, const char* name,
-                               std::function<void(std::function<void()>)>* begin, std::function<void()>* work) {
+EXPORT int simcudaLaunchShared(cudaStream_t stream, const char* name, std::function<void(std::function<void()>)>* begin,
+                               std::function<void()>* work) {
   const auto pass = [&](auto* next) { return static_cast<cudaError_t>(next(stream, name, begin, work)); };
   return call(NEXT(simcudaLaunchShared), Order::of_stream, pass, [&](auto* next) -> cudaError_t {
     const auto launch = [next, stream, name, first = *begin, second = *work] {

@@ -1,7 +1,5 @@
 #include "group.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <exception>
 #include <thread>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "cuda.h"
+#include "progress.h"
 
 namespace simcuda::nccl {
 
@@ -68,17 +67,6 @@ void launch(Asked asked) {
   }
   launch_parts(communicator, std::move(asked.calls), first);
   for (std::size_t i = 1; i < asked.streams.size(); ++i) communicator.order(asked.streams[i]);
-}
-
-// Starts a thread that takes no signal of the program.
-template <typename Body>
-std::thread quiet_thread(Body&& body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  std::thread thread(std::forward<Body>(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
 }
 
 // All at once, since each may wait for another. Throws the first failure.

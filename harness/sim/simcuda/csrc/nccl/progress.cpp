@@ -1,5 +1,8 @@
 #include "progress.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -23,7 +26,7 @@ class Watcher {
       const std::lock_guard lock(mutex_);
       watched_.push_back(std::move(watched));
       if (!std::exchange(started_, true)) {
-        std::thread([this] { serve(); }).detach();
+        quiet_thread([this] { serve(); }).detach();
         simcudaCountThread();
       }
     }
@@ -70,5 +73,14 @@ Watcher& watcher() {
 
 void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run) { watcher().add({launch, run}); }
 void look_again() { Post::own()->bell().ring(); }
+
+std::thread quiet_thread(std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 }  // namespace simcuda::nccl

@@ -1,7 +1,9 @@
 // The one thread of a process that looks whether other ranks have come. It sleeps until one of them rings.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <thread>
 
 #include "communicator.h"
 
@@ -10,5 +12,8 @@ namespace simcuda::nccl {
 // Has the run's stream go on when the others have come.
 void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run);
 void look_again();  // something has changed in this process
+
+// Starts a thread that takes no signal of the program.
+std::thread quiet_thread(std::function<void()> body);
 
 }  // namespace simcuda::nccl

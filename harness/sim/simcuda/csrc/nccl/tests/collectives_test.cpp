@@ -70,8 +70,8 @@ TEST(parts_are_gathered_and_scattered_in_the_order_of_ranks) {
                      ranks.stream(rank)));
   });
   ranks.grouped([&](int rank) {
-    OK(ncclReduceScatter(wholes[Ranks::at(rank)], parts[Ranks::at(rank)], 2, ncclInt, ncclSum,
-                         ranks.communicator(rank), ranks.stream(rank)));
+    OK(ncclReduceScatter(wholes[Ranks::at(rank)], parts[Ranks::at(rank)], 2, ncclInt, ncclSum, ranks.communicator(rank),
+                         ranks.stream(rank)));
   });
   ranks.synchronize();
   for (int rank = 0; rank < 4; ++rank) {

@@ -69,7 +69,8 @@ TEST(sizes_that_differ_are_an_error_of_every_rank) {
   Ranks ranks(2);
   ranks.grouped([&](int rank) {
     auto* const value = filled<int>(8, 0);
-    OK(ncclAllReduce(value, value, Ranks::at(rank) + 3, ncclInt, ncclSum, ranks.communicator(rank), ranks.stream(rank)));
+    OK(ncclAllReduce(value, value, Ranks::at(rank) + 3, ncclInt, ncclSum, ranks.communicator(rank),
+                     ranks.stream(rank)));
   });
   ranks.each([&](int rank) {
     ncclResult_t state = ncclSuccess;
@@ -95,8 +96,7 @@ TEST(an_aborted_communicator_lets_its_streams_go_and_is_none_any_longer) {
   CHECK(ran);
   EQUAL(*value, 5);
   GIVES(ncclInvalidArgument, ncclCommAbort(ranks.communicator(0)));
-  GIVES(ncclInvalidArgument,
-        ncclAllReduce(value, value, 1, ncclInt, ncclSum, ranks.communicator(0), ranks.stream(0)));
+  GIVES(ncclInvalidArgument, ncclAllReduce(value, value, 1, ncclInt, ncclSum, ranks.communicator(0), ranks.stream(0)));
 }
 
 TEST(a_communicator_is_split_by_colors_and_keys) {
