@@ -72,6 +72,7 @@ void Communicator::start(const SharedFile& file, int rank, int ranks) {
       ranks_ = ranks;
     }
     joined.join(rank, ranks, machine_number(device_));
+    start_watching();
     if (!joined.await(aborted_)) throw Failure{ncclInternalError, "the communicator was aborted while it was made"};
     ready_ = true;
   } catch (const Failure& failure) {

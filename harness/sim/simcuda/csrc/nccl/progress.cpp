@@ -25,12 +25,15 @@ class Watcher {
     {
       const std::lock_guard lock(mutex_);
       watched_.push_back(std::move(watched));
-      if (!std::exchange(started_, true)) {
-        quiet_thread([this] { serve(); }).detach();
-        simcudaCountThread();
-      }
     }
     look_again();
+  }
+
+  void start() {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(started_, true)) return;
+    quiet_thread([this] { serve(); }).detach();
+    simcudaCountThread();
   }
 
  private:
@@ -71,6 +74,7 @@ Watcher& watcher() {
 
 }  // namespace
 
+void start_watching() { watcher().start(); }
 void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run) { watcher().add({launch, run}); }
 void look_again() { Post::own()->bell().ring(); }
 

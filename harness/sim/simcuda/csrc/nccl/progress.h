@@ -9,6 +9,8 @@
 
 namespace simcuda::nccl {
 
+void start_watching();  // once, at a known time and not at the first collective that has to wait
+
 // Has the run's stream go on when the others have come.
 void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run);
 void look_again();  // something has changed in this process
