@@ -1,7 +1,7 @@
 """Builds the libraries of the simulated CUDA at their first use, and caches them.
 
 ``python -m harness.sim.simcuda.build`` builds them by hand. There is one set for each CUDA that torch is built for:
-four with the names of CUDA's own, and the operators. ``CMakeLists.txt`` says how they are built.
+five with the names of CUDA's own, and the operators. ``CMakeLists.txt`` says how they are built.
 """
 
 from __future__ import annotations
