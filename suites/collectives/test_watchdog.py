@@ -142,6 +142,27 @@ def test_blocking_wait_raises_at_the_timeout(ranks: Any) -> None:
     assert SHORT * 0.9 < results[0][1] < PATIENCE, f"the error came after {results[0][1]:.2f} s, the limit is {SHORT} s"
 
 
+def failed(rank: Any) -> tuple[Checks, float]:
+    """The ranks call with sizes that differ: the communicator fails on the device."""
+    checks = Checks(rank.number)
+    began(rank, TORCH_NCCL_BLOCKING_WAIT=1)
+    work = dist.all_reduce(torch.ones(1000 + rank.number, device=rank.device), async_op=True)
+    text, seconds = error_of(work.wait)
+    for word in ("invalid usage", "AllReduce of 1000 float32", "AllReduce of 1001 float32"):
+        checks.true(f"an error with {word!r}, found {text[:600]!r}", word in text)
+    abort_process_group()
+    use_again(rank, checks, [0, 1])
+    return checks, seconds
+
+
+@pytest.mark.requires(ranks=2, silicon=False)
+def test_wait_raises_what_the_communicator_has_failed_with(ranks: Any) -> None:
+    """An error of the device reaches the host before the time limit. The simulated NCCL compares calls of ranks."""
+    results = ranks.run(failed, world=2)
+    expect_all_right(checks_of(results))
+    assert max(seconds for _, seconds in results) < PATIENCE, "the error came late"
+
+
 def aborted(rank: Any, how: str) -> Checks:
     """A collective lacks rank 1, which has died or is late: it waits on the device until the group is aborted."""
     checks = Checks(rank.number)
