@@ -41,7 +41,7 @@ std::set<int>& offers() {
 Settings settings_of(const ncclConfig_t* config, const Settings& otherwise = {}) {
   Settings settings = otherwise;
   if (config == nullptr) return settings;
-  check(config->magic == NCCL_API_MAGIC, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+  check(config->magic == 0xcafebeef, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
   if (config->blocking != NCCL_CONFIG_UNDEF_INT) {
     check(config->blocking == 0 || config->blocking == 1,
           "Invalid config blocking attribute value " + std::to_string(config->blocking));
