@@ -38,10 +38,12 @@ std::set<int>& offers() {
   return *offers;
 }
 
+constexpr unsigned config_magic = 0xcafebeef;  // NCCL_API_MAGIC, which older headers do not name
+
 Settings settings_of(const ncclConfig_t* config, const Settings& otherwise = {}) {
   Settings settings = otherwise;
   if (config == nullptr) return settings;
-  check(config->magic == 0xcafebeef, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+  check(config->magic == config_magic, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
   if (config->blocking != NCCL_CONFIG_UNDEF_INT) {
     check(config->blocking == 0 || config->blocking == 1,
           "Invalid config blocking attribute value " + std::to_string(config->blocking));
