@@ -17,7 +17,7 @@ from suites.streams.busy import sleep_on
 
 from . import groups
 from ._torch_private import coalescing_manager, premultiplied_sum
-from .checking import Checks, expect_all_right
+from .checking import Checks, checks_of, expect_all_right
 from .groups import grouped, worlds
 
 pytestmark = [groups.NCCL, pytest.mark.timeout(60)]
@@ -279,3 +279,29 @@ def large(rank: Any) -> Checks:
 def test_all_reduce_of_large_buffers_is_whole(ranks: Any, world: int) -> None:
     """Every element of a buffer of several megabytes is right on every rank."""
     expect_all_right(ranks.run(large, world=world))
+
+
+@grouped
+def paced(rank: Any) -> tuple[Checks, float]:
+    """Small collectives one after the other, each awaited by the host."""
+    checks = Checks(rank.number)
+    given = torch.ones(4, device=rank.device)
+    dist.all_reduce(given)
+    torch.cuda.synchronize()
+    begun = time.monotonic()
+    for _ in range(20):
+        given.fill_(1.0)
+        dist.all_reduce(given)
+        torch.cuda.synchronize()
+    seconds = time.monotonic() - begun
+    checks.same("the last of 20", given, full(float(rank.world), 4))
+    return checks, seconds
+
+
+@worlds(2, 4)
+def test_all_reduce_of_few_bytes_takes_less_than_half_a_second(ranks: Any, world: int) -> None:
+    """Twenty small collectives take milliseconds on a GPU, and less than ten seconds on the busiest machine."""
+    results = ranks.run(paced, world=world)
+    expect_all_right(checks_of(results))
+    slowest = max(seconds for _, seconds in results)
+    assert slowest < 10.0, f"20 calls took {slowest:.1f} s"
