@@ -127,17 +127,32 @@ def test_lbfgs_point_after_several_iterations_of_a_step(device: torch.device) ->
     assert run.count("n_iter") == 6
 
 
-@pytest.mark.parametrize("lr", [0.01, 1.0, 8.0])
-@pytest.mark.parametrize("name", SEARCHED)
-def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(device: torch.device, name: str, lr: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "lr", "most"),
+    [
+        ("valley", 0.01, 3.9),
+        ("valley", 1.0, 2.4),
+        ("valley", 8.0, 3.4),
+        ("waves", 0.01, 3.5),
+        ("waves", 1.0, 2.5),
+        ("waves", 8.0, 3.6),
+        ("wall", 0.01, 4.0),
+        ("wall", 1.0, 2.1),
+        ("wall", 8.0, 3.5),
+    ],
+)
+def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
+    device: torch.device, name: str, lr: float, most: float
+) -> None:
     """With ``strong_wolfe``, the step from each point satisfies both conditions, from short and long first guesses.
 
     The value falls by at least 1e-4 of what the slope promises, and the slope at the end is at most 0.9 of that at the
-    start. Among 30 starts, a search that its limit of evaluations ends may leave a point without the second condition.
+    start. The mean number of evaluations of a step is at most 0.15 above what torch 2.13 needs: a search that guesses
+    worse than by cubic interpolation needs more.
     """
     torch.manual_seed(7)
     function = SEARCHED[name]
-    checked, flat = 0, 0
+    checked, flat, evaluations = 0, 0, 0
     for _ in range(30):
         run = Minimized(
             device,
@@ -163,20 +178,34 @@ def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(device: torch.device, na
             checked += 1
             flat += abs(float(end @ moved)) <= CURVATURE * abs(slope) * (1 + 1e-9)
             assert 1 < run.evaluations - evaluated <= 40
+            evaluations += run.evaluations - evaluated
         assert run.evaluations == run.count("func_evals")
     assert checked > 60
-    assert flat >= 0.95 * checked
+    assert flat == checked
+    assert evaluations / checked <= most
 
 
-def test_lbfgs_line_search_takes_the_first_guess_if_it_fits(device: torch.device) -> None:
-    """A first guess that satisfies the conditions is taken: one evaluation before and one for the search."""
-    run = Minimized(
-        device, lambda x: (x**2).sum() / 2, [4.0], lr=0.5, max_iter=1, max_eval=40, line_search_fn="strong_wolfe"
-    )
+@pytest.mark.parametrize(
+    ("lr", "end", "evaluations"),
+    [
+        # The slope is 16 at the start, so that the search may end where it is at most 14.4, at 3.6 or before -3.6.
+        (0.5, 3.5, 2),
+        # The first guess is too long, -3.9: a cubic through both ends has its minimum where the parabola has it.
+        (7.9, 0.0, 3),
+        # The first guesses are too short, 3.99 and 3.9: each next one is at most ten times as long.
+        (0.01, 3.0, 4),
+    ],
+    ids=["fits", "too_long", "too_short"],
+)
+def test_lbfgs_line_search_on_a_parabola(device: torch.device, lr: float, end: float, evaluations: int) -> None:
+    """The search takes a first guess that fits, interpolates between both sides of a minimum, and extends tenfold.
+
+    The first guess is a step of length ``lr``, since the gradient is above 1.
+    """
+    run = Minimized(device, lambda x: (x**2).sum() / 2, [4.0], lr=lr, **ONE_SEARCH)
     run.step()
-    # The first step has length lr * min(1, 1/4), along a gradient of 4.
-    assert run.x.item() == pytest.approx(4.0 - 0.5 / 4 * 4.0)
-    assert run.evaluations == 2
+    assert run.x.item() == pytest.approx(end, abs=1e-9)
+    assert run.evaluations == evaluations
 
 
 def test_lbfgs_ends_where_the_gradient_is_small(device: torch.device) -> None:
@@ -197,6 +226,18 @@ def test_lbfgs_ends_where_it_moves_little(device: torch.device) -> None:
     goes_on = Minimized(device, quadratic, [2.0, 2.0, 2.0, 2.0], tolerance_change=0.0, **settings)
     goes_on.step()
     assert goes_on.count("n_iter") == 20
+
+
+def test_lbfgs_stops_at_its_most_evaluations(device: torch.device) -> None:
+    """A step of 8 iterations makes at most a quarter more evaluations, and at most ``max_eval`` if that is given."""
+    settings = {"lr": 0.05, "max_iter": 8, "tolerance_grad": 0.0, "tolerance_change": 0.0}
+    for more, most in (({}, 8), ({"max_eval": 3}, 3)):
+        run = Minimized(device, quadratic, [2.0] * 4, **settings, **more)
+        run.step()
+        assert run.evaluations == run.count("func_evals") == most
+    searching = Minimized(device, valley, [-1.2, 1.0], **settings, line_search_fn="strong_wolfe")
+    searching.step()
+    assert searching.evaluations == searching.count("func_evals") == 10
 
 
 def test_lbfgs_closure_runs_with_gradients_on(device: torch.device) -> None:
