@@ -43,17 +43,7 @@ class FolderStore:
             if there and self._print_of(database, target) == record.print:
                 return Added.SAME
             stage.stage(database, [record])
-            parts = " UNION ALL BY NAME ".join(
-                f"SELECT '{name}' AS part, {schema.SCHEMA} AS schema, * FROM stage_{name}" for name in schema.STAGES
-            )
-            temporary = self.path / f".{target.name}.{os.getpid()}.tmp"
-            try:
-                database.execute(f"COPY ({parts}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
-                with temporary.open("rb") as file:
-                    os.fsync(file.fileno())
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_staged(database, target)
         except OSError as error:
             raise HistoryError(
                 f"cannot write {str(target)!r}: {error.strerror}; give a writable folder to --db"
@@ -144,6 +134,21 @@ class FolderStore:
             first = str(error).splitlines()[0]
             raise HistoryError(f"{str(file)!r} is no run of a history: {first}") from None
         return found
+
+
+def write_staged(database: DuckDBPyConnection, target: Path) -> None:
+    """Write what is staged, one run, under another name, and rename it."""
+    parts = " UNION ALL BY NAME ".join(
+        f"SELECT '{name}' AS part, {schema.SCHEMA} AS schema, * FROM stage_{name}" for name in schema.STAGES
+    )
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        database.execute(f"COPY ({parts}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def file_name(run_id: str) -> str:

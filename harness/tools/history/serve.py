@@ -1,4 +1,4 @@
-"""A server of the pages of a history: read-only, on this machine alone unless told otherwise, without JavaScript.
+"""A server of the pages of a history: read-only, on this machine alone unless told otherwise.
 
 Pages have the addresses of an export, and there is one for every case, group, device and run.
 """
@@ -25,7 +25,7 @@ from harness.tools.history.answers import NIGHTS, Answers, NothingKnownError
 from harness.tools.history.database import HistoryError
 from harness.tools.history.folder import FolderStore
 from harness.tools.history.names import page_names, search
-from harness.tools.history.pages import EveryLink, Pages, file_name, policy
+from harness.tools.history.pages import EveryLink, Pages, file_name, policy, scripts
 from harness.tools.history.store import FileStore
 from harness.tools.history.suspicion import Suspicion
 
@@ -240,8 +240,18 @@ def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
         status = 404 if isinstance(error, NothingKnownError) else 503
         return PlainTextResponse(f"{inert.inert_line(str(error), 500)}\n", status, headers=headers)
 
+    files = {name: text.encode() for name, text in scripts(search=True).items()}
+
+    def show_script(request: Request) -> Response:
+        name = request.url.path.removeprefix("/")
+        if name not in files:
+            raise NothingKnownError(f"the history has no script {inert.inert_line(name, 200)!r}")
+        kept = {**_HEADERS, "Cache-Control": "max-age=31536000, immutable"}
+        return Response(files[name], media_type="text/javascript", headers=kept)
+
     routes = [
         Route("/", show),
+        Route("/assets/{name}", show_script),
         Route("/reports/{name}", show_report),
         Route("/{name:path}", show),
     ]
