@@ -40,7 +40,7 @@ Db = Annotated[
 
 def _store(db: str) -> FileStore | FolderStore:
     from harness.tools.history.database import HistoryError
-    from harness.tools.history.store import open_store
+    from harness.tools.history.folder import open_store
 
     if not db:
         raise HistoryError("no history is named: give --db PATH, or set HARNESS_HISTORY")

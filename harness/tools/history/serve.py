@@ -68,6 +68,7 @@ class Reader:
 
     def __init__(self, store: FileStore | FolderStore) -> None:
         self._store = store
+        self._file = store if isinstance(store, FileStore) else store.copy
         self._lock = threading.Lock()
         self._state: _State | None = None
         self._open = contextlib.ExitStack()
@@ -95,9 +96,9 @@ class Reader:
 
     def _reading(self) -> Answers:
         """Return answers from the present state of the store."""
-        if isinstance(self._store, FileStore) and self._store.is_wanted():
+        if self._file is not None and self._file.is_wanted():
             self._close()
-            self._store.wait_for_writers()
+            self._file.wait_for_writers()
         if self._answers is None or self._opened != self._stamp():
             self._close()
             database = self._open.enter_context(self._store.reading())
@@ -105,8 +106,8 @@ class Reader:
             # The runs are those of the last state, unless the store has changed since.
             known = self._state.front.runs if self._state and self._state.stamp == self._opened else None
             self._answers = Answers(database, known)
-            if isinstance(self._store, FileStore):
-                threading.Thread(target=self._yield_to_writers, args=(self._store,), daemon=True).start()
+            if self._file is not None:
+                threading.Thread(target=self._yield_to_writers, args=(self._file,), daemon=True).start()
         return self._answers
 
     def _yield_to_writers(self, store: FileStore) -> None:

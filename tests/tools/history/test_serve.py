@@ -19,10 +19,11 @@ import duckdb
 
 from harness.tools.history import serve as serving
 from harness.tools.history.database import HistoryError
+from harness.tools.history.folder import open_store
 from harness.tools.history.pages import file_name
 from harness.tools.history.record import read_record
 from harness.tools.history.serve import Reader, page, serve
-from harness.tools.history.store import FileStore, open_store
+from harness.tools.history.store import FileStore
 from tests.tools.history import nights
 from tests.tools.history.serving import Server, served
 from tests.tools.matrix.runs import CASES
