@@ -86,23 +86,25 @@ def measure_folder(shape: Shape, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "harness.cli", "history"]
     db = ["--db", f"{store.path}/"]
 
-    def run(*arguments: str) -> None:
+    def run(*arguments: str) -> tuple[float, float]:
+        """Return wall and processor time of a command in seconds."""
+        before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run([*command, *arguments, *db], check=True, stdout=subprocess.DEVNULL)
+        wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+        return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    found["first_report"] = timed(lambda: run("report"), 1)
-    found["first_report_megabytes"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     paths = [run_directory(folder, generator, machine) for machine in range(min(3, shape.machines))]
-    adds, reports = [], []
+    case = str(generator.cases[3])
+    figures = {"first_report": [run("report")]}
+    found["megabytes_of_memory"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     for path in paths:
-        begun = time.perf_counter()
-        run("add", str(path))
-        adds.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
-        run("report")
-        reports.append(time.perf_counter() - begun)
-    found["command_add"], found["command_report_of_a_new_run"] = spread(adds), spread(reports)
-    found["command_report"] = timed(lambda: run("report"), 3)
-    found["command_report_of_a_case"] = timed(lambda: run("report", "--case", str(generator.cases[3])), 3)
+        figures.setdefault("add", []).append(run("add", str(path)))
+        figures.setdefault("report_of_a_new_run", []).append(run("report"))
+    figures["report"] = [run("report") for _ in range(3)]
+    figures["report_of_a_case"] = [run("report", "--case", case) for _ in range(3)]
+    for name, seconds in figures.items():
+        walls, cpus = zip(*seconds, strict=True)
+        found[f"command_{name}"] = {**spread([*walls]), "cpu_s": round(statistics.median(cpus), 3)}
     files = store.files()
     found["files"], found["megabytes"] = len(files), round(sum(file.stat().st_size for file in files) / 1e6, 1)
     with store.reading() as database:

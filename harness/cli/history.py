@@ -158,7 +158,7 @@ def export(
 ) -> None:
     """Write static pages: the last night, and each red group, case, device and run of the last 90 nights.
 
-    The pages load nothing and run no script. They can be put on any web server. FOLDER may exist; pages of an earlier
+    The pages load nothing from elsewhere. They can be put on any web server. FOLDER may exist; pages of an earlier
     export are replaced.
 
     Exit status: 0; 4 if there is no history or FOLDER cannot be written.
