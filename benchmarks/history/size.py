@@ -2,6 +2,7 @@
 
 python -m benchmarks.history.size                                    # 365 nights, 12 machines, 6,000 cases
 python -m benchmarks.history.size --nights 30 --cases 500            # a check that it works
+python -m benchmarks.history.size --parquet                          # the same runs as a folder of Parquet files
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,12 +22,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
 from benchmarks.measuring import machine_facts
 from harness.journal.journal import FILE_NAME, digest_of_ids
-from harness.tools.history import front, record, serve, site, text, views
+from harness.tools.history import folder as folders
+from harness.tools.history import front, record, serve, site, stage, text, views
 from harness.tools.history.answers import Answers
 from harness.tools.history.database import remove_runs, transaction
+from harness.tools.history.folder import FolderStore, write_staged
 from harness.tools.history.pages import file_name
 from harness.tools.history.store import FileStore
 from harness.tools.history.suspicion import suspicions
@@ -52,6 +59,58 @@ def fill(store: FileStore, generator: Generator, batch: int) -> float:
         for columns in generator.batches(range(generator.shape.nights - 1), batch):
             enter(database, columns)
     return time.perf_counter() - begun
+
+
+def fill_folder(store: FolderStore, generator: Generator) -> float:
+    """Write the files of all nights but the last. Return the seconds."""
+    begun = time.perf_counter()
+    store.path.mkdir()
+    database = duckdb.connect()
+    for night in range(generator.shape.nights - 1):
+        for machine in range(generator.shape.machines):
+            for name, arrays in generator.columns([(night, machine)]).items():
+                stage.stage_columns(database, name, arrays)
+            write_staged(database, store.path / folders.file_name(generator.run_id(night, machine)))
+            stage.unstage(database)
+    return time.perf_counter() - begun
+
+
+def measure_folder(shape: Shape, folder: Path) -> dict[str, Any]:
+    """The figures of a folder of Parquet files: commands without and with the copy in the cache."""
+    os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    store, generator = FolderStore(folder / "runs"), Generator(shape)
+    found: dict[str, Any] = {"shape": vars_of(shape)}
+    if not store.path.exists():
+        found["fill_s"] = round(fill_folder(store, generator), 1)
+    command = [sys.executable, "-m", "harness.cli", "history"]
+    db = ["--db", f"{store.path}/"]
+
+    def run(*arguments: str) -> tuple[float, float]:
+        """Return wall and processor time of a command in seconds."""
+        before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([*command, *arguments, *db], check=True, stdout=subprocess.DEVNULL)
+        wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+        return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    paths = [run_directory(folder, generator, machine) for machine in range(min(3, shape.machines))]
+    case = str(generator.cases[3])
+    figures = {"first_report": [run("report")]}
+    found["megabytes_of_memory"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    for path in paths:
+        figures.setdefault("add", []).append(run("add", str(path)))
+        figures.setdefault("report_of_a_new_run", []).append(run("report"))
+    figures["report"] = [run("report") for _ in range(3)]
+    figures["report_of_a_case"] = [run("report", "--case", case) for _ in range(3)]
+    for name, seconds in figures.items():
+        walls, cpus = zip(*seconds, strict=True)
+        found[f"command_{name}"] = {**spread([*walls]), "cpu_s": round(statistics.median(cpus), 3)}
+    files = store.files()
+    found["files"], found["megabytes"] = len(files), round(sum(file.stat().st_size for file in files) / 1e6, 1)
+    with store.reading() as database:
+        (found["verdicts"],) = database.execute("SELECT count(*) FROM verdict").fetchall()[0]
+    found["load"] = os.getloadavg()
+    return found
 
 
 def run_directory(folder: Path, generator: Generator, machine: int) -> Path:
@@ -221,13 +280,15 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=6000)
     parser.add_argument("--batch", type=int, default=5, help="nights that are entered at once")
     parser.add_argument("--folder", type=Path, help="keep everything in this folder; a history that is there is used")
+    parser.add_argument("--parquet", action="store_true", help="measure a folder of Parquet files")
     parser.add_argument("--output", type=Path, help="write the figures to this file")
     wanted = parser.parse_args()
     shape = Shape(wanted.nights, wanted.machines, wanted.cases)
     with tempfile.TemporaryDirectory() as temporary:
         folder = wanted.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        found = {**measure(shape, folder, wanted.batch), "machine": machine_facts()}
+        figures = measure_folder(shape, folder) if wanted.parquet else measure(shape, folder, wanted.batch)
+        found = {**figures, "machine": machine_facts()}
     print(json.dumps(found, indent=2))
     if wanted.output:
         wanted.output.write_text(json.dumps(found, indent=2) + "\n")

@@ -40,7 +40,7 @@ Db = Annotated[
 
 def _store(db: str) -> FileStore | FolderStore:
     from harness.tools.history.database import HistoryError
-    from harness.tools.history.store import open_store
+    from harness.tools.history.folder import open_store
 
     if not db:
         raise HistoryError("no history is named: give --db PATH, or set HARNESS_HISTORY")
@@ -158,7 +158,7 @@ def export(
 ) -> None:
     """Write static pages: the last night, and each red group, case, device and run of the last 90 nights.
 
-    The pages load nothing and run no script. They can be put on any web server. FOLDER may exist; pages of an earlier
+    The pages load nothing from elsewhere. They can be put on any web server. FOLDER may exist; pages of an earlier
     export are replaced.
 
     Exit status: 0; 4 if there is no history or FOLDER cannot be written.

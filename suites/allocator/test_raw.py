@@ -112,3 +112,69 @@ def test_caching_allocator_alloc_raises_outofmemoryerror(device: torch.device) -
     """A raw request that does not fit raises OutOfMemoryError, as for tensors."""
     with pytest.raises(torch.OutOfMemoryError):
         allocate(1 << 46, device)
+
+
+def cached(device: torch.device) -> tuple[int, int]:
+    """Bytes that the caching allocator has given out, and bytes that it has of the driver."""
+    return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+
+
+def assert_uncached(device: torch.device) -> None:
+    """A tensor's memory is the driver's: no counter moves, and it goes back with the tensor."""
+    before, free = cached(device), torch.cuda.mem_get_info(device)[0]
+    x = torch.full((24 * MIB,), 7, dtype=torch.uint8, device=device)
+    assert cached(device) == before
+    assert torch.cuda.mem_get_info(device)[0] <= free - 24 * MIB
+    assert x.cpu().unique().tolist() == [7]
+    del x
+    assert cached(device) == before
+    assert torch.cuda.mem_get_info(device)[0] > free - 24 * MIB
+
+
+def assert_cached(device: torch.device) -> None:
+    """A tensor's memory is counted, and stays with the allocator after the tensor."""
+    torch.cuda.empty_cache()
+    given, reserved = cached(device)
+    x = torch.full((24 * MIB,), 7, dtype=torch.uint8, device=device)
+    assert cached(device) == (given + 24 * MIB, reserved + 24 * MIB)
+    del x
+    assert cached(device) == (given, reserved + 24 * MIB)
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.serial
+def test_caching_allocator_enable_false_gives_memory_of_the_driver(device: torch.device) -> None:
+    """With `caching_allocator_enable(False)` each tensor has memory of its own from the driver; with True, cached
+    memory again.
+    """
+    torch.cuda.init()  # it does nothing before
+    torch.cuda.caching_allocator_enable(False)
+    try:
+        assert_uncached(device)
+    finally:
+        torch.cuda.caching_allocator_enable(True)
+    assert_cached(device)
+
+
+@pytest.mark.serial
+@pytest.mark.requires(torch=">=2.13")
+def test_caching_allocator_disabled_restores_the_state_before(device: torch.device) -> None:
+    """`caching_allocator_disabled` disables the cache in its block, and restores the state before it, also after an
+    exception and in another such block.
+    """
+
+    torch.cuda.init()
+
+    def fail() -> None:
+        with torch.cuda.caching_allocator_disabled():
+            assert_uncached(device)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert_cached(device)
+    with torch.cuda.caching_allocator_disabled():
+        with torch.cuda.caching_allocator_disabled():
+            assert_uncached(device)
+        assert_uncached(device)
+    assert_cached(device)

@@ -14,8 +14,10 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
+    get_device_states,
     set_checkpoint_debug_enabled,
     set_checkpoint_early_stop,
+    set_device_states,
 )
 
 Tensor = torch.Tensor
@@ -207,3 +209,21 @@ def test_checkpoint_refuses_options_that_it_does_not_have(device: torch.device) 
         checkpoint(chain, x, use_reentrant=True, debug=True)
     with pytest.raises(ValueError, match="context_fn"):
         checkpoint(chain, x, use_reentrant=True, context_fn=lambda: create_selective_checkpoint_contexts([SIN]))
+
+
+@pytest.mark.requires(accelerator=True)
+def test_set_device_states_restores_what_get_device_states_saw(device: torch.device) -> None:
+    """`get_device_states` has the states of the generators of the tensors' devices, and `set_device_states` restores
+    them: the same numbers follow.
+    """
+    x = torch.zeros(4, device=device)
+    before = torch.get_device_module(device).get_rng_state(device)
+    devices, states = get_device_states(1, x, torch.zeros(2))
+    assert devices == [device.index]
+    assert torch.equal(states[0], before)
+    wanted = torch.rand(64, device=device)
+    set_device_states(devices, states, device_type=device.type)
+    assert torch.equal(torch.rand(64, device=device), wanted)
+    assert not torch.equal(torch.rand(64, device=device), wanted)
+    set_device_states(devices, states, device_type="meta")
+    assert not torch.equal(torch.rand(64, device=device), wanted)

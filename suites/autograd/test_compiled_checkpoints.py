@@ -164,3 +164,34 @@ def test_compile_with_checkpoint_gives_gradients_of_a_modules_parameters(engine:
         for parameter, wanted in zip(model.parameters(), expected, strict=True):
             assert parameter.grad is not None
             torch.testing.assert_close(parameter.grad, wanted)
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.parametrize(("budget", "kept"), [(1.0, 6), (0.5, 3), (0.0, 1)])
+def test_region_activation_memory_budget_decides_how_much_is_saved(
+    engine: Engine, device: torch.device, budget: float, kept: int
+) -> None:
+    """`region_activation_memory_budget` saves the whole, a part, or the inputs alone; the gradient is the same.
+
+    Outside of a compiled function, and beyond 0 to 1, it raises.
+    """
+    budgeted = torch.autograd.graph.region_activation_memory_budget
+    x = torch.randn(8, 8, dtype=torch.float64).to(device).requires_grad_()
+    (expected,) = torch.autograd.grad(chain(x).sum(), x)
+
+    def function(at: Tensor) -> Tensor:
+        with budgeted(budget):
+            return chain(at)
+
+    result, tensors = saved(torch.compile(function, backend="aot_eager_decomp_partition", fullgraph=True), x)
+    (found,) = torch.autograd.grad(result.sum(), x)
+
+    torch.testing.assert_close(found, expected)
+    unbudgeted, most = saved(torch.compile(chain, backend="aot_eager_decomp_partition", fullgraph=True), x)
+    torch.testing.assert_close(torch.autograd.grad(unbudgeted.sum(), x)[0], expected)
+    assert tensors == kept <= most
+    for value in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="must be in"):
+            budgeted(value)
+    with pytest.raises(RuntimeError, match="inside a torch"), budgeted(0.5):
+        pass

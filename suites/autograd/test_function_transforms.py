@@ -6,7 +6,7 @@ it with one that does.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -209,3 +209,49 @@ def test_vmap_randomness_different_and_same(x: Tensor, engine: Engine) -> None:
     assert own.unique().numel() == 20
     assert vmap(grad(loss), randomness="same")(alike).unique().numel() == 1
     engine.still_works()
+
+
+class Scaled(torch.autograd.Function):
+    """Its first argument times its second; `seen` has what its rule for `vmap` was given."""
+
+    seen: ClassVar[list[Any]] = []
+
+    @staticmethod
+    def forward(x: Tensor, factor: float) -> Tensor:
+        return x * factor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, factor: float) -> tuple[Tensor, int]:
+        Scaled.seen.append((info.batch_size, info.randomness, tuple(in_dims)))
+        return Scaled.apply(x.movedim(in_dims[0], 0) + 1, factor), 0
+
+
+def test_vmap_of_a_function_uses_its_own_rule(device: torch.device) -> None:
+    """A function's `vmap` gets the size of the batch, the randomness and the batch dimensions, and its result is used.
+
+    A gradient within the batch uses it too. A function without a rule, or with two, raises.
+    """
+    x = torch.arange(6.0, device=device).reshape(2, 3)
+    Scaled.seen.clear()
+
+    found = vmap(lambda column: Scaled.apply(column, 3.0), in_dims=1, randomness="same")(x)
+    torch.testing.assert_close(found, 3 * (x.T + 1))
+    assert Scaled.seen == [(3, "same", (1, None))]
+    torch.testing.assert_close(vmap(grad(lambda row: (Scaled.apply(row, 3.0) ** 2).sum()))(x), 18 * (x + 1))
+
+    class Bare(torch.autograd.Function):
+        forward, setup_context, backward = Scaled.forward, Scaled.setup_context, Scaled.backward
+
+    with pytest.raises(RuntimeError, match="does not have vmap support"):
+        vmap(lambda row: Bare.apply(row, 3.0))(x)
+    both = type("Both", (Scaled,), {"generate_vmap_rule": True})
+    with pytest.raises(RuntimeError, match="generate_vmap_rule"):
+        vmap(lambda row: both.apply(row, 3.0))(x)

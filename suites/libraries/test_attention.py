@@ -325,3 +325,37 @@ def test_attention_of_a_full_size(device: torch.device, rng: np.random.Generator
     for head in range(0, 16, 5):
         some = [numbers(x[:, head]) for x in (q, k, v)]
         assert_attention(found[:, head], *some, scale=128**-0.5, mask=mask)
+
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.parametrize("backend", ["flash", "cudnn"])
+def test_can_use_attention_needs_the_switch_and_half_precision(device: torch.device, backend: str) -> None:
+    """`can_use_flash_attention` and `can_use_cudnn_attention` are False where the backend is switched off, and for
+    float64. `is_flash_attention_available` says whether the build has the first one.
+    """
+    cuda = torch.backends.cuda
+    can = {"flash": cuda.can_use_flash_attention, "cudnn": cuda.can_use_cudnn_attention}[backend]
+    own = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
+
+    def params(dtype: torch.dtype) -> Any:
+        x = torch.ones(1, 2, 8, 64, device=device, dtype=dtype)
+        return cuda.SDPAParams(x, x, x, None, 0.0, False, False)
+
+    with sdpa_kernel(own):
+        usable = can(params(F16))
+        assert usable == can(params(F16))
+        assert not can(params(F64))
+    with sdpa_kernel(SDPBackend.MATH):
+        assert not can(params(F16))
+    if backend == "flash" and not cuda.is_flash_attention_available():
+        assert not usable
+
+
+def test_flash_attention_of_cuda_is_not_available_without_cuda() -> None:
+    """A build without CUDA has no flash attention for it, and can use cuDNN's for no tensors."""
+    if torch.version.cuda or torch.version.hip:
+        pytest.skip("this torch has CUDA")
+    x = torch.ones(1, 2, 8, 64)
+    params = torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, False, False)
+    assert not torch.backends.cuda.is_flash_attention_available()
+    assert not torch.backends.cuda.can_use_cudnn_attention(params)

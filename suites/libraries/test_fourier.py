@@ -9,7 +9,7 @@ frequency, is beyond it by orders of magnitude.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -327,3 +327,46 @@ def test_fft_of_half_precision(device: torch.device, rng: np.random.Generator, s
     expected = np.fft.rfft(numbers(x), norm="ortho")
     off = np.linalg.norm(numbers(found.to(torch.complex64)) - expected)
     assert off <= 24 * math.log2(4 * size) * 2.0**-11 * np.linalg.norm(expected)
+
+
+@pytest.fixture
+def plans(device: torch.device) -> Iterator[Any]:
+    """The plan cache of the device, empty; its size is restored."""
+    found = torch.backends.cuda.cufft_plan_cache[device]
+    before = found.max_size
+    found.clear()
+    yield found
+    found.max_size = before
+    found.clear()
+
+
+@pytest.mark.requires(device="cuda", rocm=False)
+def test_cufft_plan_cache_max_size_reads_back(device: torch.device, plans: Any) -> None:
+    """A device's cache of plans has a size that can be set, which the manager has for the current device.
+
+    A negative size and a device that is not there raise; the number of plans cannot be set.
+    """
+    manager = torch.backends.cuda.cufft_plan_cache
+    plans.max_size = 3
+    assert (plans.max_size, manager.max_size, manager[device].max_size) == (3, 3, 3)
+    manager.max_size = 5
+    assert plans.max_size == 5
+    assert (plans.size, manager.size) == (0, 0)
+    with pytest.raises(RuntimeError, match=r"cannot be set directly|read-only"):
+        plans.size = 1
+    with pytest.raises(RuntimeError, match="non-negative"):
+        plans.max_size = -1
+    with pytest.raises(RuntimeError, match="device index"):
+        manager[torch.cuda.device_count()]
+    assert plans.max_size == 5
+
+
+@pytest.mark.requires(silicon=True, rocm=False)
+def test_cufft_plan_cache_keeps_as_many_plans_as_wanted(device: torch.device, plans: Any) -> None:
+    """Each size of transform has a plan, used again; beyond `max_size` the oldest goes, and `clear` removes all."""
+    plans.max_size = 2
+    for length, expected in ((64, 1), (64, 1), (128, 2), (256, 2)):
+        torch.fft.fft(torch.ones(length, device=device))
+        assert plans.size == expected
+    plans.clear()
+    assert plans.size == 0

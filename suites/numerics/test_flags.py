@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
+
+from suites import children
 
 from .asked import told, told_each
 
@@ -263,3 +266,87 @@ def test_fp32_precision_unknown_is_refused() -> None:
 
     assert fresh == ["RuntimeError", "RuntimeError", "none", "none"]
     assert others == ["RuntimeError", "RuntimeError", "tf32", "ieee"]
+
+
+# ---- libraries ----
+
+
+@pytest.mark.requires(device="cuda", rocm=False)
+def test_preferred_linalg_library_reads_back() -> None:
+    """The linear algebra library is torch's choice by default and reads back as set; an invalid name raises and changes
+    nothing.
+    """
+    ask = "str(B.cuda.preferred_linalg_library())"
+    steps = (ask, "str(B.cuda.preferred_linalg_library('cusolver'))", ask, "B.cuda.preferred_linalg_library('x')", ask)
+    assert told("warnings.simplefilter('ignore')", *steps)[1:] == [
+        "_LinalgBackend.Default",
+        "_LinalgBackend.Cusolver",
+        "_LinalgBackend.Cusolver",
+        "RuntimeError",
+        "_LinalgBackend.Cusolver",
+    ]
+
+
+@pytest.mark.requires(device="cuda", rocm=False)
+def test_cudnn_version_has_major_minor_and_patch() -> None:
+    """`cudnn.version` is MAJOR * 10000 + MINOR * 100 + PATCH since cuDNN 9, at least the version of the build."""
+    version = torch.backends.cudnn.version()
+    assert version is not None
+    assert 9_00_00 <= version < 99_00_00
+    assert version == torch.backends.cudnn.version()
+
+
+@pytest.mark.requires(not_={"device": "cuda"})
+def test_cudnn_version_without_cudnn_is_none() -> None:
+    """Where torch has no cuDNN, `cudnn.version` is None."""
+    if torch.version.cuda:
+        pytest.skip("this torch has cuDNN")
+    assert torch.backends.cudnn.version() is None
+    assert not torch.backends.cudnn.is_available()
+
+
+@pytest.mark.requires(device="cpu")
+def test_nnpack_is_available_decides_whether_it_can_be_used() -> None:
+    """`nnpack.is_available` is constant; a convolution that NNPACK takes has the same result with and without it."""
+    assert torch.backends.nnpack.is_available() == torch.backends.nnpack.is_available()
+    x, weight = torch.arange(2 * 3 * 8 * 8.0).reshape(2, 3, 8, 8), torch.arange(4 * 3 * 3 * 3.0).reshape(4, 3, 3, 3)
+    results = []
+    for enabled in (True, False):
+        with torch.backends.nnpack.flags(enabled):
+            results.append(torch.nn.functional.conv2d(x, weight))
+    torch.testing.assert_close(*results)
+    assert isinstance(torch.backends.nnpack.is_available(), bool)
+
+
+ONEDNN = """
+import torch
+from torch.backends import mkldnn
+layer, x = torch.nn.Conv2d(16, 32, 3), torch.ones(4, 16, 64, 64)
+for name, level in (("before", None), ("off", mkldnn.VERBOSE_OFF), ("on", mkldnn.VERBOSE_ON), ("after", None)):
+    print(name, flush=True)
+    if level is None:
+        layer(x)
+    else:
+        with mkldnn.verbose(level):
+            layer(x)
+"""
+
+
+@pytest.mark.requires(device="cpu")
+def test_mkldnn_verbose_prints_the_primitives_of_its_block() -> None:
+    """`mkldnn.verbose(VERBOSE_ON)` has oneDNN print the primitives that run in the block, and none before or after.
+
+    `VERBOSE_OFF` prints nothing.
+    """
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    lines = children.run(ONEDNN, environ={"DNNL_VERBOSE": "0", "ONEDNN_VERBOSE": "0"}).lines()
+    parts: dict[str, list[str]] = {}
+    for line in lines:
+        if line in ("before", "off", "on", "after"):
+            parts[line] = []
+        else:
+            parts[next(reversed(parts))].append(line)
+    ran = {name: [line for line in own if ",exec," in line] for name, own in parts.items()}
+    assert any(",convolution," in line for line in ran["on"])
+    assert {name: own for name, own in ran.items() if name != "on"} == {"before": [], "off": [], "after": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,48 @@ def test_toggle_collection_dynamic_leaves_out_a_part(device: torch.device) -> No
     names = {event.name for event in prof.events()}
     assert {"aten::sum", "aten::cumsum"} <= names
     assert "aten::prod" not in names
+
+
+def test_device_time_is_the_average_of_an_entry(device: torch.device) -> None:
+    """`device_time` and `cpu_time` are the summed times of an entry over its count; the CPU has no device time."""
+    for entry in recorded(device).key_averages():
+        assert entry.device_time == pytest.approx(entry.device_time_total / entry.count)
+        assert entry.cpu_time == pytest.approx(entry.cpu_time_total / entry.count)
+        if device.type == "cpu":
+            assert entry.device_time == 0
+
+
+def test_autograd_profile_adds_up_and_prints_its_events() -> None:
+    """`torch.autograd.profiler.profile` adds up own times and counts of its events, and prints the wanted rows."""
+    with torch.autograd.profiler.profile() as prof:
+        work(torch.device("cpu"))
+    events = list(prof.function_events)
+
+    assert prof.self_cpu_time_total == pytest.approx(sum(event.self_cpu_time_total for event in events))
+    whole = prof.total_average()
+    assert (whole.key, whole.count) == ("Total", len(events))
+    assert whole.self_cpu_time_total == pytest.approx(prof.self_cpu_time_total)
+
+    table = prof.table(sort_by="cpu_time_total", row_limit=2, header="of the test")
+    longest = sorted(events, key=lambda event: -event.cpu_time_total)[:2]
+    rows = [line.split()[0] for line in table.splitlines() if line.split()[:1] and line.split()[0].startswith("aten::")]
+    assert table.splitlines()[1].strip() == "of the test"
+    assert len(rows) + table.count("own range") == 2
+    assert all(event.name in table for event in longest)
+
+
+def test_export_chrome_trace_of_an_event_list_has_its_events(tmp_path: Path) -> None:
+    """`EventList.export_chrome_trace` writes each event of the host with its name, begin, duration and thread."""
+    with torch.autograd.profiler.profile() as prof:
+        work(torch.device("cpu"))
+    events = prof.function_events
+    assert isinstance(events, torch.autograd.profiler_util.EventList)
+    file = tmp_path / "trace.json"
+    events.export_chrome_trace(str(file))
+
+    spans = [span for span in json.loads(file.read_text(encoding="utf-8")) if span["ph"] == "X"]
+    assert [span["name"] for span in spans] == [event.name for event in events]
+    for span, event in zip(spans, events, strict=True):
+        assert span["ts"] == pytest.approx(event.time_range.start)
+        assert span["dur"] == pytest.approx(event.time_range.elapsed_us())
+        assert span["tid"] == event.thread

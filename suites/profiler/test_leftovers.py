@@ -168,3 +168,33 @@ def test_executiontraceobserver_ends_with_the_profile(tmp_path: Path) -> None:
     operators = [node["name"] for node in json.loads(text)["nodes"] if node["name"].startswith("aten::")]
     assert operators == ["aten::sin"]
     assert file.read_text(encoding="utf-8") == text
+
+
+def test_executiontraceobserver_tells_its_file_and_whether_it_records(tmp_path: Path) -> None:
+    """`get_output_file_path` has the registered file and None without one; `is_running` holds between start and stop.
+
+    With `set_extra_resource_collection`, a folder beside the file exists, which `get_resources_dir_for_et_path` finds.
+    """
+    file, folder = tmp_path / "execution.json", tmp_path / "execution_resources"
+    observer = ExecutionTraceObserver()
+    assert observer.get_output_file_path() is None
+    observer.register_callback(str(file))
+    try:
+        assert observer.get_output_file_path() == str(file)
+        assert not observer.is_running()
+        observer.start()
+        assert observer.is_running()
+        observer.stop()
+        assert not observer.is_running()
+
+        assert observer.get_resources_dir() is None
+        assert ExecutionTraceObserver.get_resources_dir_for_et_path(str(file)) is None
+        observer.set_extra_resource_collection(True)
+        assert folder.is_dir()
+        assert observer.get_resources_dir() == str(folder)
+        assert ExecutionTraceObserver.get_resources_dir_for_et_path(str(file)) == str(folder)
+        observer.set_extra_resource_collection(False)
+        assert observer.get_resources_dir() is None
+    finally:
+        observer.unregister_callback()
+    assert not observer.is_running()

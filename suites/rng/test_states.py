@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -247,3 +248,17 @@ def test_get_offset_counts_what_was_drawn(device: torch.device) -> None:
     assert all(a < b and b % 4 == 0 for a, b in itertools.pairwise(offsets))
     generator.set_offset(offsets[-2])
     assert torch.equal(torch.rand(1000, device=device, generator=generator), drawn)
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_thread_safe_generator_is_none_outside_of_a_worker_thread() -> None:
+    """`thread_safe_generator` is None in the main thread and in another one, so draws use the default generator."""
+    found: list[object] = [torch.random.thread_safe_generator()]
+    thread = threading.Thread(target=lambda: found.append(torch.random.thread_safe_generator()))
+    thread.start()
+    thread.join()
+    assert found == [None, None]
+    torch.manual_seed(3)
+    wanted = torch.rand(4)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(4, generator=torch.random.thread_safe_generator()), wanted)

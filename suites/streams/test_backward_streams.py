@@ -9,6 +9,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from suites import children
+
 from .apis import Api
 from .backwards import late
 from .busy import NOT_SHOWN, TRIALS, calibrate, ever, sleep_on
@@ -266,3 +268,32 @@ def test_backward_passes_in_sequence_accumulate_in_order(api: Api, device: torch
     api.synchronize(device)
 
     assert (gradient(x) == 1 + 2 + 3).all()
+
+
+MISMATCH = """
+import warnings, torch
+torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(ENABLED)
+stream = torch.Stream(DEVICE)
+x = torch.ones(64, device=DEVICE, requires_grad=True)
+kept = x.view_as(x).grad_fn  # holds the node of the leaf, which has the stream of its making
+torch.accelerator.synchronize(DEVICE)
+with stream:
+    y = (x * 2).sum()
+torch.accelerator.synchronize(DEVICE)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    y.backward()
+    torch.accelerator.synchronize(DEVICE)
+texts = [str(each.message) for each in seen]
+print(sum("AccumulateGrad node's stream does not match" in text for text in texts), x.grad.unique().tolist())
+"""
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_set_warn_on_accumulate_grad_stream_mismatch_decides(device: torch.device, enabled: bool) -> None:
+    """A leaf that gets its gradient from another stream than that of its making warns, unless that is switched off.
+
+    The gradient is the same. Torch warns once per process, so a child asks.
+    """
+    ended = children.run(MISMATCH.replace("ENABLED", str(enabled)) + children.AT_ONCE, device)
+    assert ended.lines() == [f"{int(enabled)} [2.0]"]

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core import cache as core_cache
 from harness.sim.native import cmake
 from harness.sim.native.cmake import Progress
 from harness.sim.native.toolchain import BuildError, Toolchain, short_digest
 
-_APPLICATION = "gpu-conformance-harness"
 _LOCK_LIMIT = 3600.0  # seconds; a build takes minutes on a small machine, and several may wait for it
 _KEPT = 30 * 24 * 3600.0  # seconds that an unused entry stays in the cache
 _SUFFIXES = (".cpp", ".def", ".h", ".map")
@@ -102,15 +102,10 @@ def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
 
 def cache_root(environ: Mapping[str, str], noun: str) -> Path:
     """Return the folder of all caches. `noun`: what is cached, for BuildError, as in `cache_folder`."""
-    if own := environ.get("HARNESS_CACHE_DIR"):
-        return Path(own).absolute()
-    shared = environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):  # the XDG specification says: ignore relative paths
-        return Path(shared) / _APPLICATION
-    home = environ.get("HOME") or os.path.expanduser("~")
-    if not os.path.isabs(home):
+    root = core_cache.cache_root(environ)
+    if root is None:
         raise BuildError(f"there is no home folder to cache {noun} in: set $HARNESS_CACHE_DIR")
-    return Path(home) / ".cache" / _APPLICATION
+    return root
 
 
 def cache_key(recipe: BuildRecipe) -> str:

@@ -1,7 +1,7 @@
 """A history in a folder: one Parquet file per run, for object stores and for many writers.
 
-The file's name follows from the run's id, so that writing a run again replaces it. Readers load the files into a
-database in memory.
+The file's name follows from the run's id, so that writing a run again replaces it. Readers keep a copy of the runs in
+one DuckDB file in the user's cache, and enter the files that are new there.
 """
 
 from __future__ import annotations
@@ -10,21 +10,30 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.core.cache import cache_root
 from harness.tools.history import database as databases
 from harness.tools.history import schema, stage
 from harness.tools.history.database import Added, HistoryError, duckdb, missing_text, quoted
 from harness.tools.history.record import RunRecord
+from harness.tools.history.store import FileStore
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 SUFFIX = ".parquet"
+#: Files that are entered at once, which limits the memory.
+BATCH = 100
+#: Seconds after which a copy that did not change is removed.
+UNUSED = 60 * 86_400.0
+#: Time of the last change in nanoseconds, and size.
+_Stat = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +52,7 @@ class FolderStore:
             if there and self._print_of(database, target) == record.print:
                 return Added.SAME
             stage.stage(database, [record])
-            parts = " UNION ALL BY NAME ".join(
-                f"SELECT '{name}' AS part, {schema.SCHEMA} AS schema, * FROM stage_{name}" for name in schema.STAGES
-            )
-            temporary = self.path / f".{target.name}.{os.getpid()}.tmp"
-            try:
-                database.execute(f"COPY ({parts}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
-                with temporary.open("rb") as file:
-                    os.fsync(file.fileno())
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_staged(database, target)
         except OSError as error:
             raise HistoryError(
                 f"cannot write {str(target)!r}: {error.strerror}; give a writable folder to --db"
@@ -77,32 +76,78 @@ class FolderStore:
             database.close()
         return removed
 
+    @property
+    def copy(self) -> FileStore | None:
+        """Return the copy of the runs in the user's cache; None if no folder for it can be had."""
+        name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
+        root = cache_root(os.environ)
+        if root is None:
+            return None
+        with contextlib.suppress(OSError):
+            (root / "history").mkdir(parents=True, exist_ok=True)
+            return FileStore(root / "history" / f"{name}-{schema.SCHEMA}.duckdb")
+        return None
+
     @contextlib.contextmanager
     def reading(self) -> Generator[DuckDBPyConnection]:
-        """Yield a database in memory with all runs, closed to files, network and settings."""
+        """Yield a database with all runs, closed to files, network and settings."""
+        copy = self.copy
+        if copy is not None:
+            while _copied(copy) != (there := self._there()):
+                with copy.writing() as database:  # a batch at a time, so that other readers wait for no more
+                    self._update(database, there)
+                _remove_unused(copy.path)
+            with copy.reading() as database:
+                yield database
+            return
+        there = self._there()
         database = duckdb().connect()
         try:
-            self.load(database)
+            databases.migrate(database, self.path)
+            while self._update(database, there) != there:
+                pass
             database.execute("SET enable_external_access = false")
             database.execute("SET lock_configuration = true")
             yield database
         finally:
             database.close()
 
-    def load(self, database: DuckDBPyConnection) -> None:
-        """Enter all runs of the folder into an empty database."""
-        files = self.files()
-        if not files:
+    def _there(self) -> dict[str, _Stat]:
+        """Return the files of runs by name. Raise HistoryError if there is none."""
+        there = {}
+        for file in self.files():
+            with contextlib.suppress(FileNotFoundError):  # pruned since it was listed
+                seen = file.stat()
+                there[file.name] = (seen.st_mtime_ns, seen.st_size)
+        if not there:
             raise HistoryError(missing_text(self.path))
-        databases.migrate(database, self.path)
-        listed = ", ".join(map(quoted, files))
+        return there
+
+    def _update(self, database: DuckDBPyConnection, there: Mapping[str, _Stat]) -> dict[str, _Stat]:
+        """Remove the runs of files that are gone or have changed, and enter a batch of those that the database has
+        not. Return what it has then.
+        """
+        database.execute("CREATE TABLE IF NOT EXISTS copied_file (name TEXT, changed BIGINT, size BIGINT, run_id TEXT)")
+        gone = [name for name, stat in _known(database).items() if there.get(name) != stat]
+        if gone:
+            with databases.transaction(database):
+                _remove(database, gone)
+        if new := sorted(there.items() - _known(database).items())[:BATCH]:
+            self._enter(database, dict(new))
+        return _known(database)
+
+    def _enter(self, database: DuckDBPyConnection, files: Mapping[str, _Stat]) -> None:
+        """Enter the runs of these files in one transaction."""
+        listed = ", ".join(quoted(self.path / name) for name in files)
         source = f"read_parquet([{listed}], union_by_name = true, filename = true)"
         error = duckdb().Error
         try:
-            heads = database.execute(f"SELECT filename, schema FROM {source} WHERE part = 'run'").fetchall()
-            databases.refuse_newer(max((int(version) for _, version in heads), default=0), self.path)
-            if others := {*map(str, files)} - {name for name, _ in heads}:
-                raise HistoryError(f"{min(others)!r} is no run of a history: move it out of the folder")
+            query = f"SELECT filename, run_id, schema FROM {source} WHERE part = 'run'"
+            heads = {Path(file).name: (run, version) for file, run, version in database.execute(query).fetchall()}
+            databases.refuse_newer(max((int(version) for _, version in heads.values()), default=0), self.path)
+            if others := files.keys() - heads.keys():
+                other = str(self.path / min(others))
+                raise HistoryError(f"{other!r} is no run of a history: move it out of the folder")
             there = {name for name, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
             for name, columns in schema.STAGES.items():
                 # Files of an older schema lack columns.
@@ -115,7 +160,13 @@ class FolderStore:
                     f"WHERE part = '{name}'"
                 )
             with databases.transaction(database):
+                merged = "SELECT run FROM run WHERE run_id IN (SELECT unnest(parts) FROM stage_run)"
+                databases.remove_runs(database, [run for (run,) in database.execute(merged).fetchall()])
                 stage.ingest(database)
+                database.executemany(
+                    "INSERT INTO copied_file VALUES (?, ?, ?, ?)",
+                    [(name, *stat, heads[name][0]) for name, stat in files.items()],
+                )
             for name in schema.STAGES:
                 database.execute(f"DROP TABLE stage_{name}")
         except error as problem:
@@ -146,7 +197,69 @@ class FolderStore:
         return found
 
 
+def _known(database: DuckDBPyConnection) -> dict[str, _Stat]:
+    """Return the files that the database has the runs of."""
+    rows = database.execute("SELECT name, changed, size FROM copied_file").fetchall()
+    return {name: (changed, size) for name, changed, size in rows}
+
+
+def _copied(copy: FileStore) -> dict[str, _Stat]:
+    """Return the files that a copy has; none if there is no copy, or it cannot be read."""
+    if copy.path.exists():
+        with contextlib.suppress(HistoryError, duckdb().Error), copy.reading() as database:
+            return _known(database)
+    return {}
+
+
+def _remove(database: DuckDBPyConnection, files: list[str]) -> None:
+    """Remove the runs of these files; all runs if one is a merged run, because its shards may be runs now."""
+    query = "SELECT run, parts FROM run WHERE run_id IN (SELECT run_id FROM copied_file WHERE list_contains(?, name))"
+    rows = database.execute(query, [files]).fetchall()
+    if any(parts for _, parts in rows):
+        rows = database.execute("SELECT run, parts FROM run").fetchall()
+        database.execute("DELETE FROM copied_file")
+    databases.remove_runs(database, [run for run, _ in rows])
+    database.execute("DELETE FROM copied_file WHERE list_contains(?, name)", [files])
+    for statement in schema.FORGET:
+        database.execute(statement)
+
+
+def _remove_unused(copy: Path) -> None:
+    """Remove copies of other folders that have not changed for long."""
+    before = time.time() - UNUSED
+    for other in copy.parent.glob("*.duckdb"):
+        with contextlib.suppress(OSError):
+            if other != copy and other.stat().st_mtime < before:
+                other.unlink()
+
+
+def write_staged(database: DuckDBPyConnection, target: Path) -> None:
+    """Write what is staged, one run, under another name, and rename it."""
+    parts = " UNION ALL BY NAME ".join(
+        f"SELECT '{name}' AS part, {schema.SCHEMA} AS schema, * FROM stage_{name}" for name in schema.STAGES
+    )
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        database.execute(f"COPY ({parts}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def file_name(run_id: str) -> str:
     """Return the name of the file of a run: readable, and different for different ids."""
     digest = hashlib.sha256(run_id.encode("utf-8", "backslashreplace")).hexdigest()[:10]
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', run_id)[:60]}-{digest}{SUFFIX}"
+
+
+def is_folder(path: Path, text: str = "") -> bool:
+    """Return whether the history at `path` is a folder of Parquet files. `text`: the path as the user wrote it."""
+    return path.is_dir() or (not path.exists() and text.endswith("/"))
+
+
+def open_store(text: str) -> FileStore | FolderStore:
+    """Return the store for ``--db``: a folder if it is one or ends with a slash, otherwise a file."""
+    path = Path(text)
+    return FolderStore(path) if is_folder(path, text) else FileStore(path)

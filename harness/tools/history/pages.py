@@ -1,4 +1,7 @@
-"""The pages of a history. They load nothing and run no script; every text of a run is inert in them."""
+"""The pages of a history. Every text of a run is inert in them, and all but charts and keys works without a script.
+
+They load only their own scripts, from the folder `assets` beside them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from typing import Any, Protocol
 from jinja2 import Environment
 from markupsafe import Markup
 
+from harness.core.outcome import Outcome
 from harness.core.text import format_count
 from harness.reporting.page import inert, shell
-from harness.tools.history import chart, front, text, views
+from harness.tools.history import front, text, views
 from harness.tools.history.answers import NIGHTS, Answers, Failure, Group
 from harness.tools.history.changes import changed, deciding_commands
 from harness.tools.history.front import Front
@@ -22,6 +26,14 @@ from harness.tools.history.timeline import Observation, story
 
 _PACKAGE = "harness.tools.history"
 _SHARED = "harness.reporting.page"
+#: The table of a case: columns, and how the script draws them.
+_CASE_COLUMNS = (
+    ("Night", ""),
+    ("Result", "strip"),
+    ("Seconds", "line"),
+    ("MiB of host memory", "line"),
+    ("MiB of device memory", "line"),
+)
 #: Maximum entries of one list.
 LISTED = 100
 #: Maximum runs of the list of runs.
@@ -88,7 +100,7 @@ class Pages:
             _environment()
             .get_template(template)
             .render(
-                **_styles(self._links.search),
+                **_assets(self._links.search),
                 front=self._front,
                 headline=text.headline(self._front),
                 links=self._links,
@@ -109,15 +121,14 @@ class Pages:
 
     def index(self) -> bytes:
         """Return the front page."""
-        trend = chart.bars(
-            [(f"{each.night}: {format_count(each.red, 'red case')}", each.red) for each in self._front.nights],
-            f"red cases by night: {self._front.nights[-1].red} in the last one",
-        )
-        return self._render("index.html", "", trend=trend)
+        columns = (("Night", ""), ("Red cases", "bars"), ("Runs", ""), ("Red runs", ""))
+        nights = [("", (each.night, each.red, each.runs, each.red_runs)) for each in self._front.nights]
+        return self._render("index.html", "", columns=columns, nights=nights)
 
     def groups(self, groups: Sequence[Group]) -> bytes:
         """Return the list of groups."""
         return self._list(
+            "groups",
             "Groups of failures",
             f"Failures with one fingerprint, of the last {NIGHTS} nights.",
             ("Group", "State", "First seen", "Last seen", "Failures", "Cases", "Machines"),
@@ -141,6 +152,7 @@ class Pages:
         for failure in failures:
             latest.setdefault(failure.case, failure)
         return self._list(
+            "cases",
             "Cases",
             f"Cases that were red, flaky or waived in the last {NIGHTS} nights, the latest first.",
             ("Case", "Last result of this kind", "Night", "Group"),
@@ -158,6 +170,7 @@ class Pages:
     def devices(self) -> bytes:
         """Return the list of devices."""
         return self._list(
+            "devices",
             "Devices",
             "The most suspicious first. Expected: the device's share of the bad results of its siblings and itself.",
             ("Device", "Name", "Host", "Bad results", "Expected", "Chance", "Health events"),
@@ -178,6 +191,7 @@ class Pages:
     def runs(self) -> bytes:
         """Return the list of the latest runs."""
         return self._list(
+            "runs",
             "Runs",
             "The latest first.",
             ("Run", "Night", "Machine", "Red", "Flaky", "Cases", "Driver", "torch"),
@@ -200,6 +214,7 @@ class Pages:
         """Return what a search found: rows of kind, text and value of a link."""
         columns = ("Kind", "Name")
         return self._list(
+            "search",
             "Search",
             f"{format_count(len(rows), 'name')} with {words!r}." if words else "Give a part of a name.",
             columns,
@@ -209,6 +224,7 @@ class Pages:
 
     def _list(
         self,
+        page: str,
         heading: str,
         about: str,
         columns: Sequence[str],
@@ -220,6 +236,7 @@ class Pages:
         return self._render(
             "list.html",
             "",
+            page=page,
             heading=heading,
             about=about,
             columns=columns,
@@ -262,31 +279,24 @@ class Pages:
         if found.kind.value != "green" and found.before is not None and found.since is not None:
             changes = front.changes_text(changed(runs[found.before], runs[found.since]))
         names = {each.run: f"{runs[each.run]['run_id']} ({each.night})" for each in seen}
-        results = [(f"{each.night}: {each.outcome}", each.outcome) for each in seen]
         return {
             "lane": lane,
             "text": text.story_text(found, names, changes),
-            "strip": chart.strip(results, f"{found.kind}, {format_count(len(seen), 'run')}"),
-            "curves": [
-                (noun, chart.line(values, f"{noun} of the case by run", unit))
-                for noun, unit, values in (
-                    ("duration", "s", [each.seconds for each in seen if each.seconds is not None]),
-                    ("host memory", "MiB", [each.host_memory for each in seen if each.host_memory is not None]),
-                    ("device memory", "MiB", [each.device_memory for each in seen if each.device_memory is not None]),
-                )
-                if len(values) > 1
+            "label": f"Results, duration and memory: {found.kind}, {format_count(len(seen), 'run')}",
+            "columns": _CASE_COLUMNS,
+            "rows": [
+                (_tone(each.outcome), (each.night, each.outcome.value, *map(_number, _measures(each)))) for each in seen
             ],
         }
 
     def device(self, each: Suspicion) -> bytes:
         """Return the page of a device."""
         device = self._answers.device(each.device)
-        nights = device["nights"][-NIGHTS:]
-        trend = chart.bars(
-            [(f"{night}: {bad} of {ran}", bad) for night, ran, bad in nights], "red and flaky results by night"
-        )
+        columns = (("Night", ""), ("Red or flaky", "bars"), ("Results", ""))
+        nights = [("", (night, bad, ran)) for night, ran, bad in device["nights"][-NIGHTS:]]
         failures = self._answers.failures_on(each.device)
-        return self._render("device.html", "../", device=device, suspicion=each, trend=trend, failures=failures)
+        values = {"device": device, "suspicion": each, "failures": failures}
+        return self._render("device.html", "../", columns=columns, nights=nights, **values)
 
     def run(self, number: int, report: Markup, since: int | None = None) -> bytes:
         """Return the page of a run. `report`: the address of the run's own page, or "". `since`: what it is compared
@@ -296,7 +306,24 @@ class Pages:
         news = self._answers.news(number, since)
         changes = "" if news.previous is None else front.changes_text(changed(self._answers.runs[news.previous], run))
         failures = self._answers.failures(number)
-        return self._render("run.html", "../", run=run, news=news, changes=changes, failures=failures, page=report)
+        return self._render("run.html", "../", run=run, news=news, changes=changes, failures=failures, report=report)
+
+
+def _measures(each: Observation) -> tuple[float | None, ...]:
+    return each.seconds, each.host_memory, each.device_memory
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _tone(outcome: Outcome) -> str:
+    """Return the name of the colour of a result, for the script."""
+    if outcome.is_red:
+        return "bad"
+    if outcome is Outcome.PASSED:
+        return "good"
+    return "odd" if outcome in (Outcome.FLAKY, Outcome.WAIVED) else "none"
 
 
 def _has_all(words: Sequence[str], text: str) -> bool:
@@ -304,18 +331,31 @@ def _has_all(words: Sequence[str], text: str) -> bool:
 
 
 @functools.cache
-def _styles(search: bool) -> dict[str, Any]:
-    return {"styles": [Markup(style) for style in _sheets()], "policy": Markup(policy(search=search))}
-
-
-def _sheets() -> list[str]:
-    return [shell.asset(_SHARED, "page.css"), shell.asset(_PACKAGE, "history.css")]
+def scripts(search: bool) -> dict[str, str]:
+    """Return the scripts of the pages, by their file names. With `search`, a server answers while the user types."""
+    found = [(_SHARED, "uplot.min.js"), (_SHARED, "shared.js"), (_PACKAGE, "history.js")]
+    texts = {name: shell.asset(package, name) for package, name in [(_PACKAGE, "htmx.min.js")] * search + found}
+    # A browser keeps a file: another text has another name.
+    return {
+        f"assets/{hashlib.sha256(script.encode()).hexdigest()[:12]}-{name}": script for name, script in texts.items()
+    }
 
 
 def policy(*, search: bool) -> str:
-    """Return the content security policy of the pages. With `search`, they may send their form to their own server."""
-    found = shell.policy(_sheets(), [])
-    return found.replace("form-action 'none'", "form-action 'self'") if search else found
+    """Return the content security policy of the pages. With `search`, they may ask their own server."""
+    found = shell.policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
+    return found.replace("form-action 'none'", "form-action 'self'; connect-src 'self'") if search else found
+
+
+@functools.cache
+def _assets(search: bool) -> dict[str, Any]:
+    styles = [Markup(style) for style in _sheets()]
+    return {"styles": styles, "scripts": [*map(Markup, scripts(search))], "policy": Markup(policy(search=search))}
+
+
+def _sheets() -> list[str]:
+    names = [(_SHARED, "uplot.min.css"), (_SHARED, "page.css"), (_PACKAGE, "history.css")]
+    return [shell.asset(package, name) for package, name in names]
 
 
 @functools.cache

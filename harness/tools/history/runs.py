@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.tools.matrix.folders import find_runs
+from harness.core.text import format_count
+from harness.journal.journal import FILE_NAME
+from harness.tools.matrix.folders import NoRunError, find_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +20,27 @@ class FoundPaths:
 
 
 def find(given: Sequence[Path]) -> FoundPaths:
-    """Return the runs. A regular file is an evidence archive. Raise NoRunError for a folder without a run."""
+    """Return the runs. A regular file is an evidence archive. Raise NoRunError for a folder without a run.
+
+    The sessions of the nodes of a cluster run are left out: the run has their results, and each of them has a part.
+    """
     archives = [path for path in given if path.is_file()]
     folders = [path for path in given if path not in archives]
     found = find_runs(folders)
-    return FoundPaths((*found.runs, *dict.fromkeys(archives)), found.notes)
+    whole = {path: _cluster_run(path) for path in found.runs}
+    runs = [path for path, run in whole.items() if run is None]
+    notes = list(found.notes)
+    for run in dict.fromkeys(filter(None, whole.values())):
+        sessions = format_count(sum(each == run for each in whole.values()), "session")
+        notes.append(f"left out {sessions} of nodes of {str(run)!r}, which has their results")
+    if not runs and not archives and notes:
+        raise NoRunError(f"{notes[-1]}: give that folder")
+    return FoundPaths((*runs, *dict.fromkeys(archives)), tuple(notes))
+
+
+def _cluster_run(path: Path) -> Path | None:
+    """Return the cluster run that a run directory is a node's session of: it is in ``nodes/NODE/N`` there."""
+    parents = path.resolve().parents
+    if len(parents) > 2 and parents[1].name == "nodes" and (parents[2] / FILE_NAME).exists():
+        return parents[2]
+    return None

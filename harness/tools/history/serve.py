@@ -1,4 +1,4 @@
-"""A server of the pages of a history: read-only, on this machine alone unless told otherwise, without JavaScript.
+"""A server of the pages of a history: read-only, on this machine alone unless told otherwise.
 
 Pages have the addresses of an export, and there is one for every case, group, device and run.
 """
@@ -25,7 +25,7 @@ from harness.tools.history.answers import NIGHTS, Answers, NothingKnownError
 from harness.tools.history.database import HistoryError
 from harness.tools.history.folder import FolderStore
 from harness.tools.history.names import page_names, search
-from harness.tools.history.pages import EveryLink, Pages, file_name, policy
+from harness.tools.history.pages import EveryLink, Pages, file_name, policy, scripts
 from harness.tools.history.store import FileStore
 from harness.tools.history.suspicion import Suspicion
 
@@ -68,6 +68,7 @@ class Reader:
 
     def __init__(self, store: FileStore | FolderStore) -> None:
         self._store = store
+        self._file = store if isinstance(store, FileStore) else store.copy
         self._lock = threading.Lock()
         self._state: _State | None = None
         self._open = contextlib.ExitStack()
@@ -95,9 +96,9 @@ class Reader:
 
     def _reading(self) -> Answers:
         """Return answers from the present state of the store."""
-        if isinstance(self._store, FileStore) and self._store.is_wanted():
+        if self._file is not None and self._file.is_wanted():
             self._close()
-            self._store.wait_for_writers()
+            self._file.wait_for_writers()
         if self._answers is None or self._opened != self._stamp():
             self._close()
             database = self._open.enter_context(self._store.reading())
@@ -105,8 +106,8 @@ class Reader:
             # The runs are those of the last state, unless the store has changed since.
             known = self._state.front.runs if self._state and self._state.stamp == self._opened else None
             self._answers = Answers(database, known)
-            if isinstance(self._store, FileStore):
-                threading.Thread(target=self._yield_to_writers, args=(self._store,), daemon=True).start()
+            if self._file is not None:
+                threading.Thread(target=self._yield_to_writers, args=(self._file,), daemon=True).start()
         return self._answers
 
     def _yield_to_writers(self, store: FileStore) -> None:
@@ -240,8 +241,18 @@ def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
         status = 404 if isinstance(error, NothingKnownError) else 503
         return PlainTextResponse(f"{inert.inert_line(str(error), 500)}\n", status, headers=headers)
 
+    files = {name: text.encode() for name, text in scripts(search=True).items()}
+
+    def show_script(request: Request) -> Response:
+        name = request.url.path.removeprefix("/")
+        if name not in files:
+            raise NothingKnownError(f"the history has no script {inert.inert_line(name, 200)!r}")
+        kept = {**_HEADERS, "Cache-Control": "max-age=31536000, immutable"}
+        return Response(files[name], media_type="text/javascript", headers=kept)
+
     routes = [
         Route("/", show),
+        Route("/assets/{name}", show_script),
         Route("/reports/{name}", show_report),
         Route("/{name:path}", show),
     ]

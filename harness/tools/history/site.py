@@ -18,7 +18,7 @@ from harness.core.errors import convert_to_write_error
 from harness.tools.history import front
 from harness.tools.history.answers import NIGHTS, Answers, Failure
 from harness.tools.history.database import HistoryError
-from harness.tools.history.pages import Pages, file_name
+from harness.tools.history.pages import Pages, file_name, scripts
 
 #: Maximum pages of each kind; those with the latest failures have pages.
 MOST_CASES = 400
@@ -44,7 +44,7 @@ def export(answers: Answers, out: Path) -> int:
         write_atomically(out / MARKER, (json.dumps(sorted(written)) + "\n").encode())
         for name in before - {*written}:
             (out / name).unlink(missing_ok=True)
-    return len(written)
+    return sum(name.endswith(".html") for name in written)
 
 
 def _earlier(out: Path) -> set[str]:
@@ -62,7 +62,8 @@ def _earlier(out: Path) -> set[str]:
 
 
 def pages(answers: Answers, out: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield each page: its name and its bytes. `out`: the folder, for links to the reports of runs."""
+    """Yield each file: its name and its bytes. `out`: the folder, for links to the reports of runs."""
+    yield from ((name, text.encode()) for name, text in scripts(search=False).items())
     yield from _Site(answers, out).pages()
 
 

@@ -20,7 +20,6 @@ from filelock import FileLock, Timeout
 
 from harness.tools.history import database as databases
 from harness.tools.history.database import Added, HistoryError, duckdb, missing_text, quoted
-from harness.tools.history.folder import FolderStore
 from harness.tools.history.record import RunRecord
 
 if TYPE_CHECKING:
@@ -32,17 +31,6 @@ VARIABLE = "HARNESS_HISTORY"
 PATIENCE = 120.0
 #: The settings of a database that only reads: SQL of a user can reach no file, no network and no setting.
 _CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
-
-
-def is_folder(path: Path, text: str = "") -> bool:
-    """Return whether the history at `path` is a folder of Parquet files. `text`: the path as the user wrote it."""
-    return path.is_dir() or (not path.exists() and text.endswith("/"))
-
-
-def open_store(text: str) -> FileStore | FolderStore:
-    """Return the store for ``--db``: a folder if it is one or ends with a slash, otherwise a file."""
-    path = Path(text)
-    return FolderStore(path) if is_folder(path, text) else FileStore(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""The pages of a history in a browser: links, back, search, phones, dark; no request to elsewhere, no error."""
+"""The pages of a history in a browser: charts, links, back, search, phones, dark; no request to elsewhere, no error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ pytest.importorskip("uvicorn")
 
 from playwright.sync_api import Browser, Dialog, Page, Route, expect
 
+from harness.tools.history import site
+from harness.tools.history.answers import Answers
 from tests.reporting.page import browser as browsers
 from tests.tools.history.serving import HOSTILE, Server, served
 
@@ -31,13 +35,22 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, server: Server, width: int = 1280, dark: bool = False) -> Iterator[Page]:
-    """The front page. A request to elsewhere, an error of the console and a dialog fail the test."""
-    own = f"http://127.0.0.1:{server.address[1]}"
+def opened(
+    browser: Browser,
+    server: Server,
+    width: int = 1280,
+    dark: bool = False,
+    script: bool = True,
+    exported: Path | None = None,
+) -> Iterator[Page]:
+    """The front page. A request to elsewhere, an error of the console and a dialog fail the test. `exported`: the
+    folder of an export, which is opened without the server.
+    """
+    own = f"http://127.0.0.1:{server.address[1]}/" if exported is None else f"{exported.resolve().as_uri()}/"
     wrong: list[str] = []
 
     def judge(route: Route) -> None:
-        if route.request.url.startswith(f"{own}/"):
+        if route.request.url.startswith(own):
             route.continue_()
         else:
             wrong.append(route.request.url)
@@ -48,7 +61,10 @@ def opened(browser: Browser, server: Server, width: int = 1280, dark: bool = Fal
         dialog.dismiss()
 
     context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", base_url=own
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if dark else "light",
+        base_url=own,
+        java_script_enabled=script,
     )
     try:
         context.route("**/*", judge)
@@ -57,11 +73,88 @@ def opened(browser: Browser, server: Server, width: int = 1280, dark: bool = Fal
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", refuse)
-        page.goto("/")
+        page.goto(f"{own}index.html" if exported else "/")
         yield page
         assert wrong == []
     finally:
         context.close()
+
+
+def painted(page: Page, name: str) -> bool:
+    """Whether the chart with this accessible name has a pixel that is not empty."""
+    script = """host => {
+        const canvas = host.querySelector("canvas");
+        const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        return data.some((value) => value > 0);
+    }"""
+    found: bool = page.get_by_role("img", name=name).first.evaluate(script)
+    return found
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for a condition. `Page.wait_for_function` is not possible: the pages forbid the evaluation of texts."""
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_charts_are_drawn_and_say_the_values_of_a_night(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        assert painted(page, "Red cases of the last 2 nights, all machines together: Red cases by night")
+        page.locator(".u-over").first.hover(position={"x": 850, "y": 30})
+        expect(page.get_by_text("2025-10-10: red cases 1, runs 2, red runs 1")).to_be_visible()
+        page.get_by_role("link", name="Devices").click()
+        page.locator("tbody a").first.click()
+        assert painted(page, "Red and flaky results by night")
+        page.goto("/cases.html")
+        page.locator("tbody a").first.click()
+        assert painted(page, "Results, duration and memory: regressed, 2 runs: Result by night")
+        assert painted(page, "Seconds by night")
+
+
+def test_charts_follow_the_colours_and_the_width(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        light = page.locator("canvas").first.evaluate("canvas => canvas.toDataURL()")
+        page.emulate_media(color_scheme="dark")
+        eventually(lambda: page.locator("canvas").first.evaluate("canvas => canvas.toDataURL()") != light)
+        page.set_viewport_size({"width": 400, "height": 900})
+        eventually(lambda: page.locator("canvas").first.evaluate("canvas => canvas.clientWidth") < 400)
+
+
+def test_an_export_has_its_charts_without_a_server(browser: Browser, server: Server, tmp_path: Path) -> None:
+    with server.store.reading() as database:
+        site.export(Answers(database), tmp_path / "site")
+    with opened(browser, server, exported=tmp_path / "site") as page:
+        assert painted(page, "Red cases by night")
+        page.locator("#groups a").last.click()
+        assert painted(page, "Seconds by night")
+        page.go_back()
+        expect(page.locator("h1")).to_have_text("2025-10-10")
+
+
+def test_without_a_script_the_values_are_a_table(browser: Browser, server: Server) -> None:
+    with opened(browser, server, script=False) as page:
+        expect(page.locator("canvas")).to_have_count(0)
+        page.get_by_text("2 rows as a table").click()
+        expect(page.get_by_role("cell", name="2025-10-10").first).to_be_visible()
+        page.get_by_role("link", name="Runs").click()
+        page.get_by_role("searchbox", name="Filter").fill("night1 n2")
+        page.get_by_role("button", name="Apply").click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_keys_lead_to_the_search_and_empty_it(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.goto("/runs.html")
+        page.keyboard.press("/")
+        box = page.get_by_role("searchbox", name="Filter")
+        expect(box).to_be_focused()
+        page.keyboard.type("n2")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.keyboard.press("Escape")
+        expect(box).to_have_value("")
+        expect(page.locator("tbody tr")).to_have_count(3)
 
 
 def test_from_the_front_page_to_a_case_and_back(browser: Browser, server: Server) -> None:
@@ -86,16 +179,24 @@ def test_a_search_has_an_address_of_its_own(browser: Browser, server: Server) ->
         expect(page.get_by_role("searchbox")).to_have_value("alert")
 
 
+def test_a_search_answers_while_the_user_types(browser: Browser, server: Server) -> None:
+    with opened(browser, server) as page:
+        page.goto("/search.html")
+        page.get_by_role("searchbox").press_sequentially("alert")
+        expect(page.get_by_role("link", name=HOSTILE[:40])).to_be_visible()
+        expect(page.get_by_role("status")).to_contain_text("2 names")
+        page.wait_for_url("**/search.html?q=alert")
+
+
 def test_a_filter_has_an_address_of_its_own_and_goes_with_back(browser: Browser, server: Server) -> None:
     with opened(browser, server) as page:
         page.get_by_role("link", name="Runs").click()
         rows = page.locator("tbody tr")
         expect(rows).to_have_count(3)
         page.get_by_role("searchbox", name="Filter").fill("night1 n2")
-        page.keyboard.press("Enter")
         expect(rows).to_have_count(1)
-        expect(page.get_by_text("2 rows left out")).to_be_visible()
-        assert page.url.endswith("/runs.html?filter=night1+n2")
+        expect(page.get_by_role("status")).to_contain_text("2 rows left out")
+        page.wait_for_url("**/runs.html?filter=night1%20n2")
         rows.get_by_role("link").first.click()
         page.go_back()
         expect(rows).to_have_count(1)

@@ -19,10 +19,11 @@ import duckdb
 
 from harness.tools.history import serve as serving
 from harness.tools.history.database import HistoryError
+from harness.tools.history.folder import open_store
 from harness.tools.history.pages import file_name
 from harness.tools.history.record import read_record
 from harness.tools.history.serve import Reader, page, serve
-from harness.tools.history.store import FileStore, open_store
+from harness.tools.history.store import FileStore
 from tests.tools.history import nights
 from tests.tools.history.serving import Server, served
 from tests.tools.matrix.runs import CASES
@@ -42,13 +43,15 @@ def test_every_link_leads_to_a_page_and_none_elsewhere(server: Server) -> None:
             continue
         seen.add(path)
         text = server.page(path)
-        assert "<script" not in text
+        if "/assets/" in path:
+            continue
         assert "\u202e" not in text
-        for link in re.findall(r'href="([^"]+)"', text):
+        assert re.findall("<script[^>]*>", text) == re.findall(r'<script src="(?:\.\./)?assets/[\w.-]+" defer>', text)
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
             if not link.startswith(("#", "data:")):
                 assert not urlsplit(link).netloc, link
                 wanted.append(urljoin(path, link).partition("#")[0])
-    assert {path.split("/")[1] for path in seen} >= {"cases", "groups", "devices", "runs", "reports"}
+    assert {path.split("/")[1] for path in seen} >= {"assets", "cases", "groups", "devices", "runs", "reports"}
 
 
 def test_there_is_a_page_for_a_case_that_never_failed(server: Server) -> None:
@@ -83,7 +86,7 @@ def test_a_list_is_filtered_by_all_words(server: Server, name: str, words: str, 
 def test_what_is_searched_for_is_inert(server: Server) -> None:
     for address in ("/search.html?q=", "/runs.html?filter="):
         text = server.page(f"{address}{quote('<script>alert(1)</script>')}")
-        assert "<script" not in text
+        assert "<script>" not in text
         assert "&lt;script&gt;" in text
 
 
@@ -113,13 +116,22 @@ def test_only_reading_is_possible(server: Server) -> None:
     assert server.get("/", method="POST")[0].status == 405
 
 
-def test_headers_allow_no_script(server: Server) -> None:
+def test_headers_allow_no_inline_script_and_no_other_origin(server: Server) -> None:
     answer, _ = server.get("/")
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
-    assert "script-src" not in policy.replace("script-src ;", "")
+    assert "script-src 'self';" in policy
     assert "unsafe" not in policy
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_scripts_are_kept_by_the_browser_and_there_is_no_other_file(server: Server) -> None:
+    (path,) = re.findall(r'src="(assets/[\w.-]+-history\.js)"', server.page("/"))
+    answer, text = server.get(f"/{path}")
+    assert answer.headers["Content-Type"].startswith("text/javascript")
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert "shared" in text
+    assert server.get("/assets/history.js")[0].status == 404
 
 
 def test_a_run_that_is_added_is_there_at_once(server: Server, tmp_path: Path) -> None:

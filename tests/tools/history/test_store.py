@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -22,8 +23,8 @@ from harness.core.outcome import Outcome
 from harness.tools.history import record, schema
 from harness.tools.history import store as stores
 from harness.tools.history.database import Added, HistoryError
-from harness.tools.history.folder import FolderStore, file_name
-from harness.tools.history.store import FileStore, open_store
+from harness.tools.history.folder import FolderStore, file_name, open_store
+from harness.tools.history.store import FileStore
 from tests.reporting import build
 from tests.tools.history import nights
 from tests.tools.matrix.runs import CASES, Machine, lines, write
@@ -373,3 +374,68 @@ def hold(path: Path, ready: Any) -> None:
     with FileStore(path).writing():
         ready.set()
         time.sleep(60)
+
+
+# ---- the copy of a folder ----
+
+
+def test_a_reader_of_a_folder_enters_new_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FolderStore(tmp_path / "h")
+    entered: list[list[str]] = []
+    enter = FolderStore._enter
+
+    def noted(self: FolderStore, database: Any, files: Any) -> None:
+        entered.append([*files])
+        enter(self, database, files)
+
+    monkeypatch.setattr(FolderStore, "_enter", noted)
+    for number in range(3):
+        store.add(record.read_record(nights.night(tmp_path, number)))
+        assert rows(store, "SELECT count(*), count(DISTINCT run_id) FROM runs") == [(number + 1, number + 1)]
+    assert rows(store, "SELECT count(*) FROM results") == [(9,)]
+    assert entered == [[file_name(nights.run_id(number))] for number in range(3)]
+
+
+def test_a_reader_of_a_folder_follows_files_that_change_and_go(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "h")
+    for number in range(3):
+        store.add(record.read_record(nights.night(tmp_path, number)))
+    assert rows(store, "SELECT sum(red) FROM runs") == [(0,)]
+    shutil.rmtree(tmp_path / nights.run_id(1))
+    store.add(record.read_record(nights.night(tmp_path, 1, {CASES[0]: Outcome.FAILED})))
+    assert rows(store, "SELECT sum(red), count(*) FROM runs") == [(1, 3)]
+    (store.path / file_name(nights.run_id(1))).unlink()
+    assert rows(store, "SELECT sum(red), count(*) FROM runs") == [(0, 2)]
+
+
+def test_shards_are_runs_again_when_their_merged_run_is_gone(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "h")
+    shards = [nights.night(tmp_path, 0, {}, Machine(f"n{i}")) for i in (1, 2)]
+    for path in [merged(tmp_path), *shards]:
+        store.add(record.read_record(path))
+    assert rows(store, "SELECT count(*) FROM runs") == [(1,)]
+    (whole,) = [path for path in store.files() if "merged" in path.name]
+    whole.unlink()
+    assert rows(store, "SELECT count(*) FROM runs") == [(2,)]
+
+
+def test_a_folder_is_read_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file"))
+    store = FolderStore(tmp_path / "h")
+    store.add(record.read_record(nights.night(tmp_path, 0)))
+    assert store.copy is None
+    assert rows(store, "SELECT count(*) FROM runs") == [(1,)]
+
+
+def test_copies_that_nobody_uses_are_removed(tmp_path: Path, cache_of_the_test: Path) -> None:
+    stores = [FolderStore(tmp_path / name) for name in ("old", "new", "late")]
+    made = record.read_record(nights.night(tmp_path, 0))
+    for each in stores:
+        each.add(made)
+        rows(each, "FROM runs")
+        if each is not stores[2]:
+            assert each.copy is not None
+            os.utime(each.copy.path, (0, 0) if each is stores[0] else None)
+    assert len([*cache_of_the_test.rglob("*.duckdb")]) == 2
+    assert rows(stores[0], "SELECT count(*) FROM runs") == [(1,)]

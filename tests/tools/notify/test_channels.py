@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import socketserver
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import date
@@ -160,9 +164,21 @@ def test_an_address_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch, url: str
 class _Post(socketserver.StreamRequestHandler):
     """A server of SMTP (RFC 5321), which takes letters and, after AUTH PLAIN, those of one user only."""
 
-    needs_login = False
     letters: list[bytes]
     logins: list[bytes]
+    #: The certificate for STARTTLS (RFC 3207); "refused": the server offers it and says no.
+    certificate: str = ""
+
+    def _encrypt(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate)
+        with contextlib.suppress(OSError):  # the client may not trust the certificate
+            self.request = context.wrap_socket(self.request, server_side=True)
+        self.rfile, self.wfile = self.request.makefile("rb"), self.request.makefile("wb", 0)
+
+    def finish(self) -> None:
+        super().finish()
+        self.request.close()
 
     def _say(self, text: str) -> None:
         self.wfile.write(f"{text}\r\n".encode())
@@ -172,7 +188,13 @@ class _Post(socketserver.StreamRequestHandler):
         while line := self.rfile.readline():
             word = line.split(b" ")[0].strip().upper()
             if word == b"EHLO":
-                self._say("250-fake\r\n250 AUTH PLAIN")
+                plain = self.certificate and not isinstance(self.request, ssl.SSLSocket)
+                self._say(f"250-fake\r\n250 {'STARTTLS' if plain else 'AUTH PLAIN'}")
+            elif word == b"STARTTLS" and self.certificate == "refused":
+                self._say("454 TLS is not available")
+            elif word == b"STARTTLS":
+                self._say("220 go on")
+                self._encrypt()
             elif word == b"AUTH":
                 self.logins.append(line)
                 self._say("235 ok" if b"AHVzZXIAcmlnaHQ=" in line else "535 no")  # user, right
@@ -234,6 +256,43 @@ def test_a_server_that_asks_for_a_login(
 def test_a_server_without_encryption_gets_no_letter(post: tuple[type[_Post], str]) -> None:
     server, address = post
     with pytest.raises(ChannelError, match="STARTTLS"):
+        send(email(smtp=address), FOUND)
+    assert server.letters == []
+
+
+def certificate(folder: Path) -> str:
+    """A new certificate for 127.0.0.1 with its key, signed by itself."""
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=fake"
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"]
+    subprocess.run([*command.split(), *files], cwd=folder, check=True, capture_output=True)
+    both = folder / "both.pem"
+    both.write_text((folder / "key.pem").read_text() + (folder / "certificate.pem").read_text())
+    return str(both)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl is installed")
+@pytest.mark.parametrize("trusted", [True, False])
+def test_starttls_comes_before_login_and_letter(
+    post: tuple[type[_Post], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    server, address = post
+    server.certificate = certificate(tmp_path)
+    monkeypatch.setenv("MAIL_USER", "user")
+    monkeypatch.setenv("MAIL_PASSWORD", "right")
+    channel = email(smtp=address, user_env="MAIL_USER", password_env="MAIL_PASSWORD")
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        send(channel, FOUND)
+    else:
+        with pytest.raises(ChannelError, match=r"127\.0\.0\.1 cannot be reached: .*certificate"):
+            send(channel, FOUND)
+    assert (len(server.logins), len(server.letters)) == ((1, 1) if trusted else (0, 0))
+
+
+def test_a_server_that_refuses_starttls_gets_no_letter(post: tuple[type[_Post], str]) -> None:
+    server, address = post
+    server.certificate = "refused"
+    with pytest.raises(ChannelError, match=r"127\.0\.0\.1 refused the message: 454 TLS is not available"):
         send(email(smtp=address), FOUND)
     assert server.letters == []
 

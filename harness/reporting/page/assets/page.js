@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { data, put, make, counted, byId, option, wellFormed } = shared;
+  const { data, put, make, counted, byId, option, wellFormed, colour, axis, plot } = shared;
   const PAGE = 50;
   const red = new Set(data.red);
   const passed = data.outcomes.indexOf("passed");
@@ -446,19 +446,6 @@
   }
 
   // ---- plots ----
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const axis = () => ({ stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } });
-  const plots = [];
-  function plot(host, makeOptions, values) {
-    const paint = () => {
-      const width = host.clientWidth;
-      if (!width) return;
-      host.replaceChildren();
-      new uPlot({ width, legend: { show: false }, cursor: { drag: { x: false, y: false } }, ...makeOptions() }, values, host);
-    };
-    paint();
-    plots.push(paint);
-  }
   function drawHistogram() {
     if (!data.bins.length) return;
     const host = document.querySelector("#histogram .plot");
@@ -520,17 +507,7 @@
     }
     document.documentElement.dataset.drawn = "yes";
   }));
-  let resizing;
-  const repaint = () => {
+  shared.repaint(() => {
     if (drawn.length) drawLanes();
-    for (const paint of plots) paint();
-  };
-  let wide = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth === wide) return;
-    wide = innerWidth;
-    clearTimeout(resizing);
-    resizing = setTimeout(repaint, 150);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 })();

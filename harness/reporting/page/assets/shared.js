@@ -1,9 +1,10 @@
 "use strict";
-// What the pages share: texts, the address, the search box.
+// What the pages share: texts, the address, the search box, plots.
 const shared = (() => {
+  const byId = (id) => document.getElementById(id);
   // Every text of the run becomes a text node here. Characters that do not show become badges.
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const hidden = new RegExp(data.hidden, "gu");
+  const data = JSON.parse(byId("data")?.textContent ?? "{}");
+  const hidden = new RegExp(data.hidden ?? "(?!)", "gu");
   function put(node, text) {
     let end = 0;
     for (const match of text.matchAll(hidden)) {
@@ -22,7 +23,6 @@ const shared = (() => {
     return node;
   }
   const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-  const byId = (id) => document.getElementById(id);
   const wellFormed = (text) => text.replace(/\p{Cs}/gu, "�");
   function option(select, value, label) {
     const node = make("option");
@@ -36,16 +36,20 @@ const shared = (() => {
     const parts = keys.filter((key) => values[key]).map((key) => `${key}=${encodeURIComponent(wellFormed(values[key]))}`);
     history.replaceState(null, "", parts.length ? `#${parts.join("&")}` : location.pathname + location.search);
   }
-  // "/" goes to the search box and Escape empties it. `changed` gets the text when the user pauses.
+  // `changed` gets the text when the user pauses, and "" when Escape empties the box.
   function watchSearch(search, changed) {
     let typing;
     search.addEventListener("input", () => {
       clearTimeout(typing);
       typing = setTimeout(() => changed(search.value), 120);
     });
+    watchKeys(search, () => changed(""));
+  }
+  // "/" goes to the search box and Escape empties it.
+  function watchKeys(search, emptied) {
     document.addEventListener("keydown", (event) => {
       const where = event.target;
-      const writes = where.matches?.("input[type=search], textarea, select");
+      const writes = where.matches?.("input:not([type=checkbox]), textarea, select");
       if (event.key === "/" && !writes && !event.ctrlKey && !event.metaKey && !event.altKey) {
         event.preventDefault();
         search.focus();
@@ -53,9 +57,35 @@ const shared = (() => {
       } else if (event.key === "Escape" && where === search && search.value) {
         event.preventDefault();
         search.value = "";
-        changed("");
+        emptied();
       }
     });
   }
-  return { data, put, make, counted, byId, option, wellFormed, writeAddress, watchSearch };
+  // What depends on the width and the colours is painted again when they change.
+  const paints = [];
+  function repaint(paint) {
+    paints.push(paint);
+  }
+  const paintAll = () => paints.forEach((paint) => paint());
+  let resizing, wide = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === wide) return;
+    wide = innerWidth;
+    clearTimeout(resizing);
+    resizing = setTimeout(paintAll, 150);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintAll);
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const axis = () => ({ stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } });
+  function plot(host, makeOptions, values) {
+    const paint = () => {
+      const width = host.clientWidth;
+      if (!width) return;
+      host.replaceChildren();
+      new uPlot({ width, legend: { show: false }, cursor: { drag: { x: false, y: false } }, ...makeOptions() }, values, host);
+    };
+    paint();
+    repaint(paint);
+  }
+  return { data, put, make, counted, byId, option, wellFormed, writeAddress, watchSearch, watchKeys, repaint, colour, axis, plot };
 })();
