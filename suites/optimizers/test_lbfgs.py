@@ -147,8 +147,8 @@ def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
     """With ``strong_wolfe``, the step from each point satisfies both conditions, from short and long first guesses.
 
     The value falls by at least 1e-4 of what the slope promises, and the slope at the end is at most 0.9 of that at the
-    start. The mean number of evaluations of a step is at most a seventh above what torch 2.13 needs: a search that guesses
-    worse than by cubic interpolation needs more.
+    start. The mean number of evaluations of a step is at most a seventh above what torch 2.13 needs: a search that
+    guesses worse than by cubic interpolation needs more.
     """
     torch.manual_seed(7)
     function = SEARCHED[name]
