@@ -75,10 +75,34 @@ def samples(info: Any, dtype: torch.dtype, count: int, *, gradient: bool = False
     chosen = sorted({int(place * 0.6180339887 * len(full)) % len(full) for place in range(count)}) if full else []
     more = [each for each in range(len(full)) if each not in chosen]
     chosen = sorted([*chosen, *more[: count - len(chosen)]])
+    if not gradient:
+        chosen = with_each_rank(chosen, [_rank(each) for each in full])
     empty = [each for each in found if _is_empty(each)]
     if empty and len(chosen) >= 3:
         return [*(full[each] for each in chosen[:-1]), empty[0]]
     return [full[each] for each in chosen] or empty[:count]
+
+
+def with_each_rank(chosen: list[int], ranks: list[int]) -> list[int]:
+    """Return as many places, with as many different numbers of dimensions as there are: each has kernels of its own.
+
+    `chosen`: places. `ranks`: the number of dimensions at each place. The last place of a number that is there more
+    than once gives way to the first place of a number that is not there.
+    """
+    kept = list(chosen)
+    for rank in sorted({*ranks} - {ranks[place] for place in kept}):
+        had = [ranks[place] for place in kept]
+        repeated = [number for number, each in enumerate(had) if had.count(each) > 1]
+        if not repeated:
+            break
+        kept[repeated[-1]] = ranks.index(rank)
+    return sorted(kept)
+
+
+def _rank(sample: Any) -> int:
+    """Return the number of dimensions of the first tensor of a sample; -1 without a tensor."""
+    tensors = (each for each in tree_leaves(arguments(sample)) if isinstance(each, torch.Tensor))
+    return next((each.dim() for each in tensors), -1)
 
 
 def _is_empty(sample: Any) -> bool:

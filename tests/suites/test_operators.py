@@ -18,6 +18,7 @@ from suites.operators import (
     generate_overloads,
     known,
     oracles,
+    samples,
     sizes,
     tolerances,
     uncalled,
@@ -112,3 +113,18 @@ def test_every_known_deviation_is_still_one(tmp_path: Path) -> None:
 
     passed = [case.name for suite in JUnitXml.fromfile(str(report)) for case in suite if not case.result]
     assert passed == [], "torch computes this as documented: remove its line from suites/operators/known.py"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ranks", "wanted"),
+    [
+        ([0, 2, 4], [3, 3, 3, 4, 5], [0, 3, 4]),
+        ([0, 2], [3, 3, 3, 4, 5], [0, 3]),  # there are fewer places than numbers
+        ([0, 1, 2], [3, 3, 3], [0, 1, 2]),
+        ([0, 1, 2], [3, 4, 5, 3], [0, 1, 2]),
+        ([1], [3, 4, 5], [1]),
+        ([], [], []),
+    ],
+)
+def test_samples_have_each_number_of_dimensions(chosen: list[int], ranks: list[int], wanted: list[int]) -> None:
+    assert samples.with_each_rank(chosen, ranks) == wanted
