@@ -85,6 +85,7 @@ FILES = (
     File("test_cuda_trace.py"),
     File("test_cuda_sanitizer.py"),
     File("test_cuda_primary_ctx.py", plugins=("two_devices",), isolation="case"),
+    File("distributed/test_c10d_nccl.py", part="1/8", plugins=("two_devices",)),
     File("test_optim.py", "cuda", part="1/10"),
     File("test_foreach.py", "cuda", part="1/10"),
     File("test_autograd.py", "cuda"),

@@ -52,7 +52,7 @@ class Backend:
     - `provider`: the module that builds and loads the devices (`harness.sim.native.provider`), for devices that need it
       in each run.
     - `from_start`: it must be in a process from its start on, or from before an import of torch.
-    - `faults`: the list of the faults that can be injected, relative to the folder of the package; empty if there are
+    - `faults`: the lists of the faults that can be injected, relative to the folder of the package; empty if there are
       none. `faults_variable` has the injections of a process, separated by semicolons. `interposed`: the interposer
       injects them, a library that must be in a process from its start.
     - `implied`: the conditions that hold on a machine of this kind, beside those that it declares.
@@ -100,7 +100,7 @@ class Backend:
     nvml: bool = False
     provider: str = ""
     from_start: bool = False
-    faults: str = ""
+    faults: tuple[str, ...] = ()
     faults_variable: str = ""
     interposed: bool = False
     device_name: str = ""

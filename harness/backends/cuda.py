@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MASK = "CUDA_VISIBLE_DEVICES"
 INJECT = "CUDA_INJECT"
 #: The faults of CUDA's interface, for a real and a simulated runtime.
-FAULTS = "interposer/csrc/faults.def"
+FAULTS = ("interposer/csrc/faults.def",)
 
 #: The path of each device counter in `torch.cuda.memory_stats_as_nested_dict`.
 _DEVICE_COUNTERS = {

@@ -16,7 +16,7 @@ from harness.sim.simcuda import toolchain as cuda
 from harness.sim.softdevice import build as softdevice
 
 _TESTS = ("softdevice/csrc/core/tests",)
-_CUDA_TESTS = ("simcuda/csrc/runtime/tests", "simcuda/csrc/cupti/tests")
+_CUDA_TESTS = ("simcuda/csrc/runtime/tests", "simcuda/csrc/cupti/tests", "simcuda/csrc/nccl/tests")
 
 
 def cmake_settings() -> Iterator[str]:

@@ -220,7 +220,9 @@ class Listener:
         self.start = handle.marks
         handle.send({"op": "run", "number": len(handle.cases) + 1, **request.fields})
         handle.cases.append(request.case)
-        self.deadline = clock.monotonic() + request.limit + GRACE
+        now = clock.monotonic()
+        handle.starvation.begin(now)
+        self.deadline = now + request.limit + GRACE
 
     def run(self) -> Evidence:
         """Wait for the end of the case."""
@@ -254,6 +256,7 @@ class Listener:
             late=self.late,
             stopped=self.stopped,
             limit=self.request.limit,
+            starved=self.handle.starvation.text(),
             stacks=self.handle.outputs.stacks.whole(OUTPUT_LIMIT),
             garbled=self.garbled or self.handle.garbled,
             unknown=self.unknown,

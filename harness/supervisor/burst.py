@@ -163,6 +163,7 @@ class Burst:
         if not again:
             self.handle.cases.append(request.case)
         self._since = clock.monotonic()
+        self.handle.starvation.begin(self._since)
         return Listener(self.handle, request, start=self.handle.marks, deadline=self._since + request.limit + GRACE)
 
     def _begin(self, message: Message) -> float:

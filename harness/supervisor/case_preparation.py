@@ -85,9 +85,8 @@ class CasePreparation:
             ),
             share=self._share(device, memory, alone=alone),
             memory=memory,
-            # On the CPU, ranks are forks of the process.
-            own_process=bool(_named(marks, "own_process"))
-            or (not device.backend.accelerator and requirements.wants_ranks(wanted)),
+            # Ranks are forks of the process, which must not have used a device.
+            own_process=bool(_named(marks, "own_process")) or requirements.wants_ranks(wanted),
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )

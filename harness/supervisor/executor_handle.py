@@ -26,6 +26,7 @@ from harness.protocol.reports import RemoteFailure, unpack_failure
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
+from harness.supervisor.starvation import StarvationWatch
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
 #: The kill ladder: signals in order, each with the seconds to wait for the exit before the next signal.
@@ -195,6 +196,7 @@ class ExecutorHandle:
         self._link = link
         outputs.empty()
         self.marks = (0, 0)
+        self.starvation = StarvationWatch()
         self._facts_start = 0
         self._sent_message = False
         with convert_to_write_error(f"into {str(temp.parent)!r}"):
@@ -302,7 +304,9 @@ class ExecutorHandle:
                 if over:
                     return NoMessage.DEADLINE
                 over = remaining <= 0  # but look once for what has come: this process may not have run for a while
-                for descriptor, _ in self._poll.poll(max(0.0, min(remaining, _LONGEST_POLL)) * 1000):
+                self.starvation.look(self.pid, now)
+                wait = min(remaining, self.starvation.due - now, _LONGEST_POLL)
+                for descriptor, _ in self._poll.poll(max(0.0, wait) * 1000):
                     if descriptor == self._channel.fileno():
                         self._read_channel()
                     elif descriptor == self._link.channel.fileno():

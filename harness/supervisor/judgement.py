@@ -36,7 +36,8 @@ class Evidence:
 
     `done`: the executor reported the end of the case. `exit_status`: as ``os.waitstatus_to_exitcode`` returns it
     (negative for a signal), None while the process lives. `leaving`: the executor had been asked to exit.
-    `late`: the supervisor's deadline passed.
+    `late`: the supervisor's deadline passed. `starved`: that the case had no processor for much of the time, see
+    `harness.supervisor.starvation`.
     `unknown`: the executor did not collect the case; the text describes what it collected.
     `harness_error`: an exception of the harness's own code in the executor.
     `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
@@ -54,6 +55,7 @@ class Evidence:
     late: bool = False
     stopped: str = ""
     limit: float = 0.0
+    starved: str = ""
     stacks: str = ""
     garbled: str = ""
     unknown: str = ""
@@ -154,7 +156,8 @@ def _cut_short(seen: Evidence, where: str) -> Judgement:
 def _aborted(seen: Evidence, where: str) -> Judgement:
     """The process ended, or had to be killed, before the case finished."""
     if seen.late or _timer_fired(seen):
-        return Judgement(Outcome.TIMEOUT, f"did not finish within {seen.limit:g} s (in {where})")
+        starved = f"; {seen.starved}" if seen.starved else ""
+        return Judgement(Outcome.TIMEOUT, f"did not finish within {seen.limit:g} s (in {where}){starved}")
     if seen.garbled:
         return Judgement(Outcome.CONTAMINATED, f"wrote to a descriptor of the harness (in {where}): {seen.garbled}")
     if (damage := _damage(seen.exit_status, f"noticed in {where}")) is not None:
@@ -205,7 +208,10 @@ def _found_after(seen: Evidence) -> list[Judgement]:
         first = seen.poison.splitlines()[0]
         found.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))
     if seen.late or _timer_fired(seen):
-        found.append(Judgement(Outcome.TIMEOUT, f"the process did not end within {seen.limit:g} s", "teardown"))
+        starved = f"; {seen.starved}" if seen.starved else ""
+        found.append(
+            Judgement(Outcome.TIMEOUT, f"the process did not end within {seen.limit:g} s{starved}", "teardown")
+        )
     elif seen.exit_status is not None and (seen.exit_status != 0 or not seen.leaving):
         moment = "at interpreter exit" if seen.leaving else "after the case finished"
         if (damage := _damage(seen.exit_status, f"noticed {moment}")) is not None:

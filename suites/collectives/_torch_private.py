@@ -13,6 +13,22 @@ def coalescing_manager() -> Any:
     return reach("torch.distributed._coalescing_manager")
 
 
+def premultiplied_sum(factor: Any) -> Any:
+    """The sum of inputs that are multiplied by a factor: a number, or a tensor of one element. NCCL alone has it."""
+    return reach("torch.distributed._make_nccl_premul_sum")(factor)
+
+
+def abort_process_group() -> None:
+    """End all communicators without waiting for other ranks, and forget the groups."""
+    reach("torch.distributed.distributed_c10d._abort_process_group")()
+
+
+def flight_record() -> bytes:
+    """The pickled record that NCCL's process groups keep of their calls."""
+    record: bytes = reach("torch._C._distributed_c10d._dump_nccl_trace")()
+    return record
+
+
 def set_timeout(timeout: timedelta) -> None:
     """Change the time limit of the default group."""
     reach("torch.distributed.distributed_c10d._set_pg_timeout")(timeout, None)

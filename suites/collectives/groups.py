@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 
 #: On the CPU cases run with gloo, on GPUs with NCCL.
-GATE = pytest.mark.requires(any=[{"accelerator": False}, {"nccl": True, "silicon": True}])
+GATE = pytest.mark.requires(any=[{"accelerator": False}, {"nccl": True}])
+#: Cases about NCCL and the devices that it runs on.
+NCCL = pytest.mark.requires(device="cuda", nccl=True)
 #: Seconds. Far more than any case takes, and less than the time limit of a case, so that errors of torch come first.
 TIMEOUT = 40.0
 

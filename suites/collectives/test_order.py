@@ -249,7 +249,7 @@ def coalesced(rank: Any) -> Checks:
     return checks
 
 
-@pytest.mark.requires(nccl=True, silicon=True)
+@pytest.mark.requires(nccl=True)
 @worlds(2, 3)
 def test_coalescing_manager_makes_one_call_of_several(ranks: Any, world: int) -> None:
     """Collectives inside the manager all have their results when it is awaited. gloo has no coalescing."""

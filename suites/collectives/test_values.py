@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from . import moving, reducing
 from .checking import Checks, digest, expect_all_right
-from .groups import GATE, group, on_cpu, worlds
+from .groups import GATE, backend, group, on_cpu, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(90)]
 
@@ -59,10 +59,17 @@ def test_all_reduce_gives_all_ranks_the_same_bits_each_time(ranks: Any, world: i
 
 
 def layouts(rank: Any) -> Checks:
-    """Tensors that are dense and not contiguous: the result keeps their layout."""
+    """Tensors that are dense and not contiguous: the result keeps their layout. NCCL takes channels last alone."""
     checks = Checks(rank.number)
+    transposed = ("transposed", (3, 5), (1, 0))
     with group(rank):
-        for name, shape, order in (("transposed", (3, 5), (1, 0)), ("channels last", (2, 3, 4, 5), (0, 2, 3, 1))):
+        if on_nccl := backend(rank) == "nccl":
+            given = torch.zeros(3, 5, device=rank.device).t()
+            checks.refused("all_reduce transposed", lambda: dist.all_reduce(given), "contiguous")
+            checks.refused("broadcast transposed", lambda: dist.broadcast(given, 0), "contiguous")
+        # In a view of a contiguous tensor as channels last, channels are the last of its sizes.
+        last = ("channels last", (2, 4, 5, 3), (0, 3, 1, 2))
+        for name, shape, order in (last,) if on_nccl else (transposed, last):
             size = torch.Size(shape).numel()
             parts = [(torch.arange(size) * 3 + number).float() for number in range(rank.world)]
             given = parts[rank.number].clone().to(rank.device).view(shape).permute(order)

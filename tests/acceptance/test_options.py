@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -291,6 +292,37 @@ def test_long_enough():
         "-n0", "--isolation=case", "--case-timeout=0.4", "--timeout-multiplier=2", env={"HARNESS_CASE_TIMEOUT": "100"}
     )
     compare(result, expected(project, "case"), alone=True)
+
+
+@pytest.mark.ways("isolation", ["batch", "case"])
+def test_a_case_that_had_no_processor_says_so(make_project: MakeProject, isolation: str) -> None:
+    """A case that is ready to run and gets no processor says so at its limit; one that waits for an event does not."""
+    project = make_project()
+    project.write(
+        "suites/slow/test_slow.py",
+        """
+import os
+import threading
+
+def test_waits():
+    threading.Event().wait()
+
+def test_starves():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if not os.fork():
+        while True:  # this process takes the processor
+            pass
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    while True:
+        pass
+""",
+    )
+    result = project.run("-n0", f"--isolation={isolation}", "--case-timeout=6")
+    messages = {line["case"].split("::")[1]: line["message"] for line in result.lines if line["event"] == "finish"}
+    assert messages["test_waits"] == "did not finish within 6 s (in call)"
+    begin, _, reason = messages["test_starves"].partition("; ")
+    assert begin == messages["test_waits"]
+    assert re.fullmatch("the machine was too busy: of [0-9]+ s, it waited [0-9]+ s for a processor", reason)
 
 
 def test_flaky_is_green(make_project: MakeProject) -> None:

@@ -26,6 +26,7 @@ NOT_EVERYWHERE = {
     "_C._set_storage_data_ptr_access_error_msg": "builds for CUDA",
     "_C._clear_storage_data_ptr_access_error_msg": "builds for CUDA, from torch 2.12 on",
     "_C._accelerator_getDefaultGenerator": "torch 2.14",
+    "_C._distributed_c10d._dump_nccl_trace": "builds for CUDA",
     "accelerator.empty_host_cache": "torch 2.12",
     "_dynamo.override_cudagraphs": "torch 2.12",
 }

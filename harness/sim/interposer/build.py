@@ -23,7 +23,7 @@ FILE = "libcudafaults.so"
 
 PARTS = ("interposer",)
 
-_SOURCES = ("interposer", "softdevice/csrc/core", "simcuda/csrc/include")
+_SOURCES = ("interposer", "softdevice/csrc/core", "simcuda/csrc/include", "simcuda/csrc/nccl/faults.def")
 _NOUN = "the interposer"
 
 

@@ -1,6 +1,6 @@
 """The faults that can be injected into devices: their names by kind of device, and the syntax of an injection.
 
-Each kind of device has one list (`Backend.faults`), which this module and C++ read. The syntax,
+Each kind of device has its lists (`Backend.faults`), which this module and C++ read. The syntax,
 ``NAME[:probability][,seed=N]``, is also the same in both.
 """
 
@@ -35,8 +35,9 @@ class InjectionError(HarnessError):
 
 @functools.cache
 def fault_catalogue(kind: DeviceKind) -> Mapping[str, str]:
-    """Return every fault of this kind of device, in the order of its list: its name, and in one line what it breaks."""
-    return MappingProxyType(parse_fault_list((_ROOT / BACKENDS[kind].faults).read_text(encoding="utf-8")))
+    """Return every fault of this kind of device, in the order of its lists: its name, and what it breaks."""
+    texts = [(_ROOT / file).read_text(encoding="utf-8") for file in BACKENDS[kind].faults]
+    return MappingProxyType(parse_fault_list("\n".join(texts)))
 
 
 def injectable_kinds() -> tuple[DeviceKind, ...]:

@@ -1,7 +1,7 @@
 """Builds the libraries of the simulated CUDA at their first use, and caches them.
 
 ``python -m harness.sim.simcuda.build`` builds them by hand. There is one set for each CUDA that torch is built for:
-four with the names of CUDA's own, and the operators. ``CMakeLists.txt`` says how they are built.
+five with the names of CUDA's own, and the operators. ``CMakeLists.txt`` says how they are built.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def simcuda_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
 
 def runtime_files(major: int) -> tuple[str, ...]:
     """Return the names of the libraries that replace those of this major version of CUDA."""
-    return f"libcudart.so.{major}", "libcuda.so.1", "libnvidia-ml.so.1", f"libcupti.so.{major}"
+    return f"libcudart.so.{major}", "libcuda.so.1", "libnvidia-ml.so.1", f"libcupti.so.{major}", "libnccl.so.2"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ _HEADERS: Mapping[str, Mapping[int, tuple[str, str]]] = {
         12: ("nvidia/cuda_cupti/include", "nvidia-cuda-cupti-cu12"),
         13: ("nvidia/cu13/include", "nvidia-cuda-cupti"),
     },
+    "nccl.h": {
+        12: ("nvidia/nccl/include", "nvidia-nccl-cu12"),
+        13: ("nvidia/nccl/include", "nvidia-nccl-cu13"),
+    },
 }
 
 

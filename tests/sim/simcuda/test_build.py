@@ -29,6 +29,7 @@ def test_the_libraries_have_the_names_of_cudas_own(major: int) -> None:
         "libcuda.so.1",
         "libnvidia-ml.so.1",
         f"libcupti.so.{major}",
+        "libnccl.so.2",
         "libsimcuda_operators.so",
     )
 
@@ -96,10 +97,12 @@ def _wheel(site: Path, folder: str, *headers: str) -> Path:
 
 def test_headers_come_from_the_wheels(tmp_path: Path) -> None:
     shared = _wheel(tmp_path / "a", "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
-    assert toolchain.header_folders(13, ["", str(tmp_path / "none"), str(tmp_path / "a")]) == (shared,)
+    nccl = _wheel(tmp_path / "a", "nvidia/nccl/include", "nccl.h")
+    assert toolchain.header_folders(13, ["", str(tmp_path / "none"), str(tmp_path / "a")]) == (shared, nccl)
     runtime = _wheel(tmp_path / "b", "nvidia/cuda_runtime/include", "cuda_runtime_api.h")
     cupti = _wheel(tmp_path / "b", "nvidia/cuda_cupti/include", "cupti.h")
-    assert toolchain.header_folders(12, [str(tmp_path / "b")]) == (runtime, cupti)
+    nccl = _wheel(tmp_path / "b", "nvidia/nccl/include", "nccl.h")
+    assert toolchain.header_folders(12, [str(tmp_path / "b")]) == (runtime, cupti, nccl)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +110,11 @@ def test_headers_come_from_the_wheels(tmp_path: Path) -> None:
     [
         (13, [], "'cuda_runtime_api.h' of CUDA 13, and no package has it: install nvidia-cuda-runtime"),
         (13, ["cuda_runtime_api.h"], "'cupti.h' of CUDA 13, and no package has it: install nvidia-cuda-cupti"),
+        (
+            13,
+            ["cuda_runtime_api.h", "cupti.h"],
+            "'nccl.h' of CUDA 13, and no package has it: install nvidia-nccl-cu13",
+        ),
         (12, [], "'cuda_runtime_api.h' of CUDA 12, and no package has it: install nvidia-cuda-runtime-cu12"),
     ],
 )
@@ -120,13 +128,15 @@ def test_missing_headers_are_named_with_their_wheel(tmp_path: Path, major: int, 
 def test_other_headers_make_other_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _torch_is_built_for(monkeypatch, Detected((13, 0)))
     folder = _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
+    nccl = _wheel(tmp_path, "nvidia/nccl/include", "nccl.h")
     # The CPU build of torch has all that the operators' toolchain looks for but the headers.
     before = toolchain.find_simcuda_toolchains(search=[str(tmp_path)])
-    assert before.runtime.folders == {"CUDA_INCLUDE_0": folder}
-    assert before.operators.folders.keys() == {"CUDA_INCLUDE_0", "TORCH", "PYTHON_INCLUDE"}
+    assert before.runtime.folders == {"CUDA_INCLUDE_0": folder, "CUDA_INCLUDE_1": nccl}
+    assert before.operators.folders.keys() == {"CUDA_INCLUDE_0", "CUDA_INCLUDE_1", "TORCH", "PYTHON_INCLUDE"}
     assert before == toolchain.find_simcuda_toolchains(search=[str(tmp_path)])
     elsewhere = tmp_path / "another environment"
     shutil.copytree(folder, elsewhere / "nvidia/cu13/include")
+    shutil.copytree(nccl, elsewhere / "nvidia/nccl/include")
     assert toolchain.find_simcuda_toolchains(search=[str(elsewhere)]).runtime.key() == before.runtime.key()
     (folder / "cupti.h").write_text("// another release\n")
     after = toolchain.find_simcuda_toolchains(search=[str(tmp_path)])
@@ -150,6 +160,7 @@ def test_what_is_missing_is_said(
 ) -> None:
     _torch_is_built_for(monkeypatch, cuda)
     _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
+    _wheel(tmp_path, "nvidia/nccl/include", "nccl.h")
     with pytest.raises(BuildError) as caught:
         toolchain.find_simcuda_toolchains({"PATH": os.environ["PATH"], **environ}, search=[str(tmp_path)])
     assert said in str(caught.value)

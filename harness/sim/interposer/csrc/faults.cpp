@@ -15,6 +15,8 @@ namespace {
 constexpr const char* names[] = {
 #define FAULT(name, text) #name,
 #include "faults.def"
+// As in the header: the order is that of the numbers.
+#include "../../simcuda/csrc/nccl/faults.def"
 #undef FAULT
 };
 
@@ -50,6 +52,15 @@ using namespace interposer;
 EXPORT int interposerFaultCount() { return static_cast<int>(Fault::count); }
 EXPORT const char* interposerFaultName(int fault) { return all.name(static_cast<std::size_t>(fault)); }
 EXPORT unsigned long long interposerTimesStruck(int fault) { return all.times_struck(static_cast<std::size_t>(fault)); }
+
+// For the simulated NCCL: whether one of its own faults happens now.
+EXPORT int interposerStrikes(const char* name) {
+  if (!all.any()) return 0;
+  for (std::size_t i = 0; i < all.count(); ++i) {
+    if (std::strcmp(all.name(i), name) == 0) return all.strikes(i);
+  }
+  return 0;
+}
 
 // Replaces what is injected; 0, or 1 for a text that is no list of injections.
 EXPORT int interposerInject(const char* text) {

@@ -6,6 +6,8 @@ namespace interposer {
 enum class Fault : int {
 #define FAULT(name, text) name,
 #include "faults.def"
+// Those of the simulated NCCL, which asks this library by their names.
+#include "../../simcuda/csrc/nccl/faults.def"
 #undef FAULT
   count
 };

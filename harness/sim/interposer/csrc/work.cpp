@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "../../simcuda/csrc/include/simcuda.h"
+#include "../../simcuda/csrc/include/simcuda_shared.h"
 #include "front.h"
 
 using namespace interposer;
@@ -104,6 +105,20 @@ EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::function<vo
     const auto launch = [next, stream, name, copied = *work] {
       std::function<void()> own = copied;
       return static_cast<cudaError_t>(next(stream, name, &own));
+    };
+    return give(stream, Work::kernel, launch, launch);
+  });
+}
+
+// A launch of the simulated NCCL.
+EXPORT int simcudaLaunchShared(cudaStream_t stream, const char* name, std::function<void(std::function<void()>)>* begin,
+                               std::function<void()>* work) {
+  const auto pass = [&](auto* next) { return static_cast<cudaError_t>(next(stream, name, begin, work)); };
+  return call(NEXT(simcudaLaunchShared), Order::of_stream, pass, [&](auto* next) -> cudaError_t {
+    const auto launch = [next, stream, name, first = *begin, second = *work] {
+      auto own_first = first;
+      auto own_second = second;
+      return static_cast<cudaError_t>(next(stream, name, &own_first, &own_second));
     };
     return give(stream, Work::kernel, launch, launch);
   });

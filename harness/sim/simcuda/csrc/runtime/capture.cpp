@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "../include/simcuda.h"
+#include "../include/simcuda_shared.h"
 #include "call.h"
 #include "device.h"
 #include "nodes.h"
@@ -102,7 +103,7 @@ cudaError_t submit(Stream& stream, Operation operation) {
     }
     forbid_implicit(stream, operation.name);
   }
-  if (operation.work) stream.push(operation.name, std::move(operation.work));
+  if (operation.work) stream.push(operation.name, std::move(operation.work), std::move(operation.begin));
   return cudaSuccess;
 }
 
@@ -311,6 +312,20 @@ SIMCUDA_EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::fun
     count("operator", name);
     Operation operation;
     operation.name = name;
+    operation.work = std::move(*work);
+    return submit(*find_stream(stream), std::move(operation));
+  });
+}
+
+SIMCUDA_EXPORT int simcudaLaunchShared(cudaStream_t stream, const char* name,
+                                       std::function<void(std::function<void()>)>* begin, std::function<void()>* work) {
+  SIMCUDA_CALL(device, {
+    count("shared work", name);
+    Operation operation;
+    operation.name = name;
+    operation.begin = [begin = std::move(*begin)](std::shared_ptr<Mark> mark) {
+      begin([mark = std::move(mark)] { mark->finish(); });
+    };
     operation.work = std::move(*work);
     return submit(*find_stream(stream), std::move(operation));
   });

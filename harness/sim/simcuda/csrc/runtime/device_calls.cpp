@@ -10,6 +10,7 @@
 
 #include "../include/simcuda.h"
 #include "../include/simcuda_machine.h"
+#include "../include/simcuda_shared.h"
 #include "call.h"
 #include "capture.h"
 #include "device.h"
@@ -265,4 +266,11 @@ SIMCUDA_EXPORT cudaError_t cudaProfilerStart() { SIMCUDA_CALL(driver, {}); }
 
 SIMCUDA_EXPORT cudaError_t cudaProfilerStop() { SIMCUDA_CALL(driver, {}); }
 
-SIMCUDA_EXPORT int simcudaThreadCount() { return initialized() ? pool().started() + watching_threads() : 0; }
+namespace {
+std::atomic<int> other_threads{0};
+}
+
+SIMCUDA_EXPORT int simcudaThreadCount() {
+  return initialized() ? pool().started() + watching_threads() + other_threads.load() : 0;
+}
+SIMCUDA_EXPORT void simcudaCountThread() { other_threads.fetch_add(1); }

@@ -120,6 +120,19 @@ cudaError_t Exec::launch(Stream& stream) {
   };
   for (std::size_t i = 0; i < program->size(); ++i) {
     const Step& step = (*program)[i];
+    if (step.operation.begin && step.enabled) {
+      flush(i, nullptr);
+      auto begun = std::make_shared<Mark>();
+      items.push_back({nullptr,
+                       [self, program, i, begun] {
+                         const Step& step = (*program)[i];
+                         begin_guarded(simcuda::device(step.device), step.operation.name, step.operation.begin, begun);
+                       },
+                       nullptr});
+      items.push_back({std::move(begun), nullptr, nullptr});
+      begin = i;
+      continue;
+    }
     if (!step.event || !step.enabled) continue;
     if (step.type == cudaGraphNodeTypeEventRecord) {
       auto mark = std::make_shared<Mark>();
@@ -143,11 +156,16 @@ cudaError_t Exec::launch(Stream& stream) {
   return cudaSuccess;
 }
 
-void Exec::run(const Program& program, std::size_t begin, std::size_t end) {
+void Exec::run(const Program& program, std::size_t begin, std::size_t end, bool whole) {
   Exec* const before = std::exchange(running, this);
   for (std::size_t i = begin; i < end; ++i) {
     const Step& step = program[i];
     if (!step.enabled) continue;
+    if (whole && step.operation.begin) {
+      const auto begun = std::make_shared<Mark>();
+      begin_guarded(device(step.device), step.operation.name, step.operation.begin, begun);
+      begun->wait();
+    }
     if (step.type == cudaGraphNodeTypeConditional) {
       run_conditional(step);
     } else {
@@ -160,7 +178,7 @@ void Exec::run(const Program& program, std::size_t begin, std::size_t end) {
 void Exec::run_conditional(const Step& step) {
   unsigned& value = values_[step.conditional];
   const auto run_body = [&](std::size_t place) {
-    if (place < step.bodies.size()) run(*step.bodies[place], 0, step.bodies[place]->size());
+    if (place < step.bodies.size()) run(*step.bodies[place], 0, step.bodies[place]->size(), true);
   };
   switch (step.condition) {
     case cudaGraphCondTypeIf:

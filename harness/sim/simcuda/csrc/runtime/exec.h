@@ -56,7 +56,8 @@ class Exec : public std::enable_shared_from_this<Exec> {
   };
 
   void append(Program& program, const Graph& graph, const unsigned long long* child) const;
-  void run(const Program& program, std::size_t begin, std::size_t end);
+  // `whole`: all of a body of a conditional node. Otherwise the first halves of operations have begun before.
+  void run(const Program& program, std::size_t begin, std::size_t end, bool whole = false);
   void run_conditional(const Step& step);
   Step& step(const Node& node);  // of a program that no launch uses; throws Error
 

@@ -25,8 +25,10 @@ struct Graph;
 // What a call asks a stream to do: it is queued, or becomes a node of the stream's capture.
 struct Operation {
   cudaGraphNodeType type = cudaGraphNodeTypeKernel;
-  const char* name = "kernel";   // lives for ever
-  Work work;                     // may be run more than once, as part of a graph
+  const char* name = "kernel";  // lives for ever
+  Work work;                    // may be run more than once, as part of a graph
+  // Comes before `work`, which waits until the mark is finished, by whichever thread. For work that needs others.
+  Begin begin;
   cudaGraphNodeParams params{};  // what the node's parameters are asked for; pointers in it must stay valid
   // Of a node: called by the launching thread at each launch of a graph that has it, before anything is queued. An
   // error that it returns is the launch's. For memory.

@@ -72,10 +72,18 @@ void Stream::destroy() {
   device_.remove(*this);
 }
 
-void Stream::push(const char* name, Work work) {
+void Stream::push(const char* name, Work work, Begin begin) {
   std::vector<Item> items;
+  std::shared_ptr<Mark> begun;
+  if (begin) {
+    begun = std::make_shared<Mark>();
+    items.push_back(
+        {nullptr,
+         [&device = device_, name, begin = std::move(begin), begun] { begin_guarded(device, name, begin, begun); },
+         nullptr});
+  }
   items.push_back(
-      {nullptr,
+      {std::move(begun),
        [&device = device_, name, work = std::move(work), ticket = activity::ticket(activity_id())]() mutable {
          const activity::Scope scope(ticket);
          run_guarded(device, name, work);
@@ -145,13 +153,15 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
   throw Error(cudaErrorInvalidResourceHandle);
 }
 
-void run_guarded(Device& device, const char* name, const Work& work, std::uint64_t node) {
-  if (!work || device.error() != cudaSuccess || pool().abandoned()) return;
-  const ledger::Busy busy(device.number);
-  const activity::Work record(device.index, name, node);
+namespace {
+
+// Whether nothing was thrown.
+template <typename Body>
+bool guarded(Device& device, const char* name, const Body& body) {
   set_current_index(device.index);
   try {
-    work();
+    body();
+    return true;
   } catch (const Error& error) {
     device.fail(error.code, name);
   } catch (const std::exception& error) {
@@ -159,6 +169,21 @@ void run_guarded(Device& device, const char* name, const Work& work, std::uint64
   } catch (...) {
     device.fail(cudaErrorAssert, (std::string(name) + ": an exception that is no std::exception").c_str());
   }
+  return false;
+}
+
+}  // namespace
+
+void run_guarded(Device& device, const char* name, const Work& work, std::uint64_t node) {
+  if (!work || device.error() != cudaSuccess || pool().abandoned()) return;
+  const ledger::Busy busy(device.number);
+  const activity::Work record(device.index, name, node);
+  guarded(device, name, work);
+}
+
+void begin_guarded(Device& device, const char* name, const Begin& begin, const std::shared_ptr<Mark>& mark) {
+  const bool possible = device.error() == cudaSuccess && !pool().abandoned();
+  if (!possible || !guarded(device, name, [&] { begin(mark); })) mark->finish();
 }
 
 }  // namespace simcuda

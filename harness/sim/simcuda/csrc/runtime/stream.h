@@ -20,6 +20,8 @@ namespace simcuda {
 using Work = work::Task;
 using work::Item;
 using work::Mark;
+// The first half of work that needs others: the second half comes when they have finished the mark.
+using Begin = std::function<void(std::shared_ptr<Mark>)>;
 
 struct Capture;
 class Device;
@@ -47,9 +49,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned long long activity_id() const { return legacy() ? 0 : id_; }  // for observers of activities
 
   // These three neither look at captures nor at the device's error.
-  void push(const char* name, Work work);  // guarded, see below
-  void push(std::vector<Item> items);      // as they are
-  void wait(std::shared_ptr<Mark> mark);   // what is pushed from now on begins after it
+  void push(const char* name, Work work, Begin begin = nullptr);  // guarded, see below
+  void push(std::vector<Item> items);                             // as they are
+  void wait(std::shared_ptr<Mark> mark);                          // what is pushed from now on begins after it
   // A mark behind what was pushed so far; done if nothing is left to do. `reached` is called just before it is.
   std::shared_ptr<Mark> mark(Work reached = nullptr);
 
@@ -78,6 +80,8 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle);
 // Runs work in a thread of the pool: with the device as the current one, not at all if the device has failed, and with
 // what it throws as the device's sticky error. Observers are told of it, under the number of its node if a graph runs.
 void run_guarded(Device& device, const char* name, const Work& work, std::uint64_t node = 0);
+// The mark is finished at once if the work is not begun.
+void begin_guarded(Device& device, const char* name, const Begin& begin, const std::shared_ptr<Mark>& mark);
 
 constexpr int lowest_priority = 0, highest_priority = -5;  // as on an H100
 

@@ -1,0 +1,290 @@
+"""L-BFGS against the published algorithm: directions, first step, line search, counts and ends.
+
+Nocedal and Wright, *Numerical Optimization* (2006): algorithm 7.4 is the direction, 3.5 the search of a step length by
+the strong Wolfe conditions (3.7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+#: Constants of the strong Wolfe conditions that torch uses.
+SUFFICIENT_DECREASE, CURVATURE = 1e-4, 0.9
+#: One iteration with a line search; without `max_eval`, it may evaluate the function once.
+ONE_SEARCH = {"max_iter": 1, "max_eval": 40, "line_search_fn": "strong_wolfe"}
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def quadratic(x: torch.Tensor) -> torch.Tensor:
+    factors = torch.tensor([1.0, 3.0, 0.5, 8.0], dtype=x.dtype, device=x.device)
+    return (factors * (x - 1) ** 2).sum() + 0.3 * x[0] * x[3]
+
+
+def valley(x: torch.Tensor) -> torch.Tensor:
+    """Rosenbrock's function."""
+    return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
+
+
+def waves(x: torch.Tensor) -> torch.Tensor:
+    """Rastrigin's function: many minima along each direction."""
+    return (x**2 - 3 * torch.cos(4 * x)).sum()
+
+
+def wall(x: torch.Tensor) -> torch.Tensor:
+    """Flat on one side and steep on the other."""
+    return (x**6 / 6 + torch.nn.functional.softplus(-3 * x)).sum()
+
+
+SEARCHED = {"valley": valley, "waves": waves, "wall": wall}
+
+
+def value_and_gradient(function: Function, x: torch.Tensor) -> tuple[float, torch.Tensor]:
+    point = x.detach().cpu().clone().requires_grad_(requires_grad=True)
+    value = function(point)
+    (gradient,) = torch.autograd.grad(value, point)
+    return value.item(), gradient
+
+
+class Minimized:
+    """A weight that L-BFGS moves to minimize a function, and how often the function was evaluated."""
+
+    def __init__(self, device: torch.device, function: Function, start: list[float], **settings: object) -> None:
+        self.x = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
+        self.optimizer = torch.optim.LBFGS([self.x], **settings)  # type: ignore[arg-type]
+        self.evaluations = 0
+        self._function = function
+
+    def step(self) -> float:
+        return self.optimizer.step(self._closure).item()
+
+    def count(self, name: str) -> int:
+        """What the state counts: ``n_iter`` or ``func_evals``."""
+        return int(self.optimizer.state[self.x][name])
+
+    def _closure(self) -> torch.Tensor:
+        self.evaluations += 1
+        self.optimizer.zero_grad()
+        value = self._function(self.x)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+
+def directions(lr: float, steps: int, history: int, start: list[float]) -> list[torch.Tensor]:
+    """Return the points of L-BFGS with a fixed step length on the quadratic function, by algorithm 7.4 in float64."""
+    x = torch.tensor(start, dtype=torch.float64)
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    _, gradient = value_and_gradient(quadratic, x)
+    found = []
+    for step in range(steps):
+        q = gradient.clone()
+        shares = []
+        for moved, changed in reversed(pairs):
+            shares.append(float(moved @ q / (changed @ moved)))
+            q = q - shares[-1] * changed
+        if pairs:
+            moved, changed = pairs[-1]
+            q = q * float(moved @ changed / (changed @ changed))
+        for (moved, changed), share in zip(pairs, reversed(shares), strict=True):
+            q = q + moved * (share - float(changed @ q / (changed @ moved)))
+        length = lr if step else lr * min(1.0, 1.0 / float(gradient.abs().sum()))
+        after = x - length * q
+        _, gradient_after = value_and_gradient(quadratic, after)
+        pairs = [*pairs, (after - x, gradient_after - gradient)][-history:]
+        x, gradient = after, gradient_after
+        found.append(x)
+    return found
+
+
+@pytest.mark.parametrize("history", [1, 2, 10])
+@pytest.mark.parametrize("start", [[3.0, -2.0, 5.0, 0.5], [0.9, 0.8, 1.1, 1.0]], ids=["far", "near"])
+def test_lbfgs_points_are_those_of_the_algorithm(device: torch.device, history: int, start: list[float]) -> None:
+    """Without a line search, each point is the published one, for any length of the memory.
+
+    The first step has the length ``lr`` along the gradient divided by its sum of absolute values, if that is above 1.
+    """
+    run = Minimized(device, quadratic, start, lr=0.4, max_iter=1, history_size=history)
+    for number, wanted in enumerate(directions(0.4, 8, history, start)):
+        run.step()
+        torch.testing.assert_close(
+            run.x.detach().cpu(), wanted, rtol=1e-8, atol=1e-8, msg=lambda text, number=number: f"{number}: {text}"
+        )
+    assert run.count("n_iter") == 8
+
+
+def test_lbfgs_point_after_several_iterations_of_a_step(device: torch.device) -> None:
+    """`max_iter` iterations of one step come to the point of as many steps of one iteration."""
+    run = Minimized(device, quadratic, [3.0, -2.0, 5.0, 0.5], lr=0.4, max_iter=6, history_size=3)
+    first = run.step()
+    assert first == float(quadratic(torch.tensor([3.0, -2.0, 5.0, 0.5], dtype=torch.float64)))
+    wanted = directions(0.4, 6, 3, [3.0, -2.0, 5.0, 0.5])[-1]
+    torch.testing.assert_close(run.x.detach().cpu(), wanted, rtol=1e-8, atol=1e-8)
+    assert run.evaluations == run.count("func_evals") == 6
+    assert run.count("n_iter") == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "most"),
+    [
+        ("valley", 0.01, 3.9),
+        ("valley", 1.0, 2.5),
+        ("valley", 8.0, 3.4),
+        ("waves", 0.01, 3.5),
+        ("waves", 1.0, 2.5),
+        ("waves", 8.0, 3.6),
+        ("wall", 0.01, 4.0),
+        ("wall", 1.0, 2.1),
+        ("wall", 8.0, 3.5),
+    ],
+)
+def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
+    device: torch.device, name: str, lr: float, most: float
+) -> None:
+    """With ``strong_wolfe``, the step from each point satisfies both conditions, from short and long first guesses.
+
+    The value falls by at least 1e-4 of what the slope promises, and the slope at the end is at most 0.9 of that at the
+    start. The mean number of evaluations of a step is at most a seventh above what torch 2.13 needs: a search that
+    guesses worse than by cubic interpolation needs more.
+    """
+    torch.manual_seed(7)
+    function = SEARCHED[name]
+    checked, flat, evaluations = 0, 0, 0
+    for _ in range(12):
+        run = Minimized(
+            device,
+            function,
+            (torch.randn(2) * 1.5).tolist(),
+            lr=lr,
+            max_iter=1,
+            max_eval=40,
+            line_search_fn="strong_wolfe",
+        )
+        for _ in range(4):
+            before = run.x.detach().cpu().clone()
+            value, gradient = value_and_gradient(function, before)
+            if float(gradient.abs().max()) < 1e-3:
+                break
+            evaluated = run.evaluations
+            assert run.step() == pytest.approx(value, rel=1e-12)
+            moved = run.x.detach().cpu() - before
+            slope = float(gradient @ moved)
+            after, end = value_and_gradient(function, run.x)
+            assert slope < 0, (before, moved)
+            assert after <= value + SUFFICIENT_DECREASE * slope + 1e-12 * abs(value), (before, moved)
+            checked += 1
+            flat += abs(float(end @ moved)) <= CURVATURE * abs(slope) * (1 + 1e-9)
+            assert 1 < run.evaluations - evaluated <= 40
+            evaluations += run.evaluations - evaluated
+        assert run.evaluations == run.count("func_evals")
+    assert checked > 24
+    assert flat == checked
+    assert evaluations / checked <= most
+
+
+@pytest.mark.parametrize(
+    ("lr", "end", "evaluations"),
+    [
+        # The slope is 16 at the start, so that the search may end where it is at most 14.4, at 3.6 or before -3.6.
+        (0.5, 3.5, 2),
+        # The first guess is too long, -3.9: a cubic through both ends has its minimum where the parabola has it.
+        (7.9, 0.0, 3),
+        # The first guesses are too short, 3.99 and 3.9: each next one is at most ten times as long.
+        (0.01, 3.0, 4),
+    ],
+    ids=["fits", "too_long", "too_short"],
+)
+def test_lbfgs_line_search_on_a_parabola(device: torch.device, lr: float, end: float, evaluations: int) -> None:
+    """The search takes a first guess that fits, interpolates between both sides of a minimum, and extends tenfold.
+
+    The first guess is a step of length ``lr``, since the gradient is above 1.
+    """
+    run = Minimized(device, lambda x: (x**2).sum() / 2, [4.0], lr=lr, **ONE_SEARCH)
+    run.step()
+    assert run.x.item() == pytest.approx(end, abs=1e-9)
+    assert run.evaluations == evaluations
+
+
+def test_lbfgs_ends_where_the_gradient_is_small(device: torch.device) -> None:
+    """A step ends at once where no entry of the gradient is above ``tolerance_grad``, 1e-7 by default."""
+    for gradient, ends in ((1e-7, True), (2e-7, False)):
+        run = Minimized(device, lambda x, slope=gradient: (slope * x).sum(), [1.0, 2.0])
+        run.step()
+        assert (run.count("n_iter") == 0) is ends
+        assert run.evaluations == 1 if ends else run.evaluations > 0
+
+
+def test_lbfgs_ends_where_it_moves_little(device: torch.device) -> None:
+    """A step ends after an iteration that moves by at most ``tolerance_change``, or changes the value by less."""
+    settings = {"lr": 1e-3, "max_iter": 20, "tolerance_grad": 0.0}
+    moves = Minimized(device, quadratic, [2.0, 2.0, 2.0, 2.0], tolerance_change=1.0, **settings)
+    moves.step()
+    assert moves.count("n_iter") == 1
+    goes_on = Minimized(device, quadratic, [2.0, 2.0, 2.0, 2.0], tolerance_change=0.0, **settings)
+    goes_on.step()
+    assert goes_on.count("n_iter") == 20
+
+
+def test_lbfgs_stops_at_its_most_evaluations(device: torch.device) -> None:
+    """A step of 8 iterations makes at most a quarter more evaluations, and at most ``max_eval`` if that is given."""
+    settings = {"lr": 0.05, "max_iter": 8, "tolerance_grad": 0.0, "tolerance_change": 0.0}
+    for more, most in (({}, 8), ({"max_eval": 3}, 3)):
+        run = Minimized(device, quadratic, [2.0] * 4, **settings, **more)
+        run.step()
+        assert run.evaluations == run.count("func_evals") == most
+    searching = Minimized(device, valley, [-1.2, 1.0], **settings, line_search_fn="strong_wolfe")
+    searching.step()
+    assert searching.evaluations == searching.count("func_evals") == 10
+
+
+def test_lbfgs_closure_runs_with_gradients_on(device: torch.device) -> None:
+    """The closure computes gradients, also within `no_grad`, at each of its evaluations."""
+    weight = torch.ones(2, dtype=torch.float64, device=device, requires_grad=True)
+    for search in (None, "strong_wolfe"):
+        optimizer = torch.optim.LBFGS([weight], lr=0.1, max_iter=3, line_search_fn=search)
+        seen: list[bool] = []
+
+        def closure(optimizer: torch.optim.LBFGS = optimizer, seen: list[bool] = seen) -> torch.Tensor:
+            seen.append(torch.is_grad_enabled())
+            optimizer.zero_grad()
+            value = (weight**4).sum()
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        with torch.no_grad():
+            optimizer.step(closure)
+        assert len(seen) > 1
+        assert all(seen)
+
+
+def test_lbfgs_refuses_an_unknown_line_search(device: torch.device) -> None:
+    """A line search other than ``strong_wolfe`` raises RuntimeError in the step; a rate of 0 is allowed."""
+    run = Minimized(device, quadratic, [2.0] * 4, line_search_fn="golden")
+    with pytest.raises(RuntimeError, match="strong_wolfe"):
+        run.step()
+    still = Minimized(device, quadratic, [2.0] * 4, lr=0.0)
+    still.step()
+    assert still.x.tolist() == [2.0] * 4
+    assert not math.isnan(still.x.sum().item())
+
+
+def test_lbfgs_moves_complex_weights_as_pairs(device: torch.device) -> None:
+    """A complex weight is moved like its real and imaginary parts as a real weight."""
+    start = torch.randn(3, 2, dtype=torch.float64)
+    pairs = start.to(device, copy=True).requires_grad_(requires_grad=True)
+    whole = torch.view_as_complex(start.clone()).to(device).requires_grad_(requires_grad=True)
+    for weight in (pairs, whole):
+        optimizer = torch.optim.LBFGS([weight], lr=0.3, max_iter=5)
+
+        def closure(weight: torch.Tensor = weight, optimizer: torch.optim.LBFGS = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            real = torch.view_as_real(weight) if weight.is_complex() else weight
+            value = ((real - 2) ** 4 + real**2).sum()
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        optimizer.step(closure)
+    torch.testing.assert_close(torch.view_as_real(whole.detach().cpu()), pairs.detach().cpu(), rtol=1e-10, atol=1e-10)

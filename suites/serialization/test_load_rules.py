@@ -1,0 +1,152 @@
+"""How `torch.load` decides what it may run, from where it reads, and where it puts what it reads."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import OrderedDict
+from fractions import Fraction
+from typing import IO, Any
+
+import pytest
+import torch
+
+from .files import saved
+
+WEIGHTS_ONLY, NOT_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+def load(data: bytes, **settings: Any) -> Any:
+    return torch.load(io.BytesIO(data), **settings)
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in (WEIGHTS_ONLY, NOT_WEIGHTS_ONLY):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("no_variables")
+def test_load_is_weights_only_by_default() -> None:
+    """By default, and with ``weights_only``, an object of a class that is not allowed is refused by its name."""
+    data = saved({"share": Fraction(1, 3)})
+    for settings in ({}, {"weights_only": True}):
+        with pytest.raises(pickle.UnpicklingError, match=r"fractions\.Fraction"):
+            load(data, **settings)
+    assert load(data, weights_only=False) == {"share": Fraction(1, 3)}
+
+
+@pytest.mark.parametrize("value", ["1", "y", "yes", "true"])
+def test_load_variable_forces_weights_only(no_variables: pytest.MonkeyPatch, value: str) -> None:
+    """`TORCH_FORCE_WEIGHTS_ONLY_LOAD` makes each load one of weights only, also one that asks for more."""
+    no_variables.setenv(WEIGHTS_ONLY, value)
+    data = saved({"share": Fraction(1, 3)})
+    for settings in ({}, {"weights_only": False}):
+        with pytest.raises(pickle.UnpicklingError, match=r"fractions\.Fraction"):
+            load(data, **settings)
+    assert load(saved([1, 2])) == [1, 2]
+
+
+def test_load_variable_allows_more_where_nothing_is_asked_for(no_variables: pytest.MonkeyPatch) -> None:
+    """`TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD` allows all objects, with a warning, unless the call asks for weights only."""
+    no_variables.setenv(NOT_WEIGHTS_ONLY, "1")
+    data = saved({"share": Fraction(1, 3)})
+    with pytest.warns(UserWarning, match=NOT_WEIGHTS_ONLY):
+        assert load(data) == {"share": Fraction(1, 3)}
+    with pytest.raises(pickle.UnpicklingError, match=r"fractions\.Fraction"):
+        load(data, weights_only=True)
+
+
+@pytest.mark.parametrize("value", ["0", "no", ""])
+def test_load_variables_that_say_no_change_nothing(no_variables: pytest.MonkeyPatch, value: str) -> None:
+    """A variable with another value than a yes changes nothing."""
+    for name in (WEIGHTS_ONLY, NOT_WEIGHTS_ONLY):
+        no_variables.setenv(name, value)
+    data = saved({"share": Fraction(1, 3)})
+    with pytest.raises(pickle.UnpicklingError, match=r"fractions\.Fraction"):
+        load(data)
+    assert load(data, weights_only=False) == {"share": Fraction(1, 3)}
+
+
+def test_load_refuses_both_variables(no_variables: pytest.MonkeyPatch) -> None:
+    """Both variables at once are refused, whatever the call asks for."""
+    for name in (WEIGHTS_ONLY, NOT_WEIGHTS_ONLY):
+        no_variables.setenv(name, "1")
+    for settings in ({}, {"weights_only": True}, {"weights_only": False}):
+        with pytest.raises(RuntimeError, match="both were set"):
+            load(saved([1]), **settings)
+
+
+@pytest.mark.usefixtures("no_variables")
+def test_load_weights_only_takes_no_pickle_module() -> None:
+    """Weights only are not loaded by a module that the caller chose; other loads are."""
+    data = saved([1, 2])
+    with pytest.raises(RuntimeError, match="pickle_module"):
+        load(data, weights_only=True, pickle_module=pickle)
+    assert load(data, weights_only=False, pickle_module=pickle) == [1, 2]
+
+
+@pytest.mark.usefixtures("no_variables")
+def test_load_weights_only_warns_of_arguments_for_pickle() -> None:
+    """Arguments for pickle have no effect on weights only, and a warning says so."""
+    with pytest.warns(UserWarning, match="pickle_load_args only works"):
+        load(saved([1, 2]), weights_only=True, encoding="ascii")
+
+
+def test_map_location_dict_takes_some_places_to_others() -> None:
+    """A dict takes tensors from its keys to its values, and leaves those of other places where they were."""
+    data = saved(torch.arange(3.0))
+    assert load(data, map_location={"cpu": "meta"}).device.type == "meta"
+    stays = load(data, map_location={"cuda:0": "meta", "meta": "cpu"})
+    assert stays.device.type == "cpu"
+    assert stays.tolist() == [0.0, 1.0, 2.0]
+    assert load(data, map_location={}).device.type == "cpu"
+    assert load(data, map_location=torch.device("meta")).device.type == "meta"
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["archive", "old_format"])
+def test_map_location_is_the_same_for_both_formats(zipped: bool) -> None:
+    """Both formats take places by name, device, dict and function."""
+    data = saved(torch.arange(3.0), _use_new_zipfile_serialization=zipped)
+    ways: list[Any] = ["cpu", torch.device("cpu"), {"cpu": "cpu"}, lambda storage, _: storage, lambda *_: None]
+    for where in ways:
+        assert load(data, map_location=where).tolist() == [0.0, 1.0, 2.0]
+
+
+class Stream(io.RawIOBase):
+    """A file that can be read from its begin to its end only."""
+
+    def __init__(self, data: bytes) -> None:
+        self._rest = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._rest.readinto(buffer)
+
+
+def test_load_needs_a_file_in_which_it_can_go_back() -> None:
+    """A file that cannot seek is refused, with what to do instead."""
+    stream: IO[bytes] = io.BufferedReader(Stream(saved([1, 2])))
+    with pytest.raises((AttributeError, io.UnsupportedOperation), match="pre-load the data into a buffer"):
+        torch.load(stream)
+
+
+def test_save_to_a_buffer_is_a_whole_archive_at_its_end() -> None:
+    """After `save`, the archive in a buffer is complete and begins where the buffer stood; two follow each other."""
+    buffer = io.BytesIO()
+    torch.save(OrderedDict(a=torch.ones(3)), buffer)
+    first = buffer.getvalue()
+    assert load(first)["a"].tolist() == [1.0] * 3
+    assert first[-22:-18] == b"PK\x05\x06"  # the end of the central directory of an archive
+
+
+def test_save_refuses_one_memory_as_two_types() -> None:
+    """Two tensors that are views of one memory as different types cannot be saved together."""
+    x = torch.arange(4, dtype=torch.int32)
+    data = saved([x, x[1:]])
+    assert [each.tolist() for each in load(data)] == [[0, 1, 2, 3], [1, 2, 3]]
+    with pytest.raises(RuntimeError, match="view the same data as different types"):
+        saved([x, x.view(torch.float32)])
