@@ -15,6 +15,12 @@ pytestmark = [pytest.mark.requires(accelerator=True, torch=">=2.11"), pytest.mar
 
 TOO_MUCH = 1 << 46
 
+STILL_WAITING = pytest.mark.xfail(
+    raises=torch.OutOfMemoryError,
+    reason="torch 2.11 to 2.13 look for freed blocks only before they wait"
+    " (https://github.com/pytorch/pytorch/issues/189504)",
+)
+
 
 def refused(device: torch.device, size: int) -> str:
     """The message of the OutOfMemoryError for a request of that size."""
@@ -169,6 +175,35 @@ def test_record_stream_blocks_are_waited_for_when_memory_is_short(device: torch.
         torch.accelerator.synchronize(device)
 
     assert sums.tolist() == list(range(60))
+
+
+def test_record_stream_part_of_a_segment_is_waited_for_when_memory_is_short(
+    device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    """When memory is short, the allocator also waits for a freed part of a segment whose other part is in use.
+
+    A block that another stream has yet to read is the only place for a request, which gets it, after the read.
+    """
+    if device.type == "cuda":
+        request.applymarker(STILL_WAITING)
+    calibrate(device)
+    side = torch.Stream(device)
+    with short_of_memory(device):
+        whole = block(device, 5 * LEFT // 6)
+        del whole
+        x = torch.full((4 * LEFT // 6,), 5, dtype=torch.uint8, device=device)
+        rest = torch.full((LEFT // 6 - 2 * MIB,), 6, dtype=torch.uint8, device=device)
+        read = torch.zeros(1, dtype=torch.uint8).pin_memory()
+        side.wait_stream(torch.accelerator.current_stream(device))
+        sleep_on(side)
+        with side:
+            read.copy_(x[-1:], non_blocking=True)
+        x.record_stream(side)
+        del x
+        y = torch.full((4 * LEFT // 6,), 7, dtype=torch.uint8, device=device)
+        torch.accelerator.synchronize(device)
+        assert (read.item(), y.unique().tolist(), rest.unique().tolist()) == (5, [7], [6])
+        del y, rest
 
 
 def test_allocations_succeed_after_outofmemoryerror(device: torch.device) -> None:

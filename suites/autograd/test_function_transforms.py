@@ -234,7 +234,7 @@ class Scaled(torch.autograd.Function):
         return Scaled.apply(x.movedim(in_dims[0], 0) + 1, factor), 0
 
 
-def test_vmap_of_a_function_uses_its_own_rule(device: torch.device) -> None:
+def test_vmap_of_a_function_uses_its_own_rule(device: torch.device, engine: Engine) -> None:
     """A function's `vmap` gets the size of the batch, the randomness and the batch dimensions, and its result is used.
 
     A gradient within the batch uses it too. A function without a rule, or with two, raises.
@@ -255,3 +255,4 @@ def test_vmap_of_a_function_uses_its_own_rule(device: torch.device) -> None:
     both = type("Both", (Scaled,), {"generate_vmap_rule": True})
     with pytest.raises(RuntimeError, match="generate_vmap_rule"):
         vmap(lambda row: both.apply(row, 3.0))(x)
+    engine.still_works()

@@ -108,6 +108,47 @@ def test_cudagraphs_backend_records_indexing(name: str, device: torch.device) ->
         assert len(watch.reasons()) == skipped
 
 
+#: The gradient of `masked_scatter` selects by a mask, which no graph can have, and the backend records it all the same.
+@pytest.mark.parametrize("name", [name for name in INDEXING if name != "masked_scatter"])
+@on_cuda
+def test_cudagraphs_backend_gives_the_gradients_of_indexing(name: str, device: torch.device) -> None:
+    """Each sample gives the eager gradients when warmed up, recorded and replayed, with other values each time."""
+    with watched():
+        warnings.filterwarnings("ignore", "The reduce argument of torch.scatter", UserWarning)
+        for number, (operator, arguments, keywords) in enumerate(samples(name, device)):
+            if "reduce" in keywords and name == "scatter":
+                continue  # torch has no derivative
+            fast = compiled(lambda *args, f=operator, k=keywords: f(*args, **k), CUDAGRAPHS, dynamic=False)
+            for call in range(4):
+                shifted = [shift(value, call) for value in arguments]
+                wanted, found = (
+                    gradients(function, trees.copied(shifted))
+                    for function in (lambda *args, f=operator, k=keywords: f(*args, **k), fast)
+                )
+                assert wanted
+                trees.assert_same(found, wanted, f"{name}, sample {number}, call {call}", within=1e-4)
+            torch.compiler.reset()
+
+
+def gradients(function: Callable[..., Any], arguments: list[Any]) -> list[Any]:
+    """The gradients of a weighted sum of the results, for the floating-point arguments."""
+    leaves = [one for one in torch.utils._pytree.tree_leaves(arguments) if is_real(one)]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    # An operator that works in place needs what is no leaf.
+    results = function(*torch.utils._pytree.tree_map(lambda one: one * 1 if is_real(one) else one, arguments))
+    total = sum(
+        (result * torch.arange(1.0, result.numel() + 1, device=result.device).reshape(result.shape)).sum()
+        for result in torch.utils._pytree.tree_leaves(results)
+    )
+    found = torch.autograd.grad(total, leaves, allow_unused=True)
+    return trees.values([torch.zeros(1) if each is None else each.clone() for each in found])
+
+
+def is_real(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
 def masked(arguments: list[Any], keywords: dict[str, Any]) -> bool:
     """Whether the arguments include a mask."""
     leaves = torch.utils._pytree.tree_leaves((arguments, keywords))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -13,33 +14,33 @@ from harness.catalog.api import MODULES, PublicName, module_of, read_api, shares
 SUITES = Path(__file__).parents[2] / "suites"
 TABLE = list(read_api(SUITES / "api.txt"))
 
-#: By module, the share of its names that some case calls, of those without a reason. Raise it when cases are added.
+#: By module, the share of its names that some case calls. Raise it when cases are added.
 FLOORS: dict[str, float] = {
-    "torch.accelerator": 0.95,
+    "torch.accelerator": 0.7,
     "torch.amp": 1.0,
-    "torch.autograd": 0.9,
+    "torch.autograd": 0.31,
     "torch.autograd.forward_ad": 1.0,
-    "torch.autograd.function": 1.0,
+    "torch.autograd.function": 0.83,
     "torch.autograd.functional": 1.0,
-    "torch.autograd.graph": 0.7,
-    "torch.autograd.profiler": 0.86,
-    "torch.autograd.profiler_util": 0.91,
-    "torch.backends.cuda": 0.58,
-    "torch.backends.cudnn": 0.8,
-    "torch.backends.mkldnn": 0.8,
-    "torch.backends.nnpack": 0.66,
-    "torch.cuda": 0.93,
+    "torch.autograd.graph": 0.8,
+    "torch.autograd.profiler": 0.75,
+    "torch.autograd.profiler_util": 0.92,
+    "torch.backends.cuda": 0.61,
+    "torch.backends.cudnn": 1.0,
+    "torch.backends.mkldnn": 0.66,
+    "torch.backends.nnpack": 1.0,
+    "torch.cuda": 0.87,
     "torch.cuda.nvtx": 1.0,
-    "torch.nn.attention": 1.0,
+    "torch.nn.attention": 0.16,
     "torch.nn.attention.bias": 1.0,
-    "torch.optim": 0.97,
-    "torch.optim.lr_scheduler": 1.0,
+    "torch.optim": 0.95,
+    "torch.optim.lr_scheduler": 0.98,
     "torch.optim.swa_utils": 1.0,
-    "torch.profiler": 0.72,
-    "torch.random": 0.85,
-    "torch.serialization": 1.0,
-    "torch.storage": 0.89,
-    "torch.utils.checkpoint": 0.92,
+    "torch.profiler": 1.0,
+    "torch.random": 1.0,
+    "torch.serialization": 0.79,
+    "torch.storage": 0.38,
+    "torch.utils.checkpoint": 0.81,
 }
 
 
@@ -51,9 +52,18 @@ def _cases_of(file: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("module", sorted({module_of(each.name) for each in TABLE}))
 def test_the_share_of_a_module_does_not_fall(module: str) -> None:
-    whole, called, excused = shares(TABLE)[module]
-    if whole > excused:
-        assert called / (whole - excused) >= FLOORS[module], f"{module}: {called} of {whole - excused} names are called"
+    whole, called, _ = shares(TABLE)[module]
+    assert called / whole >= FLOORS.get(module, 0.0), f"{module}: {called} of {whole} names are called"
+
+
+def test_each_name_has_a_case_or_a_reason() -> None:
+    assert [each.name for each in TABLE if each.missing] == []
+
+
+@pytest.mark.parametrize("each", [each for each in TABLE if "suites/" in each.text], ids=lambda each: each.name)
+def test_the_files_that_a_reason_names_exist(each: PublicName) -> None:
+    for file in re.findall(r"suites/[\w/]+\.py", each.text):
+        assert (SUITES.parent / file).is_file()
 
 
 def test_every_module_of_the_table_is_known() -> None:

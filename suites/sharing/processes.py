@@ -1,0 +1,154 @@
+"""A producer of shared tensors, in a process of its own, and its consumers.
+
+A case runs a scene, a function of `scenes`, in a child: what a killed consumer leaves behind ends with the child. The
+scene starts consumers, which keep, read, fill and drop tensors as they are asked to.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import multiprocessing
+
+from suites import children
+
+#: Seconds until an answer or an end.
+PATIENCE = 60.0
+
+
+def play(scene: Callable[[str], Any], device: torch.device, **environ: str) -> Any:
+    """Run the scene in a child, and return what it returns, through JSON."""
+    # One thread, since a fork must not wait for the threads of OpenMP, which it has not.
+    begin = f"import json, torch\nfrom {scene.__module__} import {scene.__name__} as scene\ntorch.set_num_threads(1)"
+    # The end is without Python's finalization: a killed consumer leaves threads of queues.
+    script = f"{begin}\nprint(json.dumps(scene(DEVICE))){children.AT_ONCE}"
+    with tempfile.TemporaryDirectory() as folder:  # the sockets of queues stay there
+        ended = children.run(script, device, environ={"TMPDIR": folder, **environ})
+    return json.loads(ended.lines()[-1])
+
+
+class Consumer:
+    """A process that is given tensors. It is a fork on the CPU, and a new interpreter where a device was used."""
+
+    def __init__(self, device: str) -> None:
+        context = multiprocessing.get_context("fork" if device == "cpu" else "spawn")
+        self._to, self._back = context.Queue(), context.Queue()
+        self.process = context.Process(target=_serve, args=(self._to, self._back), daemon=True)
+        self.process.start()
+
+    def ask(self, verb: str, *given: Any) -> Any:
+        """Send a request, and return its answer."""
+        self.tell(verb, *given)
+        return self.answer()
+
+    def tell(self, verb: str, *given: Any) -> None:
+        """Send a request whose answer is fetched later."""
+        self._to.put((verb, given))
+
+    def answer(self) -> Any:
+        """Return the answer to the oldest request without one. What the consumer raised is a text."""
+        return self._back.get(timeout=PATIENCE)
+
+    def end(self) -> int | None:
+        """Let the process end, and return its exit status."""
+        self._to.put(None)
+        self.process.join(PATIENCE)
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        """Kill the process."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(PATIENCE)
+
+
+def _serve(requests: Any, answers: Any) -> None:
+    kept: dict[str, Any] = {}
+    while (request := requests.get()) is not None:
+        verb, given = request
+        try:
+            answer = _VERBS[verb](kept, *given)
+        except Exception as error:  # noqa: BLE001 - the producer judges it
+            answer = f"{type(error).__name__}: {error}"
+        del request, given
+        answers.put(answer)
+
+
+def _values(value: Any) -> Any:
+    return [value.device.type, value.device.index, str(value.dtype), list(value.shape), value.float().tolist()]
+
+
+def _fill(kept: dict[str, Any], name: str, value: float) -> str:
+    kept[name].detach().fill_(value)
+    _wait(kept[name].device)
+    return "filled"
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _again(kept: dict[str, Any], name: str) -> str:
+    """Share a tensor that was given."""
+    multiprocessing.reductions.reduce_tensor(kept[name])
+    return "shared again"
+
+
+def _drop(kept: dict[str, Any], *names: str) -> int:
+    for name in names or list(kept):
+        del kept[name]
+    return len(kept)
+
+
+def _read_after(kept: dict[str, Any], name: str, event: Any) -> Any:
+    """Read on a stream that waits for the event, if there is one, and on no other."""
+    stream = torch.cuda.Stream(kept[name].device)
+    if event is not None:
+        stream.wait_event(event)
+    with torch.cuda.stream(stream):
+        found = kept[name].sum()
+    stream.synchronize()
+    return found.item()
+
+
+_VERBS: dict[str, Callable[..., Any]] = {
+    "take": lambda kept, tensors: [*map(_values, [kept.setdefault(name, each) for name, each in tensors.items()])],
+    "hold": lambda kept, tensors: kept.update(tensors) or len(kept),
+    "read": lambda kept, name: kept[name].float().tolist(),
+    "fill": _fill,
+    "drop": _drop,
+    "storages": lambda kept: len({each.untyped_storage().data_ptr() for each in kept.values()}),
+    "shared": lambda kept, name: kept[name].is_shared(),
+    "read_after": _read_after,
+    "again": _again,
+}
+
+
+def held(device: str) -> int:
+    """Bytes of the device's allocator that are in use; on the CPU, mappings of shared memory."""
+    if device == "cpu":
+        return sum("/torch_" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    torch.accelerator.synchronize(device)
+    torch.cuda.ipc_collect()
+    return torch.accelerator.memory_allocated(device)
+
+
+def settles(device: str, wanted: int) -> bool:
+    """Return whether so much, or less, is held soon: what a consumer drops is given back a moment later."""
+    gc.collect()
+    deadline = time.monotonic() + PATIENCE / 3
+    while held(device) > wanted:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,86 @@
+"""Storages in shared memory of the host, and in files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.requires(device="cpu")
+
+
+def in_a_fork(body: object) -> int:
+    """Call it in a fork of this process, and return the exit status: 0 if it returned, 1 if it raised."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            body()  # type: ignore[operator]
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_share_memory_moves_a_storage_where_a_fork_writes_it() -> None:
+    """`UntypedStorage.share_memory_` returns the storage itself, with its values, and a fork's writes are seen.
+
+    Views that exist share it too. Without it, a fork writes its own copy. It has no file, and doing it twice changes
+    nothing.
+    """
+    x, own = torch.arange(6.0), torch.arange(6.0)
+    view, storage = x[2:4], x.untyped_storage()
+    assert not storage.is_shared()
+    assert storage.share_memory_() is storage
+    assert storage.is_shared()
+    assert x.is_shared()
+    assert not own.is_shared()
+    assert x.tolist() == own.tolist()
+    assert storage.filename is None
+    address = storage.share_memory_().data_ptr()
+    assert x.data_ptr() == address
+
+    def write() -> None:
+        x[3] = 30.0
+        own[3] = 30.0
+
+    assert in_a_fork(write) == 0
+    assert view.tolist() == [2.0, 30.0]
+    assert own[3] == 3.0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_from_file_has_a_filename_and_writes_it_if_shared(tmp_path: Path, shared: bool) -> None:
+    """`UntypedStorage.from_file` has the bytes of its file. A shared one writes it, and has its name in `filename`."""
+    file = tmp_path / "bytes"
+    file.write_bytes(bytes(range(16)))
+    storage = torch.UntypedStorage.from_file(str(file), shared, 16)
+    assert storage.filename == (str(file) if shared else None)
+    assert bytes(storage) == bytes(range(16))
+    storage[3] = 99
+    assert storage[3] == 99
+    assert file.read_bytes()[3] == (99 if shared else 3)
+    assert torch.UntypedStorage(16).filename is None
+
+
+def test_adagrad_share_memory_shares_the_sums_with_a_fork() -> None:
+    """`Adagrad.share_memory` moves the sums of squared gradients to shared memory: a step of a fork is seen here.
+
+    Its parameter is shared too, so that both processes train one model.
+    """
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.share_memory_()
+    optimizer = torch.optim.Adagrad([parameter], lr=0.5, initial_accumulator_value=1.0)
+    assert not optimizer.state[parameter]["sum"].is_shared()
+    optimizer.share_memory()
+    assert optimizer.state[parameter]["sum"].is_shared()
+
+    def step() -> None:
+        parameter.grad = torch.full((3,), 2.0)
+        optimizer.step()
+
+    assert in_a_fork(step) == 0
+    assert optimizer.state[parameter]["sum"].tolist() == [5.0] * 3
+    torch.testing.assert_close(parameter.detach(), torch.full((3,), 1 - 0.5 * 2 / 5**0.5))
