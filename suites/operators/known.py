@@ -99,6 +99,8 @@ NO_SLOPES = {
             "linalg.eigh",
             "linalg.eigvalsh",
             "linalg.pinv.hermitian",
+            "cholesky_inverse",
+            "cholesky_solve",
         ),
         _TRIANGLE,
     ),
@@ -108,6 +110,22 @@ NO_SLOPES = {
     "nn.functional.max_unpool3d": _TWICE,
     "__rpow__": "powers of negative numbers have no derivative by the exponent",
     "nn.functional.ctc_loss": "expects logarithms of probabilities, and a step along a direction leaves these",
+}
+
+#: Operators whose forward derivatives the reference cannot compute.
+NO_FORWARD = {
+    **dict.fromkeys(
+        (
+            "nn.functional.gaussian_nll_loss",
+            "nn.functional.local_response_norm",
+            "nn.functional.multi_head_attention_forward",
+            "nn.functional.multilabel_soft_margin_loss",
+            "nn.functional.softsign",
+            "nn.functional.triplet_margin_with_distance_loss",
+        ),
+        "autograd makes a tangent of zeros without memory, which the reference cannot read",
+    ),
+    "linalg.lstsq.grad_oriented": "the reference has no tangent of the residuals",
 }
 
 

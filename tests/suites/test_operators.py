@@ -48,7 +48,7 @@ def test_every_operator_has_a_case_of_its_values() -> None:
     "table",
     [
         oracles.IDENTITIES, oracles.PICKING, oracles.UNDEFINED, oracles.DENSELY, oracles.WITHOUT, oracles.OWN,
-        known.VALUES, known.GRADIENTS, known.NO_SLOPES, known.EXTREMES, known.ERRORS, known.OUT, known.LENGTHS,
+        known.VALUES, known.GRADIENTS, known.NO_SLOPES, known.NO_FORWARD, known.EXTREMES, known.ERRORS, known.OUT, known.LENGTHS,
         known.OUT_OF_ANY_TYPE, known.NOT_UNIQUE, sizes.SIZES, tolerances.MORE, tolerances.LEAST,
     ],
 )  # fmt: skip

@@ -247,6 +247,14 @@ def _lstsq(a: Host, b: Host, rcond: Any = None, *, driver: Any = None) -> Any:
     return Host(found, b.dtype), none, Host(np.zeros(0, np.int64), torch.int64), none
 
 
+@interprets("glu_jvp", arguments="host")
+def _glu_tangent(glu: Host, x: Host, dx: Host, dim: int) -> Host:
+    gate = np.split(x.array, 2, dim)[1]
+    open_by = 1 / (1 + np.exp(-gate))
+    da, dgate = np.split(dx.array, 2, dim)
+    return Host(da * open_by + glu.array * (1 - open_by) * dgate, x.dtype)
+
+
 @interprets("_efficientzerotensor", arguments="host")
 def _zeros(size: Sequence[int], dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
     return torch.zeros(tuple(size), dtype=dtype)

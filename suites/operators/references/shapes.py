@@ -237,6 +237,12 @@ def _new_zeros(x: Host, size: Sequence[int], dtype: torch.dtype | None = None, *
     return _new(size, 0, dtype or x.dtype)
 
 
+@interprets("_new_zeros_with_same_feature_meta", arguments="host")
+def _new_zeros_of_the_other_shape(x: Host, other: Host, **_: Any) -> Host:
+    """A tangent of zeros for `other`, with the type of `x`."""
+    return _new(other.shape, 0, x.dtype)
+
+
 @interprets("new_empty_strided", arguments="host")
 def _new_empty_strided(x: Host, size: Any, stride: Any, dtype: torch.dtype | None = None, **_: Any) -> Host:
     return _empty_strided(size, stride, dtype=dtype or x.dtype)
