@@ -48,8 +48,8 @@ def test_every_operator_has_a_case_of_its_values() -> None:
     "table",
     [
         oracles.IDENTITIES, oracles.PICKING, oracles.UNDEFINED, oracles.DENSELY, oracles.WITHOUT, oracles.OWN,
-        known.VALUES, known.GRADIENTS, known.NO_SLOPES, known.NO_FORWARD, known.EXTREMES, known.ERRORS, known.OUT, known.LENGTHS,
-        known.OUT_OF_ANY_TYPE, known.NOT_UNIQUE, sizes.SIZES, tolerances.MORE, tolerances.LEAST,
+        known.VALUES, known.GRADIENTS, known.NO_SLOPES, known.NO_FORWARD, known.EXTREMES, known.ERRORS, known.OUT,
+        known.LENGTHS, known.OUT_OF_ANY_TYPE, known.NOT_UNIQUE, sizes.SIZES, tolerances.MORE, tolerances.LEAST,
     ],
 )  # fmt: skip
 def test_every_table_names_operators_of_the_catalogue(table: object) -> None:
