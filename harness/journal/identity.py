@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ FREE = frozenset(
     {"grace", "progress", "results_dir", "health", "junit_flavour", "shard", "slots", "collect_on_failure"}
 )
 _SHOWN = 80
+_COMMIT = re.compile("[0-9a-f]{40}")
 #: The name of the hash of the suites' files.
 SUITE_FILES = "suite files"
 #: The names of the hash of the waivers and of the must-pass lists with their hashes.
@@ -102,6 +104,8 @@ def _text(value: object) -> str:
 def _quoted(value: str) -> str:
     if value.startswith("sha256:"):
         return value[:19]
+    if _COMMIT.fullmatch(value):
+        return value[:12]
     return repr(single_line(value, _SHOWN)) if value else "not set"
 
 

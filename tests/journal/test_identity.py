@@ -56,3 +56,8 @@ def test_the_identity_of_a_run_on_the_processor() -> None:
         "waivers",
         "must-pass lists",
     ]
+
+
+def test_a_commit_is_shown_by_its_first_digits() -> None:
+    found = identity.Difference("commit", "8e" * 20, "")
+    assert found.text == "commit was 8e8e8e8e8e8e and is not set"
