@@ -29,11 +29,23 @@ def play(scene: Callable[[str], Any], device: torch.device, **environ: str) -> A
     """Run the scene in a child, and return what it returns, through JSON."""
     # One thread, since a fork must not wait for the threads of OpenMP, which it has not.
     begin = f"import json, torch\nfrom {scene.__module__} import {scene.__name__} as scene\ntorch.set_num_threads(1)"
+    begin += f"\nfrom {__name__} import remove_counters"
     # The end is without Python's finalization: a killed consumer leaves threads of queues.
-    script = f"{begin}\nprint(json.dumps(scene(DEVICE))){children.AT_ONCE}"
+    script = f"{begin}\nprint(json.dumps(scene(DEVICE)))\nremove_counters(){children.AT_ONCE}"
     with tempfile.TemporaryDirectory() as folder:  # the sockets of queues stay there
         ended = children.run(script, device, environ={"TMPDIR": folder, **environ})
     return json.loads(ended.lines()[-1])
+
+
+#: The processes that have shared tensors: this one and its consumers.
+_PIDS = [os.getpid()]
+
+
+def remove_counters() -> None:
+    """Remove the files in which torch counts the holders of shared tensors: only finalization removes them."""
+    for pid in _PIDS:
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            path.unlink(missing_ok=True)
 
 
 class Consumer:
@@ -44,6 +56,7 @@ class Consumer:
         self._to, self._back = context.Queue(), context.Queue()
         self.process = context.Process(target=_serve, args=(self._to, self._back), daemon=True)
         self.process.start()
+        _PIDS.append(self.process.pid or 0)
 
     def ask(self, verb: str, *given: Any) -> Any:
         """Send a request, and return its answer."""
