@@ -19,3 +19,9 @@ def get_device_index() -> Callable[..., int]:
 def rocm_is_backward_pass() -> bool:
     """Whether a build for ROCm considers the calling thread to be in a backward pass."""
     return bool(reach("torch._C._rocm_is_backward_pass")())
+
+
+def check_capability() -> Callable[[], None]:
+    """What the first use of CUDA calls to warn of devices that the build has no code for."""
+    found: Callable[[], None] = reach("torch.cuda._check_capability")
+    return found
