@@ -13,7 +13,10 @@ import torch
 from torch.autograd import Function
 
 #: Dynamo makes an instance of the function while it traces (torch 2.11 to 2.13).
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+]
 
 VALUES = (0.5, -1.25, 2.0, 0.25)
 

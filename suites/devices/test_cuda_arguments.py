@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from ..streams.busy import calibrate, sleep_on
 from . import _torch_private as private
 
 pytestmark = pytest.mark.requires(device="cuda")
@@ -137,6 +138,46 @@ def test_caching_allocator_alloc_is_on_the_device_it_is_given() -> None:
                     size if place == index else 0 for place in (0, 1)
                 ], f"caching_allocator_alloc({given!r}) with device {current} current"
                 assert torch.cuda.current_device() == current
+
+
+@pytest.mark.requires(devices=2)
+def test_cuda_synchronize_waits_for_the_device_it_is_given(device: torch.device) -> None:
+    """`synchronize` waits for the chosen device, and for the current one without an argument."""
+    streams = [torch.cuda.Stream(index) for index in (0, 1)]
+    calibrate(device)
+    calibrate(torch.device("cuda", 1))
+    for current, given in ((0, 1), (1, 0), (0, None), (1, None)):
+        chosen = current if given is None else given
+        with torch.cuda.device(current):
+            sleep_on(streams[chosen], 100)
+            assert not streams[chosen].query()
+            torch.cuda.synchronize(given)
+            assert streams[chosen].query()
+
+
+@pytest.mark.requires(devices=2)
+def test_cuda_default_stream_is_the_null_stream_of_its_device() -> None:
+    """The default stream has the number and the handle 0, on the device that is asked for."""
+    for index in (0, 1):
+        stream = torch.cuda.default_stream(index)
+        assert (stream.stream_id, stream.cuda_stream, stream.device_index) == (0, 0, index)
+        assert stream == torch.cuda.default_stream(f"cuda:{index}")
+    assert torch.cuda.default_stream(0) != torch.cuda.default_stream(1)
+
+
+@pytest.mark.parametrize("name", ["set_device_index", "current_stream", "synchronize", "memory_allocated"])
+def test_accelerator_refuses_a_device_of_another_type(name: str) -> None:
+    """A function of `torch.accelerator` that is given a device of another type raises ValueError."""
+    torch.empty(1, device="cuda")  # the functions of memory do nothing before the first use
+    with pytest.raises(ValueError, match="cpu"):
+        getattr(torch.accelerator, name)(torch.device("cpu"))
+
+
+def test_accelerator_set_device_index_needs_an_index() -> None:
+    """`set_device_index` refuses a device without an index, and None."""
+    for given in ("cuda", torch.device("cuda"), None):
+        with pytest.raises((ValueError, TypeError)):
+            torch.accelerator.set_device_index(given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("major", "native"), [(7, False), (8, True), (9, True), (12, True)])
