@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "access.h"
 #include "arena.h"
 #include "call.h"
 #include "handles.h"
@@ -151,6 +152,7 @@ SIMCUDA_EXPORT CUresult simcudaMemAddressReserve(CUdeviceptr* address, size_t si
       if (base != begin) munmap(begin, static_cast<std::size_t>(base - begin));
       munmap(base + size, to - static_cast<std::size_t>(base - begin));
     }
+    watch_accesses(base, size);
     const std::lock_guard lock(state().mutex);
     state().reserved[base] = size;
     *address = reinterpret_cast<CUdeviceptr>(base);
@@ -165,6 +167,7 @@ SIMCUDA_EXPORT CUresult simcudaMemAddressFree(CUdeviceptr address, size_t size) 
     const auto mapping = state().mappings.lower_bound(pointer(address));
     check_driver(mapping == state().mappings.end() || mapping->first >= pointer(address) + size);
     state().reserved.erase(found);
+    unwatch_accesses(pointer(address));
     munmap(pointer(address), size);
   });
 }
@@ -228,17 +231,11 @@ SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t o
   });
 }
 
+// It waits for nothing: work that is queued, or comes later, and uses the addresses is an error.
 SIMCUDA_EXPORT CUresult simcudaMemUnmap(CUdeviceptr address, size_t size) {
   return driver_call(__func__, [&] {
-    char* const base = pointer(address);
-    std::vector<std::shared_ptr<Physical>> gone;  // after the lock
-    {
-      const std::lock_guard lock(state().mutex);
-      for (const auto& each : mappings_of(base, size)) gone.push_back(each->second.physical);
-    }
-    for (const auto& physical : gone) physical->device->drain();  // what is queued may use it
     const std::lock_guard lock(state().mutex);
-    for (const auto& each : mappings_of(base, size)) {
+    for (const auto& each : mappings_of(pointer(address), size)) {
       remove_allocation(each->first, {Allocation::Kind::mapped});
       mmap(each->first, each->second.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
       state().mappings.erase(each);
