@@ -13,8 +13,8 @@ pytestmark = [
 ]
 
 CONF = "expandable_segments:True"
-#: A sleep, a write to memory that is then freed by the host, and `{release}`, which unmaps the free pages. The last
-#: line reports whether the write was pending at that time, and the error of the device.
+#: A sleep, writes to a tensor that the program then drops, and `{release}`, which unmaps the free pages. The last line
+#: reports whether the writes were pending at that time, whether pages were given back, and the error of the device.
 SCRIPT = """
 torch.zeros(1, device="cuda:1")
 stream = {stream}
@@ -38,8 +38,22 @@ DEFAULT, SIDE = "torch.cuda.default_stream(0)", "torch.cuda.Stream(0)"
 EMPTY = "with torch.cuda.device({}):\n    torch.cuda.empty_cache()"
 
 
-@pytest.mark.parametrize("current", [0, 1], ids=["same_device", "other_device"])
-@pytest.mark.parametrize("stream", [DEFAULT, SIDE], ids=["default_stream", "side_stream"])
+WRONG_DEVICE = pytest.mark.xfail(
+    raises=AssertionError,
+    reason="torch 2.13 and 2.14 wait for the default stream of the current device"
+    " (https://github.com/pytorch/pytorch/issues/196258)",
+)
+
+
+@pytest.mark.parametrize(
+    ("stream", "current"),
+    [
+        pytest.param(DEFAULT, 0, id="default_stream-same_device"),
+        pytest.param(DEFAULT, 1, id="default_stream-other_device", marks=WRONG_DEVICE),
+        pytest.param(SIDE, 0, id="side_stream-same_device"),
+        pytest.param(SIDE, 1, id="side_stream-other_device"),
+    ],
+)
 def test_expandable_segments_empty_cache_waits_for_work_on_free_pages(
     device: torch.device, stream: str, current: int
 ) -> None:

@@ -7,10 +7,15 @@ namespace simcuda {
 
 class Device;
 
-// Work that touches a page of the range that may not be accessed fails its device with cudaErrorIllegalAddress. Any
-// other access ends the process, as it does without this. `unwatch` comes before the range is given back.
-void watch_accesses(char* base, std::size_t size);
+// Work that touches a page of the range that may not be accessed fails its device with cudaErrorIllegalAddress; threads
+// that torch's operators start fail the `owner` of the range. Another access ends the process, as it does without this.
+// `unwatch_accesses` comes before the range is given back.
+void watch_accesses(char* base, std::size_t size, Device& owner);
 void unwatch_accesses(char* base);
+// The owner of a range that is watched.
+void own_accesses(char* base, Device& owner);
+// The calling thread is the program's.
+void note_host_thread() noexcept;
 
 // While it lives, the calling thread runs work of the device.
 class WorkScope {

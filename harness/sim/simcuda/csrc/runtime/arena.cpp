@@ -49,7 +49,7 @@ Arena::Arena(Device& device) : device_(device), span_(round_up(std::max(4 * devi
   }
   gaps_[0] = span_;
   mprotect(base_, span_, PROT_NONE);
-  watch_accesses(base_, span_);
+  watch_accesses(base_, span_, device_);
 }
 
 void* Arena::reserve(std::size_t bytes) {

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "../../include/simcuda_driver.h"
 #include "check.h"
@@ -97,11 +98,29 @@ TEST(unmapping_waits_for_nothing_and_queued_work_that_uses_the_addresses_fails_i
   OK(launch(stream, [memory] { std::memset(memory, 1, granularity); }));
   OK(launch(stream, [&ran] { ran = true; }));
   EQUAL(simcudaMemUnmap(address, granularity), CUDA_SUCCESS);
+  EQUAL(simcudaMemAddressFree(address, 2 * granularity), CUDA_SUCCESS);
   GIVES(cudaErrorNotReady, cudaStreamQuery(stream));
   gate.open();
   GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream));
   CHECK(!ran);
   OK(cudaSetDevice(1));
+  OK(cudaDeviceSynchronize());
+}
+
+TEST(threads_of_work_fail_the_device_of_the_memory) {
+  const CUdeviceptr address = reserve(granularity);
+  const auto handle = create(granularity);
+  EQUAL(simcudaMemMap(address, granularity, 0, handle, 0), CUDA_SUCCESS);
+  allow(address, granularity);
+  char* const memory = reinterpret_cast<char*>(address);
+  const cudaStream_t stream = new_stream();
+  Gate gate;
+  OK(launch(stream, gate.work()));
+  OK(launch(stream, [memory] { std::thread([memory] { memory[0] = 1; }).join(); }));
+  EQUAL(simcudaMemUnmap(address, granularity), CUDA_SUCCESS);
+  OK(cudaSetDevice(1));
+  gate.open();
+  GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream));
   OK(cudaDeviceSynchronize());
 }
 
