@@ -109,6 +109,24 @@ def test_memory_summary_prints_each_statistic_in_its_unit(
     assert [f"CUDA OOMs: {stats['num_ooms']}", f"cudaMalloc retries: {stats['num_alloc_retries']}"] == beside[-2:]
 
 
+LIMITS = [768 << 10, 768 << 20, 768 << 30, 750 * 10**3, 750 * 10**6]
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_memory_summary_changes_units_at_768_and_750_thousand(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, limit: int, offset: int
+) -> None:
+    """The last number below 768 KiB, MiB and so on, or below 750 thousand and million, is in the unit before."""
+    stats = dict.fromkeys(statistics(1), min(limit + offset, MOST + 1))
+    stats.update({key: limit + offset for key in stats if "_bytes." in key}, num_ooms=1, num_alloc_retries=2)
+    monkeypatch.setattr(torch.cuda.memory, "memory_stats", lambda device=None: stats)  # noqa: ARG005
+
+    _, rows = table(torch.cuda.memory_summary(device))
+
+    assert rows == list(expected(stats, abbreviated=False))
+
+
 @pytest.mark.requires(devices=2)
 def test_memory_summary_is_of_the_device_it_is_given() -> None:
     """The table shows the statistics of the chosen device, and of the current one without an argument."""
