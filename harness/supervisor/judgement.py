@@ -153,7 +153,7 @@ def _cut_short(seen: Evidence, where: str) -> Judgement:
     return Judgement(Outcome.NOT_RUN, f"{seen.stopped} (in {where})", where)
 
 
-def _timeout(seen: Evidence, message: str, when: str = "") -> Judgement:
+def _timeout(seen: Evidence, message: str, when: str = "call") -> Judgement:
     return Judgement(Outcome.TIMEOUT, f"{message}; {seen.starved}" if seen.starved else message, when)
 
 
