@@ -168,3 +168,66 @@ def test_can_use_attention_kernels_answer_with_a_truth_value(device: torch.devic
         torch.backends.cuda.can_use_cudnn_attention,
     ):
         assert ask(parameters) is False
+
+
+#: Each setting of the precision of float32, with two values that it takes.
+PRECISIONS: dict[str, tuple[Any, tuple[str, str]]] = {
+    "cudnn.conv": (cudnn.conv, ("ieee", "tf32")),
+    "cudnn.rnn": (cudnn.rnn, ("ieee", "tf32")),
+    "cuda.matmul": (torch.backends.cuda.matmul, ("ieee", "tf32")),
+    "mkldnn.matmul": (mkldnn.matmul, ("ieee", "bf16")),
+    "mkldnn.conv": (mkldnn.conv, ("ieee", "bf16")),
+    "mkldnn.rnn": (mkldnn.rnn, ("ieee", "bf16")),
+}
+
+
+@pytest.fixture
+def precisions_as_before() -> Iterator[None]:
+    """Restore every setting of the precision."""
+    before = {name: each.fp32_precision for name, (each, _) in PRECISIONS.items()}
+    yield
+    for name, value in before.items():
+        PRECISIONS[name][0].fp32_precision = value
+
+
+@pytest.mark.usefixtures("precisions_as_before")
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_fp32_precision_of_one_kind_reads_back_and_changes_no_other(name: str) -> None:
+    """A setting reads back what it was given; no other one changes.
+
+    An unknown attribute raises, read or written. `cudnn.rnn` is a module and has any attribute.
+    """
+    setting, values = PRECISIONS[name]
+    others = {each: PRECISIONS[each][0].fp32_precision for each in PRECISIONS if each != name}
+    for value in (*values, values[0]):
+        setting.fp32_precision = value
+        assert setting.fp32_precision == value
+        assert {each: PRECISIONS[each][0].fp32_precision for each in others} == others
+    if name == "cudnn.rnn":
+        return
+    with pytest.raises(AttributeError, match="precise"):
+        setting.precise  # noqa: B018 - the read is what the case is about
+    with pytest.raises(AttributeError, match="precise"):
+        setting.precise = True
+
+
+def test_mha_fastpath_reads_back() -> None:
+    """`torch.backends.mha.set_fastpath_enabled` decides what `get_fastpath_enabled` returns; it is on at first."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        assert before is True
+        for value in (False, True):
+            torch.backends.mha.set_fastpath_enabled(value)
+            assert torch.backends.mha.get_fastpath_enabled() is value
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@pytest.mark.requires(device="cuda", torch=">=2.13")
+def test_cudnn_flags_set_the_depthwise_kernel_in_their_block() -> None:
+    """`flags(depthwise_kernel=…)` chooses the kernel of depthwise convolutions in the block, and restores it."""
+    before = cudnn.depthwise_kernel
+    other = "cudnn" if before != "cudnn" else "native"
+    with cudnn.flags(enabled=True, depthwise_kernel=other):
+        assert cudnn.depthwise_kernel == other
+    assert cudnn.depthwise_kernel == before
