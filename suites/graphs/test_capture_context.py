@@ -82,6 +82,7 @@ def test_force_cudagraph_gc_decides_whether_a_capture_collects_garbage(device: t
         gc.collect()
 
 
+@pytest.mark.requires(torch=">=2.13")
 def test_check_input_liveness_looks_at_inputs_of_the_capture_only(device: torch.device) -> None:
     """A tensor that is used and freed after the capture does not matter, nor does one from before a `reset`."""
     x, y = torch.zeros(4, device=device), torch.ones(4, device=device)
