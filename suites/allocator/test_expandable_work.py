@@ -40,7 +40,7 @@ EMPTY = "with torch.cuda.device({}):\n    torch.cuda.empty_cache()"
 
 WRONG_DEVICE = pytest.mark.xfail(
     raises=AssertionError,
-    reason="torch 2.13 and 2.14 wait for the default stream of the current device"
+    reason="torch 2.11 to 2.14 wait for the default stream of the current device"
     " (https://github.com/pytorch/pytorch/issues/196258)",
 )
 
