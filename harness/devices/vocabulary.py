@@ -148,6 +148,14 @@ VOCABULARY: Mapping[str, Capability] = {
         f"{_NO_CONTEXT} on any of them",
         facts.detect_peer_access,
     ),
+    "peer_links": Capability(
+        ValueKind.TEXT,
+        "by which links the pairs of devices that one case can get together reach each other: the kinds among nvlink, "
+        "pcie and refused, in this order, such as nvlink, or nvlink, refused; none on the simulated CUDA",
+        "NVML's P2P status of each pair",
+        f"{_NO_CONTEXT} on any of them",
+        facts.detect_peer_links,
+    ),
     "nvlink": Capability(
         ValueKind.BOOL,
         "whether the device has an active NVLink",

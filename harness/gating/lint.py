@@ -30,6 +30,7 @@ OF_GPUS = (
     "silicon",
     "compute_capability",
     "peer_access",
+    "peer_links",
     "nvlink",
     "mig",
     "ecc",

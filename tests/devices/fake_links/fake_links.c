@@ -2,12 +2,12 @@
  *
  *   FAKE_LINKS         how many NVLinks each GPU has; 18 unless set
  *   FAKE_LINKS_ACTIVE  how many of them are active; all unless set
- *   FAKE_P2P_READ, FAKE_P2P_WRITE  "<gpu> <gpu> <status>": the status from the first to the second; 0 for all others
+ *   FAKE_P2P_READ, FAKE_P2P_WRITE, FAKE_P2P_NVLINK  "<gpu> <gpu> <status>": the status from the first to the second; 0 for all others
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { NOT_SUPPORTED = 3, INVALID_ARGUMENT = 2, READ = 0, WRITE = 1 };
+enum { NOT_SUPPORTED = 3, INVALID_ARGUMENT = 2, READ = 0, WRITE = 1, NVLINK = 2 };
 
 typedef struct { int gpu, slice; } *Device;
 
@@ -26,9 +26,10 @@ int nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active) {
 }
 
 int nvmlDeviceGetP2PStatus(Device from, Device to, int way, int *status) {
-    const char *text = getenv(way == READ ? "FAKE_P2P_READ" : "FAKE_P2P_WRITE");
+    static const char *const variables[] = {"FAKE_P2P_READ", "FAKE_P2P_WRITE", "FAKE_P2P_NVLINK"};
     int first, second, found;
-    if (way != READ && way != WRITE) return INVALID_ARGUMENT;
+    if (way < READ || way > NVLINK) return INVALID_ARGUMENT;
+    const char *text = getenv(variables[way]);
     *status = 0;
     if (text && sscanf(text, "%d %d %d", &first, &second, &found) == 3 && from->gpu == first && to->gpu == second)
         *status = found;

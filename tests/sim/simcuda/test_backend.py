@@ -109,6 +109,7 @@ def test_what_a_whole_run_claims_names_the_device_itself(condition: dict[str, An
         ("free_memory", "2.0GiB (of a software device; each process has its own)"),
         ("compute_capability", "9.0"),
         ("peer_access", "True (simulated)"),
+        ("peer_links", "none (simulated)"),
         ("nvlink", "False (simulated)"),
         ("mig", "False"),
         ("bf16", "True"),
