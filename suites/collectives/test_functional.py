@@ -186,6 +186,7 @@ def compiled(rank: Any, compiler: str) -> Checks:
     return checks
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # Inductor's import
 @worlds(2)
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
 def test_torch_compile_keeps_collectives_in_the_graph(ranks: Any, world: int, compiler: str) -> None:

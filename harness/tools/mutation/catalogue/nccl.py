@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,10 +13,30 @@ from harness.tools.mutation.on_ranks import on_two_ranks
 _theme = broken = Theme()
 _on_cuda = functools.partial(_theme, device="simcuda")
 
-_STREAMS, _GRAPHS, _WATCHDOG, _VALUES, _PARALLEL, _SHARDING = (
-    f"suites/collectives/test_{name}.py"
-    for name in ("streams", "graphs", "watchdog", "values", "data_parallel", "sharding")
+_GRAPHS = "suites/collectives/test_graphs.py"
+_ORDERED, _WAITS, _FREED, _COALESCED, _FACTORS, _SPLIT, _LARGE, _PACED = (
+    f"suites/collectives/test_streams.py::test_{name}"
+    for name in (
+        "all_reduce_waits_for_the_current_stream_and_not_for_the_host",
+        "wait_orders_the_stream_that_calls_it",
+        "all_gather_keeps_the_memory_of_a_freed_input",
+        "coalescing_manager_waits_for_the_current_stream",
+        "all_reduce_has_what_nccl_alone_has",
+        "split_group_divides_the_ranks",
+        "all_reduce_of_large_buffers_is_whole",
+        "all_reduce_of_few_bytes_takes_less_than_half_a_second",
+    )
 )
+_ABORTS, _RECORD, _FAILED = (
+    f"suites/collectives/test_watchdog.py::test_{name}"
+    for name in (
+        "abort_process_group_ends_a_collective_that_lacks_a_rank",
+        "flight_recorder_has_each_call_with_its_state",
+        "wait_raises_what_the_communicator_has_failed_with",
+    )
+)
+_MOVES = "suites/collectives/test_values.py::test_moved_tensors_arrive_bit_for_bit"
+_BUCKETS = "suites/collectives/test_data_parallel.py::test_distributeddataparallel_averages_gradients"
 
 
 # Demonstrations.
@@ -69,7 +88,7 @@ def grouped(rank: Any) -> object:
         for each in given:
             dist.all_reduce(each)
     factored = torch.ones(2, device=rank.device)
-    dist.all_reduce(factored, dist._make_nccl_premul_sum(0.5))
+    dist.all_reduce(factored, getattr(dist, "_make_nccl_premul_sum")(0.5))  # noqa: B009 - it has no types
     part = dist.split_group(split_ranks=[[0], [1]])
     assert part is not None
     size = part.size()
@@ -79,7 +98,7 @@ def grouped(rank: Any) -> object:
         dist.all_reduce(captured)
     graph.replay()
     torch.cuda.synchronize()
-    entries = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace())["entries"]
+    entries = pickle.loads(getattr(torch._C._distributed_c10d, "_dump_nccl_trace")())["entries"]  # noqa: B009
     return [each.tolist() for each in given], factored.tolist(), size, captured.tolist(), len(entries)
 
 
@@ -135,7 +154,7 @@ _STREAMED, _GROUPED, _TRAINED, _ABORTED = (
 # Streams.
 
 
-@_on_cuda("all_reduce waits until the device has done it.", _STREAMS, shows=_STREAMED)
+@_on_cuda("all_reduce waits until the device has done it.", _ORDERED, shows=_STREAMED)
 def nccl_all_reduce_waits_for_the_device() -> None:
     def make(original: Any) -> Any:
         def all_reduce(*more: Any, **named: Any) -> Any:
@@ -151,7 +170,7 @@ def nccl_all_reduce_waits_for_the_device() -> None:
     around("all_reduce", make)
 
 
-@_on_cuda("all_reduce does not wait for what the current stream has to do before.", _STREAMS, _GRAPHS, shows=_STREAMED)
+@_on_cuda("all_reduce does not wait for what the current stream has to do before.", _ORDERED, shows=_STREAMED)
 def nccl_all_reduce_ignores_the_current_stream() -> None:
     def make(original: Any) -> Any:
         def all_reduce(*more: Any, **named: Any) -> Any:
@@ -167,14 +186,14 @@ def nccl_all_reduce_ignores_the_current_stream() -> None:
     around("all_reduce", make)
 
 
-@_on_cuda("wait() of a collective orders no stream.", _STREAMS, shows=_STREAMED)
+@_on_cuda("wait() of a collective orders no stream.", _WAITS, shows=_STREAMED)
 def nccl_wait_orders_nothing() -> None:
     from torch.distributed import Work
 
     replace(Work, "wait", lambda original: lambda *_, **__: True)
 
 
-@_on_cuda("wait() of a collective waits until the device has done it.", _STREAMS, shows=_STREAMED)
+@_on_cuda("wait() of a collective waits until the device has done it.", _WAITS, shows=_STREAMED)
 def nccl_wait_blocks_the_host() -> None:
     from torch.distributed import Work
 
@@ -192,14 +211,14 @@ def nccl_wait_blocks_the_host() -> None:
     replace(Work, "wait", make)
 
 
-@_on_cuda("is_completed() of a collective is true at once.", _WATCHDOG, shows=_STREAMED)
+@_on_cuda("is_completed() of a collective is true at once.", _ABORTS, shows=_STREAMED)
 def nccl_is_completed_at_once() -> None:
     from torch.distributed import Work
 
     replace(Work, "is_completed", lambda original: lambda self: True)
 
 
-@_on_cuda("record_stream keeps no memory.", _STREAMS, shows=_STREAMED)
+@_on_cuda("record_stream keeps no memory.", _FREED, shows=_STREAMED)
 def record_stream_keeps_nothing() -> None:
     import torch
 
@@ -209,7 +228,7 @@ def record_stream_keeps_nothing() -> None:
 # Groups.
 
 
-@_on_cuda("Of coalesced collectives the first is lost.", _STREAMS, _GRAPHS, shows=_GROUPED)
+@_on_cuda("Of coalesced collectives the first is lost.", _COALESCED, shows=_GROUPED)
 def coalescing_loses_the_first() -> None:
     from torch.distributed import distributed_c10d as module
 
@@ -227,14 +246,14 @@ def coalescing_loses_the_first() -> None:
     replace(module, "_coalescing_manager", make)
 
 
-@_on_cuda("A sum with a factor leaves out the factor.", _STREAMS, shows=_GROUPED)
+@_on_cuda("A sum with a factor leaves out the factor.", _FACTORS, shows=_GROUPED)
 def premultiplied_sum_has_no_factor() -> None:
     import torch.distributed as dist
 
     replace(dist, "_make_nccl_premul_sum", lambda original: lambda factor: original(1.0))
 
 
-@_on_cuda("split_group has all ranks.", _STREAMS, shows=_GROUPED)
+@_on_cuda("split_group has all ranks.", _SPLIT, shows=_GROUPED)
 def split_group_has_all_ranks() -> None:
     def make(original: Any) -> Any:
         def split(parent: Any = None, split_ranks: Any = None, *more: Any, **named: Any) -> Any:
@@ -258,7 +277,7 @@ def captured_collective_is_lost() -> None:
     around("all_reduce", make)
 
 
-@_on_cuda("The flight recorder loses the last call.", _WATCHDOG, shows=_GROUPED)
+@_on_cuda("The flight recorder loses the last call.", _RECORD, shows=_GROUPED)
 def flight_recorder_loses_a_call() -> None:
     import pickle
 
@@ -275,7 +294,7 @@ def flight_recorder_loses_a_call() -> None:
     replace(module, "_dump_nccl_trace", make)
 
 
-@_on_cuda("An abort forgets the group, and its collectives still wait.", _WATCHDOG, shows=_ABORTED)
+@_on_cuda("An abort forgets the group, and its collectives still wait.", _ABORTS, shows=_ABORTED)
 def abort_ends_nothing() -> None:
     from torch.distributed import distributed_c10d as module
 
@@ -285,7 +304,7 @@ def abort_ends_nothing() -> None:
 # Training.
 
 
-@_on_cuda("DistributedDataParallel leaves its second bucket as it was.", _PARALLEL, shows=_TRAINED)
+@_on_cuda("DistributedDataParallel leaves its second bucket as it was.", _BUCKETS, shows=_TRAINED)
 def ddp_drops_a_bucket() -> None:
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -312,47 +331,17 @@ def ddp_drops_a_bucket() -> None:
     replace(DistributedDataParallel, "__init__", make)
 
 
-# Faults of the simulated NCCL.
+# Faults of the simulated NCCL. One case is enough for what a time limit finds.
 
-
-def _faults() -> None:
-    """Add each fault, with cases that check what it breaks. One case is enough for what is found by a time limit."""
-    two: Callable[[str, str], str] = "{}::{}[2]".format
-    paced = two(_STREAMS, "test_all_reduce_of_few_bytes_takes_less_than_half_a_second")
-    for name, breaks, *cases in (
-        ("reduction_loses_rank", "A reduction leaves out the last rank.", _GRAPHS),
-        ("collective_early", "A collective reads its input when it is called.", _STREAMS),
-        (
-            "broadcast_stale",
-            "A broadcast gives what the one before it gave.",
-            two(_VALUES, "test_moved_tensors_arrive_bit_for_bit").replace("[2]", "[broadcast-2]"),
-            _GRAPHS,
-        ),
-        (
-            "ranks_out_of_order",
-            "What all ranks give is in another order.",
-            two(_VALUES, "test_moved_tensors_arrive_bit_for_bit").replace("[2]", "[all_gather_single-2]"),
-            two(_STREAMS, "test_all_gather_keeps_the_memory_of_a_freed_input"),
-        ),
-        (
-            "async_error_untold",
-            "A communicator that has failed says that all is well.",
-            f"{_WATCHDOG}::test_wait_raises_what_the_communicator_has_failed_with",
-        ),
-        (
-            "abort_hangs",
-            "An abort never returns.",
-            f"{_WATCHDOG}::test_abort_process_group_ends_a_collective_that_lacks_a_rank[late]",
-        ),
-        ("rank_slow", "The last rank needs a second for each collective.", paced),
-        ("rank_hangs", "The last rank never gets through a collective.", paced),
-        (
-            "large_buffer_corrupted",
-            "A byte of a large result is wrong on the last rank.",
-            two(_STREAMS, "test_all_reduce_of_large_buffers_is_whole"),
-        ),
-    ):
-        broken.add(Break(f"nccl_{name}", breaks, tuple(cases), device="simcuda", fault=name))
-
-
-_faults()
+for _fault, _breaks, *_cases in (
+    ("reduction_loses_rank", "A reduction leaves out the last rank.", _GRAPHS),
+    ("collective_early", "A collective reads its input when it is called.", _ORDERED, _COALESCED),
+    ("broadcast_stale", "A broadcast gives what the one before it gave.", f"{_MOVES}[broadcast-2]", _LARGE),
+    ("ranks_out_of_order", "What all ranks give is in another order.", f"{_MOVES}[all_gather_single-2]", _FREED),
+    ("async_error_untold", "A communicator that has failed says that all is well.", _FAILED),
+    ("abort_hangs", "An abort never returns.", f"{_ABORTS}[late]"),
+    ("rank_slow", "The last rank needs a second more for each collective.", f"{_PACED}[2]"),
+    ("rank_hangs", "The last rank never gets through a collective.", f"{_PACED}[2]"),
+    ("large_buffer_corrupted", "A byte of a large result is wrong on the last rank.", _LARGE),
+):
+    broken.add(Break(f"nccl_{_fault}", _breaks, tuple(_cases), device="simcuda", fault=_fault))
