@@ -158,13 +158,24 @@ def _no_peers(subject: DetectionSubject) -> str:
 
 
 def detect_nvlink(subject: DetectionSubject) -> Detected:
-    if subject.no_gpu:
-        return Detected(False, subject.no_gpu)
-    if subject.device.mig_parent is not None:
-        return Detected(False, "the device is a mig instance, and these do not use nvlink")
-    if subject.simulated:
-        return Detected(False, _SIMULATED)
+    if reason := _no_nvlink(subject):
+        return Detected(False, reason)
     return nvml_queries.query_nvlink(subject.device)
+
+
+def detect_fabric(subject: DetectionSubject) -> Detected:
+    if reason := _no_nvlink(subject):
+        return Detected(False, reason)
+    return nvml_queries.query_fabric(subject.device)
+
+
+def _no_nvlink(subject: DetectionSubject) -> str:
+    """Return why the device cannot have NVLink, or an empty text."""
+    if subject.no_gpu:
+        return subject.no_gpu
+    if subject.device.mig_parent is not None:
+        return "the device is a mig instance, and these do not use nvlink"
+    return _SIMULATED if subject.simulated else ""
 
 
 def detect_mig(subject: DetectionSubject) -> Detected:

@@ -6,6 +6,7 @@ the detail is NVML's error.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,13 @@ _P2P_REASONS = {
     4: "it is disabled in the driver",
     5: "it is not supported",
 }
+_FABRIC_DONE = 3
+_FABRIC_STATES = {
+    0: "the device has no fabric",
+    1: "it has not begun to join its fabric",
+    2: "it is joining its fabric",
+    _FABRIC_DONE: "it has joined its fabric",
+}
 #: How many pairs a detail names of one kind.
 _NAMED = 8
 
@@ -40,6 +48,11 @@ def query_free_memory(device: Device) -> Detected:
 def query_nvlink(device: Device) -> Detected:
     """Return whether the whole GPU `device` has an active link to a GPU or a switch."""
     return _ask(_links, device)
+
+
+def query_fabric(device: Device) -> Detected:
+    """Return whether the whole GPU `device` has joined the fabric of its NVLink switches."""
+    return _ask(_fabric, device)
 
 
 def query_peer_access(devices: Sequence[Device]) -> Detected:
@@ -80,6 +93,18 @@ def _links(handle: object) -> Detected:
         except pynvml.NVMLError_InvalidArgument:
             break  # the device has fewer links than the maximum
     return Detected(active > 0, f"{active} links active")
+
+
+def _fabric(handle: object) -> Detected:
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    try:
+        pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+        return Detected(False, "the device has no fabric")
+    state = _FABRIC_STATES.get(info.state, f"state {info.state}")
+    if info.state == _FABRIC_DONE and info.status != 0:
+        return Detected(False, f"its fabric reports nvml status {info.status}")
+    return Detected(info.state == _FABRIC_DONE, state)
 
 
 def _pairs(devices: Sequence[Device], handles: Sequence[Any]) -> Detected:

@@ -163,6 +163,13 @@ VOCABULARY: Mapping[str, Capability] = {
         _NO_CONTEXT,
         facts.detect_nvlink,
     ),
+    "fabric": Capability(
+        ValueKind.BOOL,
+        "whether the device has joined the fabric of its NVLink switches, without which collectives of all GPUs fail",
+        "NVML's state of the fabric",
+        _NO_CONTEXT,
+        facts.detect_fabric,
+    ),
     "mig": Capability(ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, facts.detect_mig),
     "ecc": Capability(
         ValueKind.BOOL, "whether ECC is enabled for the device's memory", "NVML", _NO_CONTEXT, facts.detect_ecc

@@ -32,6 +32,7 @@ OF_GPUS = (
     "peer_access",
     "peer_links",
     "nvlink",
+    "fabric",
     "mig",
     "ecc",
     "bf16",

@@ -186,9 +186,15 @@ def compiled(rank: Any, compiler: str) -> Checks:
     return checks
 
 
+@worlds(2)
+def test_torch_compile_keeps_collectives_in_the_graph(ranks: Any, world: int) -> None:
+    """One graph, without a break, has the collectives and the same bits as the calls outside it."""
+    expect_all_right(ranks.run(compiled, "aot_eager", world=world))
+
+
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # Inductor's import
 @worlds(2)
-@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
-def test_torch_compile_keeps_collectives_in_the_graph(ranks: Any, world: int, compiler: str) -> None:
-    """One graph, without a break, has the collectives, and the results of the calls outside it."""
-    expect_all_right(ranks.run(compiled, compiler, world=world))
+def test_torch_compile_with_inductor_keeps_collectives_in_the_graph(ranks: Any, world: int) -> None:
+    """Code that Inductor generates around collectives has the results of the calls outside it."""
+    expect_all_right(ranks.run(compiled, "inductor", world=world))

@@ -3,6 +3,8 @@
  *   FAKE_LINKS         how many NVLinks each GPU has; 18 unless set
  *   FAKE_LINKS_ACTIVE  how many of them are active; all unless set
  *   FAKE_P2P_READ, FAKE_P2P_WRITE, FAKE_P2P_NVLINK  "<gpu> <gpu> <status>": the status from the first to the second; 0 for all others
+ *   FAKE_FABRIC        the state of the fabric of each GPU; 3, joined, unless set
+ *   FAKE_FABRIC_STATUS its status; 0, success, unless set
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,5 +35,15 @@ int nvmlDeviceGetP2PStatus(Device from, Device to, int way, int *status) {
     *status = 0;
     if (text && sscanf(text, "%d %d %d", &first, &second, &found) == 3 && from->gpu == first && to->gpu == second)
         *status = found;
+    return 0;
+}
+
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } Fabric;
+
+int nvmlDeviceGetGpuFabricInfoV(Device device, Fabric *fabric) {
+    (void)device;
+    if (number("FAKE_FABRIC", 3) == 0) return NOT_SUPPORTED;
+    fabric->state = (unsigned char)number("FAKE_FABRIC", 3);
+    fabric->status = number("FAKE_FABRIC_STATUS", 0);
     return 0;
 }

@@ -111,6 +111,7 @@ def test_what_a_whole_run_claims_names_the_device_itself(condition: dict[str, An
         ("peer_access", "True (simulated)"),
         ("peer_links", "none (simulated)"),
         ("nvlink", "False (simulated)"),
+        ("fabric", "False (simulated)"),
         ("mig", "False"),
         ("bf16", "True"),
         ("cuda_graphs", "True"),
