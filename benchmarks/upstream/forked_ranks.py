@@ -1,7 +1,7 @@
 """A pytest plugin for PyTorch's tests of several ranks, as `-p benchmarks.upstream.forked_ranks`.
 
-It gives each case four devices, and starts the processes of a test as forks of a server that has imported torch.
-PyTorch starts interpreters: each of these imports torch, which takes some seconds of a processor.
+It gives each case all devices of the simulated machine, and starts the processes of a test as forks of a server that
+has imported torch. PyTorch starts interpreters: each of these imports torch, which takes some seconds of a processor.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch.testing._internal.common_distributed import MultiProcessTestCase
 
-#: Of the tests in PyTorch's `distributed`, few need more.
-DEVICES = 4
+DEVICES = int(os.environ.get("SIMCUDA_DEVICE_COUNT", "2"))
 #: What the server imports. None of them initialises CUDA if torch counts devices by NVML, as `_COUNTED` asks. A test
 #: file does, so each fork imports it for itself.
 _IMPORTED = (
