@@ -153,11 +153,14 @@ def _cut_short(seen: Evidence, where: str) -> Judgement:
     return Judgement(Outcome.NOT_RUN, f"{seen.stopped} (in {where})", where)
 
 
+def _timeout(seen: Evidence, message: str, when: str = "call") -> Judgement:
+    return Judgement(Outcome.TIMEOUT, f"{message}; {seen.starved}" if seen.starved else message, when)
+
+
 def _aborted(seen: Evidence, where: str) -> Judgement:
     """The process ended, or had to be killed, before the case finished."""
     if seen.late or _timer_fired(seen):
-        starved = f"; {seen.starved}" if seen.starved else ""
-        return Judgement(Outcome.TIMEOUT, f"did not finish within {seen.limit:g} s (in {where}){starved}")
+        return _timeout(seen, f"did not finish within {seen.limit:g} s (in {where})")
     if seen.garbled:
         return Judgement(Outcome.CONTAMINATED, f"wrote to a descriptor of the harness (in {where}): {seen.garbled}")
     if (damage := _damage(seen.exit_status, f"noticed in {where}")) is not None:
@@ -208,10 +211,7 @@ def _found_after(seen: Evidence) -> list[Judgement]:
         first = seen.poison.splitlines()[0]
         found.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))
     if seen.late or _timer_fired(seen):
-        starved = f"; {seen.starved}" if seen.starved else ""
-        found.append(
-            Judgement(Outcome.TIMEOUT, f"the process did not end within {seen.limit:g} s{starved}", "teardown")
-        )
+        found.append(_timeout(seen, f"the process did not end within {seen.limit:g} s", "teardown"))
     elif seen.exit_status is not None and (seen.exit_status != 0 or not seen.leaving):
         moment = "at interpreter exit" if seen.leaving else "after the case finished"
         if (damage := _damage(seen.exit_status, f"noticed {moment}")) is not None:

@@ -1,6 +1,6 @@
 """Whether a case that exceeds its time limit had a processor: on a busy machine, a healthy case may get none in time.
 
-The kernel counts how long each thread ran, and how long it was ready to run and waited (`/proc/PID/task/*/schedstat`,
+The kernel counts how long each thread was ready to run and waited (`/proc/PID/task/*/schedstat`,
 Documentation/scheduler/sched-stats.rst). Waiting for other things, such as a lock, a device or a sleep, is neither.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,20 +19,12 @@ LEAST_SPAN, LEAST_SHARE = 2.0, 0.5
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorTime:
-    """Seconds for which a thread ran, and for which it waited for a processor."""
+def read_waits(pid: int, proc: Path = _PROC) -> dict[int, float]:
+    """Return the seconds for which the threads of a process and its descendants waited for a processor, by thread id.
 
-    ran: float
-    waited: float
-
-
-def read_processor_times(pid: int, proc: Path = _PROC) -> dict[int, ProcessorTime]:
-    """Return the times of all threads of a process and its descendants, by thread id. Threads that end are left out.
-
-    Empty for a kernel without these figures.
+    Threads that end are left out. Empty for a kernel without these figures.
     """
-    found: dict[int, ProcessorTime] = {}
+    found: dict[int, float] = {}
     waiting = [pid]
     while waiting:
         tasks = proc / str(waiting.pop()) / "task"
@@ -42,41 +34,34 @@ def read_processor_times(pid: int, proc: Path = _PROC) -> dict[int, ProcessorTim
             continue
         for thread in threads:
             try:
-                ran, waited, _ = (tasks / thread / "schedstat").read_text().split()
+                _, waited, _ = (tasks / thread / "schedstat").read_text().split()
                 children = (tasks / thread / "children").read_text().split()
             except (OSError, ValueError):
                 continue
-            found[int(thread)] = ProcessorTime(int(ran) / 1e9, int(waited) / 1e9)
+            found[int(thread)] = int(waited) / 1e9
             waiting += map(int, children)
     return found
 
 
-def describe_starvation(first: Mapping[int, ProcessorTime], last: Mapping[int, ProcessorTime], span: float) -> str:
+def describe_starvation(first: Mapping[int, float], last: Mapping[int, float], span: float) -> str:
     """Return what to say of the threads of a case, from two looks `span` seconds apart. Empty if none was starved."""
     if span < LEAST_SPAN:
         return ""
-    starved = max(_differences(first, last), key=lambda times: times.waited, default=ProcessorTime(0.0, 0.0))
-    if starved.waited < LEAST_SHARE * span:
+    longest = max((waited - first.get(thread, 0.0) for thread, waited in last.items()), default=0.0)
+    if longest < LEAST_SHARE * span:
         return ""
-    return f"the machine was too busy: of {span:.0f} s, it waited {starved.waited:.0f} s for a processor"
-
-
-def _differences(first: Mapping[int, ProcessorTime], last: Mapping[int, ProcessorTime]) -> Iterable[ProcessorTime]:
-    none = ProcessorTime(0.0, 0.0)
-    for thread, times in last.items():
-        before = first.get(thread, none)
-        yield ProcessorTime(times.ran - before.ran, times.waited - before.waited)
+    return f"the machine was too busy: of {span:.0f} s, it waited {longest:.0f} s for a processor"
 
 
 @dataclass
 class StarvationWatch:
     """Looks at the threads of a process now and then, while a case runs in it."""
 
-    read: Callable[[int], dict[int, ProcessorTime]] = read_processor_times
+    read: Callable[[int], dict[int, float]] = read_waits
     #: When the next look is due, on the clock of the deadlines.
     due: float = math.inf
-    _first: tuple[float, dict[int, ProcessorTime]] | None = field(default=None, init=False)
-    _last: tuple[float, dict[int, ProcessorTime]] | None = field(default=None, init=False)
+    _first: tuple[float, dict[int, float]] | None = field(default=None, init=False)
+    _last: tuple[float, dict[int, float]] | None = field(default=None, init=False)
 
     def begin(self, now: float) -> None:
         """A case begins."""

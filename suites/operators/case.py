@@ -27,11 +27,11 @@ def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list
 
 
 def spread(
-    name: str, group: str, device: torch.device, count: int, *, gradient: bool = False
+    name: str, group: str, device: torch.device, count: int | None = None, *, gradient: bool = False
 ) -> Iterator[tuple[Any, Any, torch.dtype]]:
-    """Yield the operator, `count` samples in all, and their types, which take turns."""
+    """Yield the operator, `count` samples in all, and their types, which take turns; None for all samples."""
     info, kinds = types_to_try(name, group, device)
     for place, dtype in enumerate(kinds):
-        share = max(1, count // len(kinds) + (place < count % len(kinds)))
+        share = samples.MOST if count is None else max(1, count // len(kinds) + (place < count % len(kinds)))
         for each in samples.samples(info, dtype, share, gradient=gradient):
             yield info, each, dtype

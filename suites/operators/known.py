@@ -13,11 +13,11 @@ import torch
 
 from .comparison import WrongValueError
 
-_ISSUE = "https://github.com/pytorch/pytorch/issues/"
+ISSUE = "https://github.com/pytorch/pytorch/issues/"
 _HOST = ("cpu", "soft")
 _POLES = (
     "polygamma near its poles reflects with sin(pi x) in the type of the input, whose rounding is as large as the sine "
-    f"({_ISSUE}55357)"
+    f"({ISSUE}55357)"
 )
 _BESSEL = "the coefficients for |x| > 5 are good for 8 digits"
 
@@ -55,7 +55,7 @@ VALUES = {
     "cov": Deviation(("float64", "complex128"), "integer weights are divided in float32"),
     "matrix_exp": Deviation(("bfloat16", "float16"), "the polynomials of the CPU overflow in types of 16 bits"),
     "nn.functional.soft_margin_loss": Deviation(
-        ("float16",), f"log(1 + exp(-x y)) overflows in the type of the input ({_ISSUE}77529)"
+        ("float16",), f"log(1 + exp(-x y)) overflows in the type of the input ({ISSUE}77529)"
     ),
 }
 
@@ -75,7 +75,7 @@ def deviates(name: str, dtype: str, device: str) -> bool:
 GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "logcumsumexp": (
         ("float", "complex"),
-        f"subtracts running sums of exponentials, and loses half of the digits ({_ISSUE}196705)",
+        f"subtracts running sums of exponentials, and loses half of the digits ({ISSUE}196705)",
     ),
     "linalg.householder_product": (("complex",), "the derivative adds terms a thousand times larger than their sum"),
     "special.log_ndtr": (("float",), "differences of nearly equal logarithms"),
@@ -138,9 +138,9 @@ ERRORS: dict[str, str] = dict.fromkeys(
 OUT = {
     "fft.ihfft2": "`out=` keeps its old values",
     "fft.ihfftn": "`out=` keeps its old values",
-    "nn.functional.avg_pool3d": f"`out=` with strides is written in the order of memory ({_ISSUE}84577)",
+    "nn.functional.avg_pool3d": f"`out=` with strides is written in the order of memory ({ISSUE}84577)",
     "nn.functional.gelu": "`out=` with strides keeps its old values",
-    "narrow_copy": f"`out=` with strides is written in the order of memory ({_ISSUE}84577)",
+    "narrow_copy": f"`out=` with strides is written in the order of memory ({ISSUE}84577)",
 }
 #: Operators that write floats into `out=` of integers.
 OUT_OF_ANY_TYPE = {
@@ -225,7 +225,7 @@ def extremes_differ(name: str, dtype: str) -> bool:
 OVERLOADS = {"binary_cross_entropy.out": "reduces what `out` was before it is resized, which is its first element"}
 
 
-_FLAT = f"reads `indices` as if they were contiguous ({_ISSUE}197888)"
+_FLAT = f"reads `indices` as if they were contiguous ({ISSUE}197888)"
 #: Kernels of gradients that read an argument with gaps as if it were contiguous.
 STRIDED = {
     "adaptive_max_pool3d_backward": _FLAT,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
-from . import _torch_private, gradients, known, oracles, samples, types
+from . import _torch_private, comparison, gradients, known, oracles, samples, types
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # what torch says about deprecation and experiments is not under test
@@ -30,6 +31,18 @@ def test_values_known_to_deviate(name: str, dtype: str, device: torch.device, re
     info = _torch_private.operator(name)
     for sample in samples.samples(info, getattr(torch, dtype), 64):
         oracles.verify(name, info, sample, device)
+
+
+@pytest.mark.operator("arange")
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_arange_has_each_number_below_the_end(dtype: str, device: torch.device, request: pytest.FixtureRequest) -> None:
+    """`arange` has ceil((end - start) / step) elements for every type, also if the bounds are no whole numbers."""
+    if dtype == "int64":
+        known.waive(request, f"cuts the bounds off before it divides ({known.ISSUE}149097)", device, (device.type,))
+    for start, end, step in ((0, 2.5, 1), (0.0, -8.000001, -4.0), (-1.5, 1.5, 1), (0, 0.5, 1)):
+        found = torch.arange(start, end, step, dtype=getattr(torch, dtype), device=device)
+        if len(found) != (count := math.ceil((end - start) / step)):
+            raise comparison.WrongValueError(f"arange({start}, {end}, {step}) has {len(found)} elements, not {count}")
 
 
 def _gradients() -> list[Any]:

@@ -89,7 +89,7 @@ def run(project: Project, mode: str, *arguments: str) -> Result:
 @pytest.mark.parametrize(("mode", "spread"), WAYS[:1])
 def test_each_leak_is_told_with_amount_and_origin(make_project: MakeProject, mode: str, spread: str) -> None:
     project = make_project("leaks")
-    result = run(project, mode, spread)
+    result = run(project, mode, spread, "--leak-search=300")
     wanted = expected(project, mode)
     compare_left(result, wanted)
     compare_notes(result, notes_wanted("leaks"))
