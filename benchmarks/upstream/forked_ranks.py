@@ -20,6 +20,7 @@ DEVICES = int(os.environ.get("SIMCUDA_DEVICE_COUNT", "2"))
 #: file does, so each fork imports it for itself.
 _IMPORTED = (
     "benchmarks.upstream.forked_ranks",
+    "benchmarks.upstream.older_names",
     "torch.distributed.fsdp",
     "torch.distributed.tensor",
     "torch.nn.parallel",

@@ -25,7 +25,7 @@ def on_two_ranks(body: Callable[[Any], object], *modules: str, cuda: bool = Fals
         with tempfile.TemporaryDirectory() as folder:
             ranks = Ranks(settings, Path(folder))
             try:
-                return ranks.run(in_group, body.__module__, body.__name__, world=2, limit=20.0)
+                return ranks.run(in_group, body.__module__, body.__name__, world=2, limit=35.0)
             except RanksError as error:
                 line = str(error).splitlines()[0]
                 kind, colon, text = line.partition(" raised ")[2].partition(": ")
