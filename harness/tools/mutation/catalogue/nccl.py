@@ -36,6 +36,8 @@ _ABORTS, _RECORD, _FAILED = (
     )
 )
 _MOVES = "suites/collectives/test_values.py::test_moved_tensors_arrive_bit_for_bit"
+_SYMMETRIC = "suites/collectives/test_symmetric_memory.py"
+_PAIRS = "suites/collectives/test_pairs.py"
 _BUCKETS = "suites/collectives/test_data_parallel.py::test_distributeddataparallel_averages_gradients"
 
 
@@ -146,8 +148,25 @@ def aborted(rank: Any) -> object:
     return dist.is_initialized()
 
 
-_STREAMED, _GROUPED, _TRAINED, _ABORTED = (
-    on_two_ranks(body, cuda=True) for body in (streamed, grouped, trained, aborted)
+def addressed(rank: Any) -> object:
+    """Each rank reads the memory of both."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import _symmetric_memory as module
+
+    own = module.empty(8, dtype=torch.float32, device=rank.device)
+    own.fill_(rank.number + 1.0)
+    assert dist.group.WORLD is not None
+    handle: Any = module.rendezvous(own, dist.group.WORLD)
+    torch.cuda.synchronize()
+    dist.barrier()
+    found = [handle.get_buffer(other, (8,), torch.float32).tolist() for other in range(2)]
+    dist.barrier()
+    return found
+
+
+_STREAMED, _GROUPED, _TRAINED, _ABORTED, _ADDRESSED = (
+    on_two_ranks(body, cuda=True) for body in (streamed, grouped, trained, aborted, addressed)
 )
 
 
@@ -301,6 +320,18 @@ def abort_ends_nothing() -> None:
     replace(module, "_abort_process_group", lambda original: lambda *_, **__: None)
 
 
+@_on_cuda("get_buffer has the own memory of a rank, whichever it asks for.", _SYMMETRIC, shows=_ADDRESSED)
+def symmetric_memory_is_not_shared() -> None:
+    from torch._C import _distributed_c10d as module
+
+    owner: Any = module
+    replace(
+        owner._SymmetricMemory,
+        "get_buffer",
+        lambda original: lambda self, rank, *more, **named: original(self, self.rank, *more, **named),
+    )
+
+
 # Training.
 
 
@@ -345,3 +376,13 @@ for _fault, _breaks, *_cases in (
     ("large_buffer_corrupted", "A byte of a large result is wrong on the last rank.", _LARGE),
 ):
     broken.add(Break(f"nccl_{_fault}", _breaks, tuple(_cases), device="simcuda", fault=_fault))
+
+# Faults of copies and events between devices.
+
+for _fault, _breaks in (
+    ("wait_ignored", "A stream does not wait for an event of another device."),
+    ("copy_drops_bytes", "A copy between devices leaves out the last part."),
+    ("copy_corrupts_bytes", "A copy between devices changes a byte."),
+    ("peer_copy_unordered", "A copy between devices does not wait for its turn."),
+):
+    broken.add(Break(f"pairs_{_fault}", _breaks, (_PAIRS,), device="simcuda", fault=_fault))
