@@ -95,7 +95,10 @@ FILES = (
     File("distributed/test_c10d_common.py", plugins=("forked_ranks",)),
     File("distributed/test_fake_pg.py"),
     *(
-        File(f"distributed/_composable/fsdp/test_fully_shard_{name}.py", plugins=("forked_ranks", "older_names"))
+        File(
+            f"distributed/_composable/fsdp/test_fully_shard_{name}.py",
+            plugins=("forked_ranks", "older_names") if name in ("logging", "training") else ("forked_ranks",),
+        )
         for name in FULLY_SHARD
     ),
     File("test_optim.py", "cuda", part="1/10"),
