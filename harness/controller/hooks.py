@@ -46,6 +46,8 @@ class ControllerHooks:
         here = run.inline and config.getoption("dist", "no") == "no"
         self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
         self._session: pytest.Session | None = None
+        #: Which arguments the first worker that had such an error could not collect.
+        self._usage_error: tuple[str, ...] = ()
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
@@ -94,6 +96,7 @@ class ControllerHooks:
         self._run.worker_down(node.gateway.id, error)
         if what := worker_messages.write_failure_of(node):
             self._run.fail(what)
+        self._usage_error = self._usage_error or worker_messages.usage_error_of(node)
         for report in worker_messages.late_reports_of(node):
             show_late(node.config, report)
 
@@ -132,6 +135,14 @@ class ControllerHooks:
     def _has_failed(self) -> bool:
         failed = self._session is not None and self._session.testsfailed
         return bool(failed) and not self._config.option.continue_on_collection_errors
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """End as pytest does without workers, if they could not collect what the arguments ask for."""
+        result = yield
+        if self._usage_error:
+            raise pytest.UsageError(*self._usage_error)
+        return result
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:

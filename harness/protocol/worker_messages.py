@@ -16,6 +16,7 @@ CONTEXT_KEY = "harness_context"
 DEVICE_KEY = "harness_device"
 _LATE = "harness_late"
 _FAILURE = "harness_failure"
+_USAGE = "harness_usage"
 
 
 def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
@@ -27,6 +28,11 @@ def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
 def send_write_failure(config: pytest.Config, what: str) -> None:
     """Report a file that this worker cannot write."""
     config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
+
+
+def send_usage_error(config: pytest.Config, error: pytest.UsageError) -> None:
+    """Report why this worker cannot collect what the arguments ask for: xdist drops the error of a worker."""
+    config.workeroutput[_USAGE] = [str(each) for each in error.args]  # type: ignore[attr-defined]
 
 
 def late_reports_of(node: Any) -> Iterator[pytest.TestReport]:
@@ -41,3 +47,8 @@ def write_failure_of(node: Any) -> str | None:
     """Return what an xdist worker could not write, or None."""
     what: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
     return what
+
+
+def usage_error_of(node: Any) -> tuple[str, ...]:
+    """Return the lines that say which arguments an xdist worker could not collect; empty if it could."""
+    return tuple(getattr(node, "workeroutput", {}).get(_USAGE, ()))

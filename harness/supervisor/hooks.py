@@ -9,6 +9,7 @@ import pytest
 
 from harness.collection.cases import CASE_ID, is_case, select_cases
 from harness.core.outcome import EXIT_NOTHING_RAN
+from harness.protocol import worker_messages
 from harness.scheduling.resumption import ResumeError
 from harness.supervisor.worker import Worker
 
@@ -59,6 +60,15 @@ class WorkerHooks:
         if hasattr(collector.config, "workerinput") and (reason := self._worker.told_to_stop()):
             collector.session.shouldstop = reason
             pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            if hasattr(session.config, "workerinput"):
+                worker_messages.send_usage_error(session.config, error)
+            raise
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._seen.append(item)

@@ -16,7 +16,7 @@ import pytest
 FILE = Path(__file__).with_name("catalogue.txt")
 
 #: Operators whose reference takes a hundred times as long as that of others, each beside one with the same kernel or
-#: formula: in the default run their values are compared, but not their gradients, nor at many sizes.
+#: formula: the values of six samples are compared, and in the default run neither gradients nor many sizes.
 COSTLY = frozenset(
     {
         "grid_sampler_3d",

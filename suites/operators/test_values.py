@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from . import case, conversions, draws, oracles
-from .catalogue import by_group
+from .catalogue import COSTLY, by_group
 from .types import GROUPS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
@@ -23,7 +23,7 @@ def test_values(name: str, group: str, device: torch.device) -> None:
         for dtype in kinds:
             draws.verify(name, dtype, device)
         return
-    for info, sample, _ in case.spread(name, group, device):
+    for info, sample, _ in case.spread(name, group, device, 6 if name in COSTLY else None):
         oracles.verify(name, info, sample, device)
 
 

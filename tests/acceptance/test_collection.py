@@ -229,13 +229,23 @@ def test_the_other_tests_run_on_request(project: Project, spread: str) -> None:
     assert result.verdicts["suites/a/test_many.py::test_five"] == "passed"
 
 
-@SPREADS
-def test_a_test_that_is_not_there(project: Project, spread: str) -> None:
-    arguments = (spread, "suites/a/test_many.py::test_six")
-    local = project.run("--isolation=none", *arguments, suites=None)
-    result = project.run(*arguments, suites=None)
-    assert result.status == local.status != 0, result.tail()
-    assert ("not found: " in result.terminal) == ("not found: " in local.terminal)
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.parametrize(
+    ("isolation", "missing", "told"),
+    [
+        ("batch", "suites/a/test_many.py::test_six", "ERROR: not found: "),
+        ("batch", "suites/nope.py", "ERROR: file or directory not found: suites/nope.py"),
+        ("none", "suites/nope.py", "ERROR: file or directory not found: suites/nope.py"),
+    ],
+)
+def test_what_is_not_there_is_a_usage_error(
+    project: Project, spread: str, isolation: str, missing: str, told: str
+) -> None:
+    """Also with workers, whose errors xdist drops: it ends with "no tests ran"."""
+    result = project.run(f"--isolation={isolation}", spread, "suites/a/test_many.py::test_five", missing, suites=None)
+    assert result.status == 4, result.tail()
+    assert told in result.terminal
+    assert not result.verdicts
 
 
 HOOK = "import pytest\ndef {hook}({argument}): pass\n"
