@@ -262,7 +262,7 @@ def coalescing_loses_the_first() -> None:
 
         return manager
 
-    replace(module, "_coalescing_manager", make)
+    around("_coalescing_manager", make)
 
 
 @_on_cuda("A sum with a factor leaves out the factor.", _FACTORS, shows=_GROUPED)
