@@ -6,6 +6,7 @@ A case that needs a name that the torch release lacks is skipped, with the name 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from suites.reaching import reach
 
@@ -19,3 +20,36 @@ def get_device_index() -> Callable[..., int]:
 def rocm_is_backward_pass() -> bool:
     """Whether a build for ROCm considers the calling thread to be in a backward pass."""
     return bool(reach("torch._C._rocm_is_backward_pass")())
+
+
+def check_capability() -> Callable[[], None]:
+    """What the first use of CUDA calls to warn of devices that the build has no code for."""
+    found: Callable[[], None] = reach("torch.cuda._check_capability")
+    return found
+
+
+def visible_devices() -> list[Any]:
+    """The entries of CUDA_VISIBLE_DEVICES that count: numbers, or UUIDs."""
+    return list(reach("torch.cuda._parse_visible_devices")())
+
+
+def numbers_of(candidates: list[str], uuids: list[str]) -> list[int]:
+    """The numbers of the devices whose UUIDs begin so."""
+    return list(reach("torch.cuda._transform_uuid_to_ordinals")(candidates, uuids))
+
+
+def nvml_count() -> int:
+    """The number of devices by NVML and CUDA_VISIBLE_DEVICES, or -1."""
+    return int(reach("torch.cuda._device_count_nvml")())
+
+
+def nvml_uuids() -> list[str]:
+    """The UUIDs of all devices by NVML."""
+    found = reach("torch.cuda._raw_device_uuid_nvml")()
+    assert found is not None, "NVML has no UUIDs"
+    return list(found)
+
+
+def nvml_index(device: Any) -> int:
+    """NVML's number of a device."""
+    return int(reach("torch.cuda._get_nvml_device_index")(device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -56,3 +57,47 @@ def test_causal_bias_is_not_combined_with_is_causal(device: torch.device) -> Non
     q, k, v = (torch.randn(1, 1, 4, 8, device=device) for _ in range(3))
     with pytest.raises(ValueError, match="causal=True"):
         scaled_dot_product_attention(q, k, v, attn_mask=causal_upper_left(4, 4), is_causal=True)
+
+
+@VARIANT
+@pytest.mark.parametrize("lengths", [(4, 4), (3, 6)], ids=["square", "wide"])
+def test_causal_bias_passes_scale_and_groups_on(device: torch.device, name: str, lengths: tuple[int, int]) -> None:
+    """`scale` replaces 1/√d, and with `enable_gqa` several queries share a key, as without a bias."""
+    queries, keys = lengths
+    bias = MAKERS[name](queries, keys)
+    generator = torch.Generator().manual_seed(6)
+    q = torch.randn((2, 4, queries, 8), generator=generator, dtype=torch.float64)
+    k, v = (torch.randn((2, 4, keys, 8), generator=generator, dtype=torch.float64) for _ in range(2))
+    seen = ~allowed(bias.variant, queries, keys)
+
+    found = scaled_dot_product_attention(*(each.float().to(device) for each in (q, k, v)), attn_mask=bias, scale=0.9)
+    wanted = (q @ k.mT * 0.9).masked_fill(seen, -math.inf).softmax(-1) @ v
+    torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
+
+    if queries == keys or name == "upper_left":
+        few_k, few_v = k[:, :2], v[:, :2]
+        inputs = [each.float().to(device) for each in (q, few_k, few_v)]
+        found = scaled_dot_product_attention(*inputs, attn_mask=bias, enable_gqa=True)
+        shared_k, shared_v = (each.repeat_interleave(2, 1) for each in (few_k, few_v))
+        wanted = (q @ shared_k.mT / math.sqrt(8)).masked_fill(seen, -math.inf).softmax(-1) @ shared_v
+        torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@VARIANT
+def test_causal_bias_passes_dropout_on(device: torch.device, name: str) -> None:
+    """With `dropout_p` a part of the weights is dropped: the result differs from that without."""
+    q = torch.randn(1, 2, 16, 8, device=device)
+    plain, dropped = (
+        scaled_dot_product_attention(q, q, q, attn_mask=MAKERS[name](16, 16), dropout_p=p) for p in (0.0, 0.5)
+    )
+    assert not torch.allclose(plain, dropped)
+
+
+def test_causal_bias_warns_of_rows_without_keys() -> None:
+    """From the last corner, more queries than keys leave rows without a key, which are NaN. From the first none do."""
+    with pytest.warns(UserWarning, match="NaNs"):
+        CausalBias(CausalVariant.LOWER_RIGHT, 4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CausalBias(CausalVariant.LOWER_RIGHT, 3, 3)
+        CausalBias(CausalVariant.UPPER_LEFT, 4, 3)

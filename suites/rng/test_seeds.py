@@ -177,6 +177,31 @@ def test_torch_seed_and_seed_all_reach_the_device(device: torch.device) -> None:
     assert len(set(told)) == 6
 
 
+@pytest.mark.requires(device="cuda")
+@pytest.mark.parametrize("seed", [5.0, True, "7"], ids=repr)
+@pytest.mark.parametrize("name", ["manual_seed", "manual_seed_all"])
+def test_cuda_manual_seed_takes_what_is_a_number(device: torch.device, name: str, seed: object) -> None:
+    """`torch.cuda.manual_seed` and `manual_seed_all` take whatever `int` takes."""
+    getattr(torch.cuda, name)(seed)
+    assert torch.cuda.default_generators[device.index].initial_seed() == int(seed)  # type: ignore[call-overload]
+
+
+@pytest.mark.requires(device="cuda", devices=2)
+def test_cuda_seed_all_gives_all_devices_one_new_seed() -> None:
+    """`torch.cuda.seed_all` draws one seed, for all devices; `seed` draws one for the current device only."""
+    seen = set()
+    for _ in range(3):
+        torch.cuda.seed_all()
+        seeds = {generator.initial_seed() for generator in torch.cuda.default_generators}
+        assert len(seeds) == 1
+        seen |= seeds
+        kept = torch.cuda.default_generators[1].initial_seed()
+        torch.cuda.seed()
+        assert torch.cuda.default_generators[1].initial_seed() == kept
+        assert torch.cuda.default_generators[0].initial_seed() != kept
+    assert len(seen) == 3
+
+
 @accelerator
 @pytest.mark.requires(devices=2)
 @pytest.mark.covers("test_cuda::TestCuda::test_torch_manual_seed_seeds_cuda_devices")

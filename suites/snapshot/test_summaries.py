@@ -122,6 +122,7 @@ def test_segsum_has_no_picture_of_small_segments() -> None:
 
     text = private.segsum(paper.snapshot())
 
+    assert text.startswith("Summary of segments >= 20.0MiB in size\n")
     assert pictures(text) == []
     assert total(text, "total_reserved") == "19.0MiB"
 
@@ -185,6 +186,33 @@ def test_memory_viz_trace_names_a_released_segment() -> None:
         "b = cudaMalloc(536870912, 20.0MiB)",
         "cudaFree(b) # 20.0MiB",
     ]
+
+
+def test_memory_viz_trace_has_names_beyond_z() -> None:
+    """After z names begin again at a, with a number: a1, b1, and after z1 a2."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 2 * MIB)
+    for _ in range(59):
+        paper.take(0x1000_0000, 512)
+
+    names = [line.partition(" = ")[0] for line in private.trace(paper.snapshot()).splitlines() if " = " in line]
+
+    letters = [chr(ord("a") + place) for place in range(26)]
+    assert names == [*letters, *(f"{each}1" for each in letters), *(f"{each}2" for each in letters)][:60]
+
+
+def test_memory_viz_trace_finds_the_segment_of_an_address_at_a_border() -> None:
+    """An address just after a segment is in the next one, and the last block of a segment is in its own."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 2 * MIB)
+    paper.reserve(0x1000_0000 + 2 * MIB, 2 * MIB)
+    paper.take(0x1000_0000, 2 * MIB - 512)
+    paper.take(0x1000_0000, 512)
+    paper.take(0x1000_0000 + 2 * MIB, 512)
+
+    lines = private.trace(paper.snapshot()).splitlines()
+
+    assert lines[4:7] == ["c = a[0:2.0MiB]", f"d = a[{2 * MIB - 512}:512.0B]", "e = b[0:512.0B]"]
 
 
 def test_memory_viz_trace_names_a_segment_from_before_by_its_number() -> None:

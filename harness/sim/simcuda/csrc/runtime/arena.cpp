@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "access.h"
 #include "device.h"
 #include "error.h"
 #include "ledger.h"
@@ -47,6 +48,8 @@ Arena::Arena(Device& device) : device_(device), span_(round_up(std::max(4 * devi
     throw Error(cudaErrorMemoryAllocation);
   }
   gaps_[0] = span_;
+  mprotect(base_, span_, PROT_NONE);
+  watch_accesses(base_, span_, device_);
 }
 
 void* Arena::reserve(std::size_t bytes) {
@@ -60,15 +63,22 @@ void* Arena::reserve(std::size_t bytes) {
     gaps_.erase(gap);
     if (place != begin) gaps_[begin] = place - begin;
     if (place + size != begin + length) gaps_[place + size] = begin + length - place - size;
-    return base_ + place;
+    if (mprotect(base_ + place, size, PROT_READ | PROT_WRITE) == 0) return base_ + place;
+    insert(place, size);  // the process has as many ranges of memory as it may have
+    return nullptr;
   }
   return nullptr;
 }
 
 void Arena::release(void* address, std::size_t bytes) {
   discard(address, bytes);
-  std::size_t begin = offset(address), size = round_up(bytes, page);
+  const std::size_t size = round_up(bytes, page);
   const std::lock_guard lock(mutex_);
+  mprotect(address, size, PROT_NONE);
+  insert(offset(address), size);
+}
+
+void Arena::insert(std::size_t begin, std::size_t size) {
   auto after = gaps_.lower_bound(begin);
   if (after != gaps_.end() && after->first == begin + size) {
     size += after->second;

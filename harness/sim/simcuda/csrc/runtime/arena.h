@@ -27,7 +27,7 @@ class Arena {
   // Addresses without memory behind them as yet; as long as nothing is written they cost nothing. Large ranges begin
   // at a multiple of 2 MiB. Null if there is no room.
   void* reserve(std::size_t bytes);
-  // The range of `reserve`, whole. What was written is gone.
+  // The range of `reserve`, whole. What was written is gone, and work that uses the range is an error.
   void release(void* address, std::size_t bytes);
   // Gives the pages back to the system; the range stays reserved, and reads as zeros.
   void discard(void* address, std::size_t bytes);
@@ -47,6 +47,8 @@ class Arena {
   }
 
  private:
+  void insert(std::size_t begin, std::size_t size);  // a gap; the caller holds the mutex
+
   Device& device_;
   std::size_t span_ = 0;
   char* base_ = nullptr;

@@ -305,6 +305,30 @@ SIMCUDA_EXPORT cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const vo
   });
 }
 
+#if CUDART_VERSION >= 13000
+
+// A stream that is captured refuses it, and its capture goes on without the copies: https://github.com/rapidsai/rmm,
+// issue 2518, seen with CUDA 13.
+SIMCUDA_EXPORT cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* bytes,
+                                                size_t count, cudaMemcpyAttributes* attributes, size_t* first,
+                                                size_t groups, cudaStream_t handle) {
+  SIMCUDA_CALL(device, {
+    check(to != nullptr && from != nullptr && bytes != nullptr && count != 0);
+    check(attributes != nullptr && first != nullptr && groups != 0 && groups <= count && first[0] == 0);
+    check(handle != nullptr && handle != cudaStreamLegacy);
+    const auto stream = find_stream(handle);
+    check(capture_of(*stream) == nullptr, cudaErrorStreamCaptureUnsupported);
+    for (size_t i = 0; i < count; ++i) {
+      check(to[i] != nullptr && from[i] != nullptr && bytes[i] != 0);
+      const auto error = copy(*stream, copy_of(to[i], from[i], bytes[i]), cudaMemcpyDefault, asynchronous);
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  });
+}
+
+#endif
+
 SIMCUDA_EXPORT cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                                         size_t height, cudaMemcpyKind kind) {
   SIMCUDA_CALL(device, {

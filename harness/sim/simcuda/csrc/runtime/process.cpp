@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "../include/simcuda.h"
+#include "access.h"
 #include "activity.h"
 #include "call.h"
 #include "device.h"
@@ -57,6 +58,7 @@ bool InHostFunction::now() { return host_functions > 0; }
 
 cudaError_t begin_call(const char* name, Needs needs) {
   count("call", name);
+  note_host_thread();
   if (needs == Needs::nothing) return cudaSuccess;
   if (InHostFunction::now()) return cudaErrorNotPermitted;
   if (forked()) return cudaErrorInitializationError;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 
+#include "access.h"
 #include "activity.h"
 #include "call.h"
 #include "device.h"
@@ -159,6 +160,7 @@ namespace {
 template <typename Body>
 bool guarded(Device& device, const char* name, const Body& body) {
   set_current_index(device.index);
+  const WorkScope scope(device);
   try {
     body();
     return true;

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <deque>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "access.h"
 #include "arena.h"
 #include "call.h"
 #include "handles.h"
@@ -29,6 +31,7 @@ using namespace simcuda;
 namespace {
 
 constexpr std::size_t granularity = Arena::huge_page;
+constexpr std::size_t freed_ranges = 64;
 
 struct Physical {
   Device* device = nullptr;
@@ -64,6 +67,7 @@ struct Mapping {
 struct State {
   std::mutex mutex;
   std::map<char*, std::size_t> reserved;
+  std::deque<std::pair<char*, std::size_t>> freed;  // the last ones
   std::map<char*, Mapping> mappings;
   std::map<const Physical*, std::shared_ptr<Physical>> handles;
 };
@@ -102,11 +106,12 @@ CUmemGenericAllocationHandle keep(const std::shared_ptr<Physical>& physical) {
   state().handles[physical.get()] = physical;
   return reinterpret_cast<CUmemGenericAllocationHandle>(physical.get());
 }
-bool reserved(const char* begin, std::size_t size) {
+// The first of the reserved addresses that have the range; null if it was not reserved.
+char* reserved(const char* begin, std::size_t size) {
   const auto next = state().reserved.upper_bound(const_cast<char*>(begin));
-  if (next == state().reserved.begin()) return false;
+  if (next == state().reserved.begin()) return nullptr;
   const auto [base, length] = *std::prev(next);
-  return begin + size <= base + length;
+  return begin + size <= base + length ? base : nullptr;
 }
 // Those that make up the range, which must begin and end with one of them.
 std::vector<std::map<char*, Mapping>::iterator> mappings_of(char* begin, std::size_t size) {
@@ -151,6 +156,7 @@ SIMCUDA_EXPORT CUresult simcudaMemAddressReserve(CUdeviceptr* address, size_t si
       if (base != begin) munmap(begin, static_cast<std::size_t>(base - begin));
       munmap(base + size, to - static_cast<std::size_t>(base - begin));
     }
+    watch_accesses(base, size, current_device());
     const std::lock_guard lock(state().mutex);
     state().reserved[base] = size;
     *address = reinterpret_cast<CUdeviceptr>(base);
@@ -165,7 +171,13 @@ SIMCUDA_EXPORT CUresult simcudaMemAddressFree(CUdeviceptr address, size_t size) 
     const auto mapping = state().mappings.lower_bound(pointer(address));
     check_driver(mapping == state().mappings.end() || mapping->first >= pointer(address) + size);
     state().reserved.erase(found);
-    munmap(pointer(address), size);
+    // Work that still uses the addresses finds them without memory; the system may not give them to anybody else.
+    auto& freed = state().freed;
+    freed.emplace_back(pointer(address), size);
+    if (freed.size() <= freed_ranges) return;
+    unwatch_accesses(freed.front().first);
+    munmap(freed.front().first, freed.front().second);
+    freed.pop_front();
   });
 }
 
@@ -215,7 +227,9 @@ SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t o
     const std::lock_guard lock(state().mutex);
     const auto physical = find(handle);
     char* const base = pointer(address);
-    check_driver(size <= physical->size && reserved(base, size));
+    char* const range = reserved(base, size);
+    check_driver(size <= physical->size && range != nullptr);
+    own_accesses(range, *physical->device);
     // It checks that nothing is mapped there.
     add_allocation({base, size, Allocation::Kind::mapped, physical->device, 0, 0, physical});
     if (mmap(base, size, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->file, static_cast<off_t>(physical->offset)) ==
@@ -228,17 +242,11 @@ SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t o
   });
 }
 
+// It waits for nothing: work that is queued, or comes later, and uses the addresses is an error.
 SIMCUDA_EXPORT CUresult simcudaMemUnmap(CUdeviceptr address, size_t size) {
   return driver_call(__func__, [&] {
-    char* const base = pointer(address);
-    std::vector<std::shared_ptr<Physical>> gone;  // after the lock
-    {
-      const std::lock_guard lock(state().mutex);
-      for (const auto& each : mappings_of(base, size)) gone.push_back(each->second.physical);
-    }
-    for (const auto& physical : gone) physical->device->drain();  // what is queued may use it
     const std::lock_guard lock(state().mutex);
-    for (const auto& each : mappings_of(base, size)) {
+    for (const auto& each : mappings_of(pointer(address), size)) {
       remove_allocation(each->first, {Allocation::Kind::mapped});
       mmap(each->first, each->second.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
       state().mappings.erase(each);

@@ -117,6 +117,32 @@ TEST(freeing_waits_for_the_device) {
   CHECK(done);
 }
 
+TEST(work_that_uses_freed_memory_fails_its_device) {
+  void *kept = nullptr, *freed = nullptr;
+  OK(cudaMalloc(&kept, 2 * MiB));
+  OK(cudaMalloc(&freed, 2 * MiB));
+  const cudaStream_t stream = new_stream();
+  OK(cudaMemsetAsync(freed, 1, 2 * MiB, stream));
+  OK(cudaFree(freed));  // waits for the work
+  OK(launch(stream, [kept] { std::memset(kept, 1, 2 * MiB); }));
+  OK(cudaStreamSynchronize(stream));
+  int value = 0;
+  OK(launch(stream, [freed, &value] { value = *static_cast<char*>(freed); }));
+  GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream));
+}
+
+TEST(freed_addresses_are_used_again) {
+  void *first = nullptr, *second = nullptr;
+  OK(cudaMalloc(&first, KiB));
+  OK(cudaFree(first));
+  OK(cudaMalloc(&second, KiB));
+  EQUAL(second, first);
+  OK(cudaMemset(second, 7, KiB));
+  char value = 0;
+  OK(cudaMemcpy(&value, second, 1, cudaMemcpyDeviceToHost));
+  EQUAL(int{value}, 7);
+}
+
 TEST(addresses_tell_what_they_are) {
   void *device = nullptr, *host = nullptr, *managed = nullptr;
   std::vector<char> plain(64 * KiB);

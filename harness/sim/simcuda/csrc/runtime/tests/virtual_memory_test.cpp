@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "../../include/simcuda_driver.h"
 #include "check.h"
@@ -82,6 +83,63 @@ TEST(memory_is_mapped_used_and_unmapped) {
   OK(cudaPointerGetAttributes(&attributes, memory));
   CHECK(attributes.type == cudaMemoryTypeUnregistered);
   EQUAL(simcudaMemAddressFree(address, 4 * granularity), CUDA_SUCCESS);
+}
+
+TEST(unmapping_waits_for_nothing_and_queued_work_that_uses_the_addresses_fails_its_device) {
+  const CUdeviceptr address = reserve(2 * granularity);
+  const auto handle = create(granularity);
+  EQUAL(simcudaMemMap(address, granularity, 0, handle, 0), CUDA_SUCCESS);
+  allow(address, granularity);
+  char* const memory = reinterpret_cast<char*>(address);
+  const cudaStream_t stream = new_stream();
+  bool ran = false;
+  Gate gate;
+  OK(launch(stream, gate.work()));
+  OK(launch(stream, [memory] { std::memset(memory, 1, granularity); }));
+  OK(launch(stream, [&ran] { ran = true; }));
+  EQUAL(simcudaMemUnmap(address, granularity), CUDA_SUCCESS);
+  EQUAL(simcudaMemAddressFree(address, 2 * granularity), CUDA_SUCCESS);
+  GIVES(cudaErrorNotReady, cudaStreamQuery(stream));
+  gate.open();
+  GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream));
+  CHECK(!ran);
+  OK(cudaSetDevice(1));
+  OK(cudaDeviceSynchronize());
+}
+
+TEST(threads_of_work_fail_the_device_of_the_memory) {
+  const CUdeviceptr address = reserve(granularity);
+  const auto handle = create(granularity);
+  EQUAL(simcudaMemMap(address, granularity, 0, handle, 0), CUDA_SUCCESS);
+  allow(address, granularity);
+  char* const memory = reinterpret_cast<char*>(address);
+  const cudaStream_t stream = new_stream();
+  Gate gate;
+  OK(launch(stream, gate.work()));
+  OK(launch(stream, [memory] { std::thread([memory] { memory[0] = 1; }).join(); }));
+  EQUAL(simcudaMemUnmap(address, granularity), CUDA_SUCCESS);
+  OK(cudaSetDevice(1));
+  gate.open();
+  GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream));
+  OK(cudaDeviceSynchronize());
+}
+
+TEST(work_finds_what_is_mapped_when_it_runs) {
+  const CUdeviceptr address = reserve(granularity);
+  const auto first = create(granularity), second = create(granularity);
+  EQUAL(simcudaMemMap(address, granularity, 0, first, 0), CUDA_SUCCESS);
+  allow(address, granularity);
+  char* const memory = reinterpret_cast<char*>(address);
+  const cudaStream_t stream = new_stream();
+  Gate gate;
+  OK(launch(stream, gate.work()));
+  OK(launch(stream, [memory] { std::memset(memory, 3, granularity); }));
+  EQUAL(simcudaMemUnmap(address, granularity), CUDA_SUCCESS);
+  EQUAL(simcudaMemMap(address, granularity, 0, second, 0), CUDA_SUCCESS);
+  allow(address, granularity);
+  gate.open();
+  OK(cudaStreamSynchronize(stream));
+  EQUAL(int{memory[granularity - 1]}, 3);
 }
 
 TEST(memory_that_is_mapped_twice_is_one) {

@@ -1,0 +1,105 @@
+#include "access.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "arena.h"
+#include "device.h"
+
+namespace simcuda {
+
+namespace {
+
+// Read in a handler of signals, so without a lock. A machine has one arena per device, and torch reserves one range per
+// stream and size; what finds no room is not watched.
+struct Range {
+  std::atomic<char*> base{nullptr};
+  std::atomic<std::size_t> size{0};
+  std::atomic<Device*> owner{nullptr};
+};
+std::array<Range, 4096> ranges;
+std::atomic<std::size_t> used{0};
+std::mutex mutex;
+
+thread_local Device* working = nullptr;
+thread_local bool of_the_program = false;
+struct sigaction before;
+
+// The access is repeated when this returns, and finds zeros: the work comes to its end, and its device has failed.
+bool served(const siginfo_t& info) {
+  if (working == nullptr && of_the_program) return false;
+  char* const address = static_cast<char*>(info.si_addr);
+  const std::size_t count = used.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < count; ++i) {
+    char* const base = ranges[i].base.load(std::memory_order_acquire);
+    const std::size_t size = ranges[i].size.load(std::memory_order_acquire);
+    if (base == nullptr || address < base || address >= base + size) continue;
+    // Both kinds of ranges begin and end at a multiple of 2 MiB.
+    char* const page = address - reinterpret_cast<std::uintptr_t>(address) % Arena::huge_page;
+    if (mprotect(page, Arena::huge_page, PROT_READ | PROT_WRITE) != 0) return false;
+    Device* const device = working != nullptr ? working : ranges[i].owner.load(std::memory_order_acquire);
+    device->fail(cudaErrorIllegalAddress, "work used an address that has no memory");
+    return true;
+  }
+  return false;
+}
+
+void on_fault(int, siginfo_t* info, void*) {
+  // Of another making: the access is repeated, and finds the handler that was there before.
+  if (!served(*info)) sigaction(SIGSEGV, &before, nullptr);
+}
+
+void install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action{};
+    action.sa_sigaction = &on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &before);
+  });
+}
+
+}  // namespace
+
+void watch_accesses(char* base, std::size_t size, Device& owner) {
+  install();
+  const std::lock_guard lock(mutex);
+  const std::size_t count = used.load(std::memory_order_relaxed);
+  std::size_t place = 0;
+  while (place < count && ranges[place].base.load(std::memory_order_relaxed) != nullptr) ++place;
+  if (place == ranges.size()) return;
+  ranges[place].size.store(size, std::memory_order_release);
+  ranges[place].owner.store(&owner, std::memory_order_release);
+  ranges[place].base.store(base, std::memory_order_release);
+  if (place == count) used.store(count + 1, std::memory_order_release);
+}
+
+void unwatch_accesses(char* base) {
+  const std::lock_guard lock(mutex);
+  for (std::size_t i = 0; i < used.load(std::memory_order_relaxed); ++i) {
+    if (ranges[i].base.load(std::memory_order_relaxed) == base)
+      ranges[i].base.store(nullptr, std::memory_order_release);
+  }
+}
+
+void own_accesses(char* base, Device& owner) {
+  const std::lock_guard lock(mutex);
+  for (std::size_t i = 0; i < used.load(std::memory_order_relaxed); ++i) {
+    if (ranges[i].base.load(std::memory_order_relaxed) == base) {
+      ranges[i].owner.store(&owner, std::memory_order_release);
+    }
+  }
+}
+
+void note_host_thread() noexcept { of_the_program = true; }
+
+WorkScope::WorkScope(Device& device) : before_(working) { working = &device; }
+WorkScope::~WorkScope() { working = before_; }
+
+}  // namespace simcuda

@@ -1,0 +1,233 @@
+"""`set_flags` and `flags` of torch's back ends: each argument sets its own flag, and the call returns what was set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+CUDA = pytest.mark.requires(device="cuda")
+cudnn, mkldnn, nnpack = torch.backends.cudnn, torch.backends.mkldnn, torch.backends.nnpack
+
+#: By module: the arguments of `set_flags`, by position, with how each flag reads and two values for it.
+Flag = tuple[str, Callable[[], Any], tuple[Any, Any]]
+CUDNN: list[Flag] = [
+    ("enabled", lambda: cudnn.enabled, (False, True)),
+    ("benchmark", lambda: cudnn.benchmark, (True, False)),
+    ("benchmark_limit", lambda: cudnn.benchmark_limit, (7, 3)),
+    ("deterministic", lambda: cudnn.deterministic, (True, False)),
+    ("allow_tf32", lambda: cudnn.allow_tf32, (False, True)),
+]
+MKLDNN: list[Flag] = [
+    ("enabled", lambda: mkldnn.enabled, (False, True)),
+    ("deterministic", lambda: mkldnn.deterministic, (True, False)),
+]
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Restore the flags."""
+    before = cudnn.set_flags(_fp32_precision=None), mkldnn.set_flags(_fp32_precision=None)
+    yield
+    cudnn.set_flags(*before[0])
+    mkldnn.set_flags(*before[1])
+
+
+@pytest.mark.requires(device="cuda", torch=">=2.13")
+@pytest.mark.parametrize("place", range(len(CUDNN)), ids=[name for name, _, _ in CUDNN])
+def test_cudnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> None:
+    """An argument of `set_flags` changes its flag only; the call returns all values from before."""
+    name, read, values = CUDNN[place]
+    for value in (*values, values[0]):
+        before = [each() for _, each, _ in CUDNN]
+        returned = cudnn.set_flags(**{f"_{name}": value}, _fp32_precision=None)
+        assert list(returned[: len(CUDNN)]) == before
+        assert read() == value
+        assert [each() for _, each, _ in CUDNN] == [value if i == place else old for i, old in enumerate(before)]
+
+
+@pytest.mark.requires(device="cuda", torch=">=2.13")
+@pytest.mark.parametrize("place", range(len(CUDNN)), ids=[name for name, _, _ in CUDNN])
+def test_cudnn_flags_set_one_flag_in_their_block(place: int) -> None:
+    """`flags` sets the argument in the block, all others to the defaults that its signature has, and restores them."""
+    name, _, values = CUDNN[place]
+    defaults = {
+        "enabled": False,
+        "benchmark": False,
+        "benchmark_limit": 10,
+        "deterministic": False,
+        "allow_tf32": True,
+    }
+    before = [each() for _, each, _ in CUDNN]
+    for value in values:
+        with cudnn.flags(**{name: value}):
+            assert {key: each() for key, each, _ in CUDNN} == {**defaults, name: value}
+        assert [each() for _, each, _ in CUDNN] == before
+
+
+@pytest.mark.requires(device="cuda", torch=">=2.13")
+@pytest.mark.parametrize("value", ["ieee", "tf32", "none"])
+def test_cudnn_flags_set_fp32_precision_in_their_block(value: str) -> None:
+    """`flags(fp32_precision=…)` sets the precision of convolutions and recurrent networks, and restores it."""
+    before = cudnn.fp32_precision, cudnn.conv.fp32_precision
+    with cudnn.flags(enabled=True, fp32_precision=value):
+        assert cudnn.fp32_precision == value
+    assert (cudnn.fp32_precision, cudnn.conv.fp32_precision) == before
+
+
+@pytest.mark.parametrize("place", range(len(MKLDNN)), ids=[name for name, _, _ in MKLDNN])
+def test_mkldnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> None:
+    """An argument of `set_flags` changes its flag only; the call returns the values from before."""
+    name, read, values = MKLDNN[place]
+    for value in (*values, values[0]):
+        before = [each() for _, each, _ in MKLDNN]
+        returned = mkldnn.set_flags(**{f"_{name}": value}, _fp32_precision=None)
+        assert list(returned[: len(MKLDNN)]) == before
+        assert read() == value
+        assert [each() for _, each, _ in MKLDNN] == [value if i == place else old for i, old in enumerate(before)]
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN:UserWarning")
+def test_mkldnn_flags_turn_onednn_off_and_are_not_deterministic_by_default() -> None:
+    """Without arguments `flags` turns oneDNN off, and determinism too; each argument changes one of them."""
+    cudnn_before = [read() for _, read, _ in MKLDNN]
+    with mkldnn.flags():
+        assert (mkldnn.enabled, mkldnn.deterministic) == (False, False)
+    with mkldnn.flags(enabled=True, deterministic=True):
+        assert (mkldnn.enabled, mkldnn.deterministic) == (True, True)
+    assert [read() for _, read, _ in MKLDNN] == cudnn_before
+
+
+def test_is_available_of_the_back_ends_is_a_truth_value() -> None:
+    """`is_available` of each back end is True or False, and the module's own is that of the function."""
+    for module in (cudnn, mkldnn, nnpack, torch.backends.cuda, torch.backends.openmp, torch.backends.mkl):
+        told = module.is_built() if module is torch.backends.cuda else module.is_available()
+        assert isinstance(told, bool), module.__name__
+
+
+@CUDA
+@pytest.mark.requires(silicon=True)
+def test_cudnn_is_acceptable_for_device_tensors_of_its_types(device: torch.device) -> None:
+    """cuDNN takes device tensors of half, float and double while it is enabled; nothing else."""
+    ones = torch.ones(2, device=device)
+    with cudnn.flags(enabled=True):
+        assert [cudnn.is_acceptable(ones.to(dtype)) for dtype in (torch.half, torch.float, torch.double)] == [True] * 3
+        assert not cudnn.is_acceptable(ones.cpu())
+        assert not cudnn.is_acceptable(ones.to(torch.int32))
+    with cudnn.flags(enabled=False):
+        assert not cudnn.is_acceptable(ones)
+
+
+@CUDA
+def test_cudnn_is_acceptable_refuses_host_tensors_and_other_types(device: torch.device) -> None:
+    """Host tensors and integers are not for cuDNN; neither is anything while it is disabled."""
+    ones = torch.ones(2, device=device)
+    with cudnn.flags(enabled=True):
+        assert not cudnn.is_acceptable(ones.cpu())
+        assert not cudnn.is_acceptable(ones.to(torch.int32))
+    with cudnn.flags(enabled=False):
+        assert not cudnn.is_acceptable(ones)
+
+
+@CUDA
+def test_cuda_matmul_settings_are_each_their_own() -> None:
+    """Each setting of `torch.backends.cuda.matmul` reads back, and changes no other; an unknown one raises."""
+    matmul = torch.backends.cuda.matmul
+    names = (
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    )
+    before = {name: getattr(matmul, name) for name in names}
+    try:
+        for name in names:
+            for value in (not before[name], before[name]):
+                setattr(matmul, name, value)
+                assert {each: getattr(matmul, each) for each in names} == {**before, name: value}
+        for call in (lambda: matmul.unknown, lambda: setattr(matmul, "unknown", True)):
+            with pytest.raises(AttributeError, match="unknown"):
+                call()
+    finally:
+        for name in names:
+            setattr(matmul, name, before[name])
+
+
+@CUDA
+def test_can_use_attention_kernels_answer_with_a_truth_value(device: torch.device) -> None:
+    """`can_use_flash_attention` and its siblings answer True or False for parameters of attention.
+
+    None takes float64.
+    """
+    q = torch.ones(1, 2, 4, 8, device=device, dtype=torch.float64)
+    parameters = torch.backends.cuda.SDPAParams(q, q, q, None, 0.0, False, False)
+    for ask in (
+        torch.backends.cuda.can_use_flash_attention,
+        torch.backends.cuda.can_use_efficient_attention,
+        torch.backends.cuda.can_use_cudnn_attention,
+    ):
+        assert ask(parameters) is False
+
+
+#: Each setting of the precision of float32, with two values that it takes.
+PRECISIONS: dict[str, tuple[Any, tuple[str, str]]] = {
+    "cudnn.conv": (cudnn.conv, ("ieee", "tf32")),
+    "cudnn.rnn": (cudnn.rnn, ("ieee", "tf32")),
+    "cuda.matmul": (torch.backends.cuda.matmul, ("ieee", "tf32")),
+    "mkldnn.matmul": (mkldnn.matmul, ("ieee", "bf16")),
+    "mkldnn.conv": (mkldnn.conv, ("ieee", "bf16")),
+    "mkldnn.rnn": (mkldnn.rnn, ("ieee", "bf16")),
+}
+
+
+@pytest.fixture
+def precisions_as_before() -> Iterator[None]:
+    """Restore every setting of the precision."""
+    before = {name: each.fp32_precision for name, (each, _) in PRECISIONS.items()}
+    yield
+    for name, value in before.items():
+        PRECISIONS[name][0].fp32_precision = value
+
+
+@pytest.mark.usefixtures("precisions_as_before")
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_fp32_precision_of_one_kind_reads_back_and_changes_no_other(name: str) -> None:
+    """A setting reads back what it was given; no other one changes.
+
+    An unknown attribute raises, read or written. `cudnn.rnn` is a module and has any attribute.
+    """
+    setting, values = PRECISIONS[name]
+    others = {each: PRECISIONS[each][0].fp32_precision for each in PRECISIONS if each != name}
+    for value in (*values, values[0]):
+        setting.fp32_precision = value
+        assert setting.fp32_precision == value
+        assert {each: PRECISIONS[each][0].fp32_precision for each in others} == others
+    if name == "cudnn.rnn":
+        return
+    with pytest.raises(AttributeError, match="precise"):
+        setting.precise  # noqa: B018 - the read is what the case is about
+    with pytest.raises(AttributeError, match="precise"):
+        setting.precise = True
+
+
+def test_mha_fastpath_reads_back() -> None:
+    """`torch.backends.mha.set_fastpath_enabled` decides what `get_fastpath_enabled` returns; it is on at first."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        assert before is True
+        for value in (False, True):
+            torch.backends.mha.set_fastpath_enabled(value)
+            assert torch.backends.mha.get_fastpath_enabled() is value
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@pytest.mark.requires(device="cuda", torch=">=2.13")
+def test_cudnn_flags_set_the_depthwise_kernel_in_their_block() -> None:
+    """`flags(depthwise_kernel=…)` chooses the kernel of depthwise convolutions in the block, and restores it."""
+    before = cudnn.depthwise_kernel
+    other = "cudnn" if before != "cudnn" else "native"
+    with cudnn.flags(enabled=True, depthwise_kernel=other):
+        assert cudnn.depthwise_kernel == other
+    assert cudnn.depthwise_kernel == before
