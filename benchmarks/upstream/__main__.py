@@ -40,8 +40,8 @@ _EXPLANATIONS = _HERE / "explanations.yaml"
 class File:
     """How a file of tests runs: all of them, or those whose names have `keyword`, and of these the shard `part`.
 
-    `plugins` are modules of this package. `left_out` are tests, without their file, that would take hours on a CPU.
-    They count as failed.
+    `plugins` are modules of this package. `devices`: how many the machine has. `left_out` are tests, without their
+    file, that would take hours on a CPU. They count as failed.
     """
 
     name: str
@@ -49,6 +49,7 @@ class File:
     part: str = ""
     plugins: tuple[str, ...] = ()
     isolation: str = "batch"
+    devices: int = 2
     left_out: tuple[str, ...] = ()
 
     @property
@@ -73,6 +74,11 @@ class File:
         return [*some, f"--isolation={self.isolation}"]
 
 
+#: The files of `distributed/_composable/fsdp`.
+FULLY_SHARD = (
+    "autograd", "clip_grad_norm_", "comm", "compile", "extensions", "frozen", "grad_scaler", "init", "logging",
+    "memory", "mixed_precision", "overlap", "state", "state_dict", "training",
+)  # fmt: skip
 FILES = (
     File(
         "test_cuda.py",
@@ -85,7 +91,16 @@ FILES = (
     File("test_cuda_trace.py"),
     File("test_cuda_sanitizer.py"),
     File("test_cuda_primary_ctx.py", plugins=("two_devices",), isolation="case"),
-    File("distributed/test_c10d_nccl.py", part="1/8", plugins=("two_devices",)),
+    File("distributed/test_c10d_nccl.py", plugins=("forked_ranks",), devices=4),
+    File("distributed/test_c10d_common.py", plugins=("forked_ranks",)),
+    File("distributed/test_fake_pg.py"),
+    *(
+        File(
+            f"distributed/_composable/fsdp/test_fully_shard_{name}.py",
+            plugins=("forked_ranks", "older_names") if name in ("logging", "training") else ("forked_ranks",),
+        )
+        for name in FULLY_SHARD
+    ),
     File("test_optim.py", "cuda", part="1/10"),
     File("test_foreach.py", "cuda", part="1/10"),
     File("test_autograd.py", "cuda"),
@@ -181,7 +196,8 @@ def _run(file: File, source: Path, options: argparse.Namespace) -> None:
     command += ["-p", "harness.plugin", "-p", "no:cacheprovider", "--noconftest", f"--device={options.device}"]
     command += [f"-n{options.workers}", "--leak-check=off", f"--case-timeout={options.case_timeout}"]
     command += ["--seed=1", f"--results-dir={folder}"]
-    environment = {"SIMCUDA_DEVICE_MEMORY": options.memory, **os.environ}
+    machine = {"SIMCUDA_DEVICE_MEMORY": options.memory, "SIMCUDA_DEVICE_COUNT": str(file.devices)}
+    environment = {**machine, **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     folder.parent.mkdir(parents=True, exist_ok=True)
     print(f"{file.title}: {folder}", file=sys.stderr, flush=True)

@@ -133,25 +133,49 @@ def detect_free_memory(subject: DetectionSubject) -> Detected:
 
 
 def detect_peer_access(subject: DetectionSubject) -> Detected:
-    if subject.no_gpu:
-        return Detected(False, subject.no_gpu)
-    if subject.device.mig_parent is not None:
-        return Detected(False, "a process sees only one mig instance")
-    if len(subject.together) < 2:
-        return Detected(False, "there is only one gpu")
+    if reason := _no_peers(subject):
+        return Detected(False, reason)
     if subject.simulated:
         return Detected(True, _SIMULATED)
     return nvml_queries.query_peer_access(subject.together)
 
 
-def detect_nvlink(subject: DetectionSubject) -> Detected:
-    if subject.no_gpu:
-        return Detected(False, subject.no_gpu)
-    if subject.device.mig_parent is not None:
-        return Detected(False, "the device is a mig instance, and these do not use nvlink")
+def detect_peer_links(subject: DetectionSubject) -> Detected:
+    if reason := _no_peers(subject):
+        return Detected(None, reason)
     if subject.simulated:
-        return Detected(False, _SIMULATED)
+        return Detected("none", _SIMULATED)
+    return nvml_queries.query_peer_links(subject.together)
+
+
+def _no_peers(subject: DetectionSubject) -> str:
+    """Return why the device has no peers, or an empty text."""
+    if subject.no_gpu:
+        return subject.no_gpu
+    if subject.device.mig_parent is not None:
+        return "a process sees only one mig instance"
+    return "there is only one gpu" if len(subject.together) < 2 else ""
+
+
+def detect_nvlink(subject: DetectionSubject) -> Detected:
+    if reason := _no_nvlink(subject):
+        return Detected(False, reason)
     return nvml_queries.query_nvlink(subject.device)
+
+
+def detect_fabric(subject: DetectionSubject) -> Detected:
+    if reason := _no_nvlink(subject):
+        return Detected(False, reason)
+    return nvml_queries.query_fabric(subject.device)
+
+
+def _no_nvlink(subject: DetectionSubject) -> str:
+    """Return why the device cannot have NVLink, or an empty text."""
+    if subject.no_gpu:
+        return subject.no_gpu
+    if subject.device.mig_parent is not None:
+        return "the device is a mig instance, and these do not use nvlink"
+    return _SIMULATED if subject.simulated else ""
 
 
 def detect_mig(subject: DetectionSubject) -> Detected:

@@ -148,12 +148,27 @@ VOCABULARY: Mapping[str, Capability] = {
         f"{_NO_CONTEXT} on any of them",
         facts.detect_peer_access,
     ),
+    "peer_links": Capability(
+        ValueKind.TEXT,
+        "by which links the pairs of devices that one case can get together reach each other: the kinds among nvlink, "
+        "pcie and refused, in this order, such as nvlink, or nvlink, refused; none on the simulated CUDA",
+        "NVML's P2P status of each pair",
+        f"{_NO_CONTEXT} on any of them",
+        facts.detect_peer_links,
+    ),
     "nvlink": Capability(
         ValueKind.BOOL,
         "whether the device has an active NVLink",
         "NVML's state of each link",
         _NO_CONTEXT,
         facts.detect_nvlink,
+    ),
+    "fabric": Capability(
+        ValueKind.BOOL,
+        "whether the device has joined the fabric of its NVLink switches, without which collectives of all GPUs fail",
+        "NVML's state of the fabric",
+        _NO_CONTEXT,
+        facts.detect_fabric,
     ),
     "mig": Capability(ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, facts.detect_mig),
     "ecc": Capability(

@@ -43,3 +43,8 @@ def functional_single(name: str, suffix: str = "") -> Any:
     """A functional collective on one tensor. torch 2.13 has other names, and warns of the old ones."""
     module = functional_collectives()
     return getattr(module, f"{name}_single{suffix}", None) or getattr(module, f"{name}_tensor{suffix}")
+
+
+def symmetric_memory() -> Any:
+    """The module of memory that each rank of a group can address."""
+    return reach("torch.distributed._symmetric_memory")

@@ -6,13 +6,15 @@ import contextlib
 import dataclasses
 import functools
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+
+from .checking import Checks
 
 #: On the CPU cases run with gloo, on GPUs with NCCL.
 GATE = pytest.mark.requires(any=[{"accelerator": False}, {"nccl": True}])
@@ -46,24 +48,59 @@ def backend(rank: Any) -> str:
     return "nccl" if rank.device.type == "cuda" else "gloo"
 
 
-@contextlib.contextmanager
-def group(rank: Any, name: str = "rendezvous", timeout: float = TIMEOUT) -> Iterator[None]:
-    """Make the default group of a rank, and destroy it if nothing was raised: with a broken peer that may hang."""
+def begin(
+    rank: Any,
+    name: str = "rendezvous",
+    timeout: float = TIMEOUT,
+    *,
+    members: Sequence[int] = (),
+    bound: bool = True,
+) -> None:
+    """Make the default group of a rank, of all ranks or of the `members`, each of which calls this.
+
+    `bound`: a group of NCCL has the device of its rank from the beginning, and its communicator at once.
+    """
     device = rank.device
     more: dict[str, Any] = {}
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        more["device_id"] = device
+        if bound:
+            more["device_id"] = device
     dist.init_process_group(
         backend(rank),
         init_method=rank.rendezvous(name),
-        rank=rank.number,
-        world_size=rank.world,
+        rank=members.index(rank.number) if members else rank.number,
+        world_size=len(members) or rank.world,
         timeout=timedelta(seconds=timeout),
         **more,
     )
+
+
+def connect(rank: Any, group: Any = None) -> None:
+    """Make the communicator of a group of GPUs: NCCL does so at its first use, which a capture cannot have."""
+    dist.all_reduce(torch.ones(1, device=rank.device), group=group)
+    torch.accelerator.synchronize()
+
+
+@contextlib.contextmanager
+def group(rank: Any, name: str = "rendezvous", **more: Any) -> Iterator[None]:
+    """Make the default group of a rank, and destroy it if nothing was raised: with a broken peer that may hang."""
+    begin(rank, name, **more)
     yield
     dist.destroy_process_group()
+
+
+def use_again(rank: Any, checks: Checks, members: Sequence[int]) -> None:
+    """Make a group of these ranks after another has broken, and check that it works."""
+    with group(rank, "again", members=members):
+        dist.all_reduce(given := torch.full((33,), rank.number + 1.0, device=rank.device))
+        expected = torch.full((33,), float(sum(number + 1 for number in members)))
+        checks.same("all_reduce in a new group", given, expected)
+
+
+def total(rank: Any) -> float:
+    """The sum over all ranks of their numbers from 1 on."""
+    return rank.world * (rank.world + 1) / 2
 
 
 def grouped(body: Callable[..., Any]) -> Callable[..., Any]:

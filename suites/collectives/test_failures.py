@@ -17,10 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from . import groups
 from ._torch_private import set_timeout
 from .checking import Checks, checks_of, expect_all_right
-from .groups import group, on_cpu, worlds
+from .groups import begin, group, on_cpu, use_again, worlds
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -43,25 +42,13 @@ def new_group_of_survivors(rank: Any, survivors: list[int], checks: Checks) -> N
     """Replace the broken default group by one of these ranks, and use it."""
     dist.destroy_process_group()
     checks.true("is_initialized() after destroy_process_group()", not dist.is_initialized())
-    dist.init_process_group(
-        "gloo",
-        init_method=rank.rendezvous("survivors"),
-        rank=survivors.index(rank.number),
-        world_size=len(survivors),
-        timeout=timedelta(seconds=groups.TIMEOUT),
-    )
-    dist.all_reduce(given := torch.full((33,), rank.number + 1.0))
-    expected = torch.full((33,), float(sum(number + 1 for number in survivors)))
-    checks.same("all_reduce in the new group", given, expected)
-    dist.destroy_process_group()
+    use_again(rank, checks, survivors)
 
 
 def other_dies(rank: Any, how: str) -> Checks:
     """Rank 1 dies in the middle of many calls."""
-    checks = Checks(rank.number)
-    dist.init_process_group(
-        "gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world, timeout=timedelta(seconds=30)
-    )
+    checks, rank = Checks(rank.number), on_cpu(rank)
+    begin(rank)
     dist.all_reduce(torch.ones(4))
     if rank.number == 1:
         if how == "exit":
@@ -113,10 +100,8 @@ def test_broadcast_that_one_rank_alone_refuses_leaves_the_group_usable(ranks: An
 
 def late(rank: Any) -> tuple[Checks, float]:
     """Rank 1 does not come to the call."""
-    checks = Checks(rank.number)
-    dist.init_process_group(
-        "gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world, timeout=timedelta(seconds=30)
-    )
+    checks, rank = Checks(rank.number), on_cpu(rank)
+    begin(rank)
     dist.barrier()
     set_timeout(timedelta(seconds=SHORT))  # not from the beginning, since ranks may come late to the rendezvous
     seconds = SHORT
@@ -175,9 +160,7 @@ def mismatched(rank: Any, what: str) -> Checks:
     """The last rank calls something else."""
     checks = Checks(rank.number)
     dist.set_debug_level(dist.DebugLevel.DETAIL)
-    dist.init_process_group(
-        "gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world, timeout=timedelta(seconds=30)
-    )
+    begin(on_cpu(rank))
     differs = rank.number == rank.world - 1
     dtype = torch.float64 if differs and what == "types" else torch.float32
     given = torch.ones(11 if differs and what == "sizes" else 10, dtype=dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from .checking import Checks, expect_all_right
 from .groups import GATE, grouped, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(60)]
+
+#: Seconds by which a rank comes later than the others.
+LATE = 0.1
 
 
 def own(rank: Any, number: int | None = None, size: int = 6) -> torch.Tensor:
@@ -58,6 +62,9 @@ def values(rank: Any) -> Checks:
     checks.same("all_reduce_coalesced: second", pairs[1] + 0, total * 2)
     waiting = functional.all_reduce(given, "sum", group)
     checks.same("used without wait_tensor", waiting * 2, total * 2)
+    if rank.number == 0:
+        time.sleep(LATE)
+    checks.same("used at once, with a late rank", functional.all_reduce(given, "sum", group) + 1, total + 1)
     return checks
 
 
@@ -145,7 +152,7 @@ def test_all_gather_single_autograd_and_others_return_gradients_to_their_ranks(r
 
 
 @grouped
-def compiled(rank: Any) -> Checks:
+def compiled(rank: Any, compiler: str) -> Checks:
     """A function with collectives between operators, compiled as one graph."""
     checks = Checks(rank.number)
     functional = functional_collectives()
@@ -158,10 +165,13 @@ def compiled(rank: Any) -> Checks:
         return gathered.cos()
 
     given = own(rank).double()
-    graph = torch.compile(calculation, backend="aot_eager", fullgraph=True)
+    graph = torch.compile(calculation, backend=compiler, fullgraph=True)
     for turn in range(2):
-        expected = calculation(given + turn) + 0
-        checks.same(f"compiled, call {turn}", graph(given + turn) + 0, expected)
+        expected, found = calculation(given + turn) + 0, graph(given + turn) + 0
+        if compiler == "aot_eager":
+            checks.same(f"compiled, call {turn}", found, expected)
+        else:  # it has its own sine and cosine
+            checks.true(f"compiled, call {turn}", torch.allclose(found, expected, rtol=1e-12, atol=1e-12))
     total = sum(own(rank, number).double().sin() for number in range(rank.world))
     whole = torch.cat([total * (own(rank, number).double() + 1) for number in range(rank.world)]).cos()
     checks.true("the value", torch.allclose(graph(given) + 0, whole, rtol=1e-12, atol=1e-12))
@@ -171,7 +181,7 @@ def compiled(rank: Any) -> Checks:
         dist.all_reduce(result)
         return result + 1
 
-    found = torch.compile(in_place, backend="aot_eager", fullgraph=True)(own(rank))
+    found = torch.compile(in_place, backend=compiler, fullgraph=True)(own(rank))
     checks.same("all_reduce in place, compiled", found, sum(own(rank, number) * 2 for number in range(rank.world)) + 1)
     return checks
 
@@ -179,4 +189,12 @@ def compiled(rank: Any) -> Checks:
 @worlds(2)
 def test_torch_compile_keeps_collectives_in_the_graph(ranks: Any, world: int) -> None:
     """One graph, without a break, has the collectives and the same bits as the calls outside it."""
-    expect_all_right(ranks.run(compiled, world=world))
+    expect_all_right(ranks.run(compiled, "aot_eager", world=world))
+
+
+@pytest.mark.extended
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # Inductor's import
+@worlds(2)
+def test_torch_compile_with_inductor_keeps_collectives_in_the_graph(ranks: Any, world: int) -> None:
+    """Code that Inductor generates around collectives has the results of the calls outside it."""
+    expect_all_right(ranks.run(compiled, "inductor", world=world))

@@ -11,29 +11,18 @@ import torch.distributed as dist
 from . import groups
 from ._torch_private import coalescing_manager
 from .checking import Checks, expect_all_right
-from .groups import grouped, worlds
+from .groups import connect, grouped, total, worlds
 
 pytestmark = [groups.NCCL, pytest.mark.timeout(60)]
 
 SIZE = 1000
 
 
-def total(rank: Any) -> float:
-    """The sum of the numbers of the ranks, from 1 on."""
-    return rank.world * (rank.world + 1) / 2
-
-
-def warm(rank: Any, group: Any = None) -> None:
-    """Make the communicator, which a capture must not do."""
-    dist.all_reduce(torch.ones(1, device=rank.device), group=group)
-    torch.cuda.synchronize()
-
-
 @grouped
 def one_captured(rank: Any) -> Checks:
     """One collective between other work; its input changes between replays."""
     checks = Checks(rank.number)
-    warm(rank)
+    connect(rank)
     given = torch.zeros(SIZE, device=rank.device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -58,7 +47,7 @@ def test_all_reduce_is_replayed_with_what_its_input_holds(ranks: Any, world: int
 def many_captured(rank: Any) -> Checks:
     """Every kind of collective, in one graph."""
     checks = Checks(rank.number)
-    warm(rank)
+    connect(rank)
     world, number = rank.world, rank.number
     given = torch.zeros(SIZE, device=rank.device)
     whole = torch.zeros(SIZE * world, device=rank.device)
@@ -104,8 +93,8 @@ def on_side_streams(rank: Any) -> Checks:
     """A capture forks to other streams, each with a collective, and joins them."""
     checks = Checks(rank.number)
     other = dist.new_group(list(range(rank.world)))
-    warm(rank)
-    warm(rank, other)
+    connect(rank)
+    connect(rank, other)
     given = torch.zeros(SIZE, device=rank.device)
     sides = [torch.cuda.Stream() for _ in range(2)]
     graph = torch.cuda.CUDAGraph()
@@ -140,7 +129,7 @@ def test_async_op_and_side_streams_are_captured(ranks: Any, world: int) -> None:
 def beside_eager_ones(rank: Any) -> Checks:
     """Two graphs of one communicator in turn, with eager collectives between their replays."""
     checks = Checks(rank.number)
-    warm(rank)
+    connect(rank)
     given = torch.zeros(SIZE, device=rank.device)
     graphs, results = [torch.cuda.CUDAGraph() for _ in range(2)], []
     for place, graph in enumerate(graphs):
@@ -170,7 +159,7 @@ def test_all_reduce_runs_between_replays_of_two_graphs(ranks: Any, world: int) -
 def messages_captured(rank: Any) -> Checks:
     """A ring of messages, and coalesced collectives, in a graph."""
     checks = Checks(rank.number)
-    warm(rank)
+    connect(rank)
     after, before = (rank.number + 1) % rank.world, (rank.number - 1) % rank.world
     sent, got = (torch.zeros(SIZE, device=rank.device) for _ in range(2))
 
@@ -212,7 +201,7 @@ def test_batch_isend_irecv_and_coalescing_are_captured(ranks: Any, world: int) -
 def trained(rank: Any) -> Checks:
     """A step of data-parallel training, captured whole, against the same steps in one process."""
     checks = Checks(rank.number)
-    warm(rank)
+    connect(rank)
 
     def model(device: torch.device) -> torch.nn.Linear:
         made = torch.nn.Linear(4, 2, dtype=torch.float64, device=device)

@@ -18,7 +18,7 @@ from suites.streams.busy import sleep_on
 from . import groups
 from ._torch_private import coalescing_manager, premultiplied_sum
 from .checking import Checks, checks_of, expect_all_right
-from .groups import grouped, worlds
+from .groups import connect, grouped, total, worlds
 
 pytestmark = [groups.NCCL, pytest.mark.timeout(60)]
 
@@ -34,11 +34,6 @@ def own(rank: Any) -> float:
     return rank.number + 1.0
 
 
-def total(rank: Any) -> float:
-    """The sum of what all ranks send."""
-    return rank.world * (rank.world + 1) / 2
-
-
 def full(value: float, size: int = SIZE) -> torch.Tensor:
     """The expected tensor."""
     return torch.full((size,), value)
@@ -48,7 +43,7 @@ def full(value: float, size: int = SIZE) -> torch.Tensor:
 def behind_its_stream(rank: Any) -> Checks:
     """The current stream is busy, then fills the input."""
     checks = Checks(rank.number)
-    dist.all_reduce(torch.ones(1, device=rank.device))  # makes the communicator
+    connect(rank)
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream(priority=-1)):
         with torch.cuda.stream(stream):
             given = torch.full((SIZE,), POISON, device=rank.device)
@@ -74,7 +69,7 @@ def test_all_reduce_waits_for_the_current_stream_and_not_for_the_host(ranks: Any
 def waits_on_the_stream(rank: Any) -> Checks:
     """`wait` orders the stream that calls it; the host goes on."""
     checks = Checks(rank.number)
-    dist.all_reduce(torch.ones(1, device=rank.device))
+    connect(rank)
     side = torch.cuda.Stream()
     for number in range(3):
         given = torch.full((SIZE,), POISON, device=rank.device)
@@ -104,7 +99,7 @@ def test_wait_orders_the_stream_that_calls_it(ranks: Any, world: int) -> None:
 def memory_reused(rank: Any) -> Checks:
     """Inputs are freed while collectives that read them are held up, and their memory is asked for again."""
     checks = Checks(rank.number)
-    dist.all_reduce(torch.ones(1, device=rank.device))
+    connect(rank)
     for number in range(4):
         outputs = torch.zeros(SIZE * rank.world, device=rank.device)
         given = torch.full((SIZE,), own(rank) + number, device=rank.device)
@@ -194,7 +189,7 @@ def test_split_group_divides_the_ranks(ranks: Any, world: int) -> None:
 def coalesced(rank: Any) -> Checks:
     """Several collectives in one call of NCCL, behind a busy stream."""
     checks = Checks(rank.number)
-    dist.all_reduce(torch.ones(1, device=rank.device))
+    connect(rank)
     given = [torch.full((size,), POISON, device=rank.device) for size in (1, 33, SIZE)]
     torch.cuda.synchronize()
     sleep_on(torch.cuda.current_stream(), BUSY)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from . import groups
 from ._torch_private import abort_process_group, flight_record, set_timeout
 from .checking import Checks, checks_of, expect_all_right
-from .groups import group, grouped, worlds
+from .groups import group, grouped, use_again, worlds
 from .test_failures import error_of, held
 
 pytestmark = [groups.NCCL, pytest.mark.timeout(60)]
@@ -37,17 +37,8 @@ PATIENCE = 25.0
 def began(rank: Any, **settings: object) -> None:
     """Make the default group with these settings of torch, and its communicator."""
     os.environ.update({name: str(value) for name, value in settings.items()})
-    torch.cuda.set_device(rank.device)
-    dist.init_process_group(
-        "nccl",
-        init_method=rank.rendezvous(),
-        rank=rank.number,
-        world_size=rank.world,
-        timeout=timedelta(seconds=groups.TIMEOUT),
-        device_id=rank.device,
-    )
-    dist.all_reduce(torch.ones(4, device=rank.device))
-    torch.cuda.synchronize()
+    groups.begin(rank)
+    groups.connect(rank)
 
 
 def await_file(path: Path, holds: Callable[[str], bool] = lambda _: True) -> str:
@@ -58,19 +49,6 @@ def await_file(path: Path, holds: Callable[[str], bool] = lambda _: True) -> str
             return text
         time.sleep(0.02)
     return path.read_text(errors="replace") if path.exists() else ""
-
-
-def use_again(rank: Any, checks: Checks, numbers: list[int]) -> None:
-    """A new group of these ranks works."""
-    with group(_as(rank, numbers), "again"):
-        dist.all_reduce(given := torch.full((33,), rank.number + 1.0, device=rank.device))
-        expected = torch.full((33,), float(sum(number + 1 for number in numbers)))
-        checks.same("all_reduce in a new group", given, expected)
-
-
-def _as(rank: Any, numbers: list[int]) -> Any:
-    """The rank with its number in a smaller group, on its own device."""
-    return dataclasses.replace(rank, number=numbers.index(rank.number), world=len(numbers))
 
 
 def timed_out(rank: Any) -> Checks:
@@ -237,14 +215,7 @@ def one_device(rank: Any) -> Checks:
     """All ranks take the device of rank 0."""
     checks = Checks(rank.number)
     device = torch.device("cuda:0")
-    torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl",
-        init_method=rank.rendezvous(),
-        rank=rank.number,
-        world_size=rank.world,
-        timeout=timedelta(seconds=groups.TIMEOUT),
-    )
+    groups.begin(dataclasses.replace(rank, device_name="cuda:0"), bound=False)
     checks.refused(
         "all_reduce of two ranks on a device", lambda: dist.all_reduce(torch.ones(4, device=device)), "Duplicate GPU"
     )

@@ -279,6 +279,7 @@ def test_cuda_first_use_warns_of_a_device_without_code(
     Code runs on devices of its major capability with the same or a higher minor one (CUDA C++ Programming Guide,
     "Binary Compatibility").
     """
+    torch.cuda.init()  # which warns, too
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
     private.check_capability()()

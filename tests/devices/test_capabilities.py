@@ -63,9 +63,10 @@ _NO_GPU = "the device is a software device"
         (SOFTWARE, SOFT, "free_memory", 2**30, "1.0GiB (of a software device; each process has its own)"),
         (SOFTWARE, SOFT, "compute_capability", None, f"absent ({_NO_GPU})"),
         (SOFTWARE, SOFT, "ecc", None, f"absent ({_NO_GPU})"),
+        (SOFTWARE, SOFT, "peer_links", None, f"absent ({_NO_GPU})"),
         *(
             (SOFTWARE, SOFT, name, False, f"False ({_NO_GPU})")
-            for name in ("peer_access", "nvlink", "bf16", "tf32", "fp8", "cuda_graphs", "cuda_malloc_async")
+            for name in ("peer_access", "nvlink", "fabric", "bf16", "tf32", "fp8", "cuda_graphs", "cuda_malloc_async")
         ),
         (SOFTWARE, SOFT, "expandable_segments", False, f"False ({_NO_GPU})"),
         (SOFTWARE, SOFT, "mig", False, "False"),
@@ -80,7 +81,16 @@ _NO_GPU = "the device is a software device"
         (BARE, CPU, "cuda_graphs", False, "False (the device is the cpu)"),
         *(
             (BARE, CPU, name, False, "False (the device is the cpu)")
-            for name in ("peer_access", "nvlink", "bf16", "tf32", "fp8", "cuda_malloc_async", "expandable_segments")
+            for name in (
+                "peer_access",
+                "nvlink",
+                "fabric",
+                "bf16",
+                "tf32",
+                "fp8",
+                "cuda_malloc_async",
+                "expandable_segments",
+            )
         ),
         (BARE, CPU, "mig", False, "False"),
         (BARE, CPU, "nvml", False, "False (nvml does not answer: NVML Shared Library Not Found)"),
@@ -145,7 +155,7 @@ def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """A name that changes here breaks every case that requires it."""
     names = """
         device accelerator accelerator_graphs model devices ranks device_count compute_capability memory
-        free_memory peer_access nvlink mig ecc
+        free_memory peer_access peer_links nvlink fabric mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpp_extensions cpu_bf16 python numpy platform
     """

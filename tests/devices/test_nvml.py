@@ -30,7 +30,8 @@ os.environ.update(json.loads(sys.argv[1]))
 answers = {}
 for device in inventory.usable:
     capabilities = detect_capabilities(inventory, device)
-    found = {name: capabilities.finding(name) for name in ("free_memory", "nvlink", "peer_access")}
+    asked = ("free_memory", "nvlink", "fabric", "peer_access", "peer_links")
+    found = {name: capabilities.finding(name) for name in asked}
     answers[device.uuid] = {name: [finding.value, finding.detail] for name, finding in found.items()}
 print(json.dumps(answers))
 """
@@ -111,12 +112,47 @@ def test_peer_access_is_among_the_devices_a_case_can_be_given(linked: Path) -> N
     assert found[gpu(0)]["peer_access"] == [True, "among 2 gpus"]
 
 
+@pytest.mark.parametrize(
+    ("statuses", "answer"),
+    [
+        ({}, ["nvlink", "pairs: 3 nvlink"]),
+        ({"FAKE_P2P_NVLINK": "0 2 5"}, ["nvlink, pcie", "pairs: 2 nvlink, 1 pcie (0-2)"]),
+        ({"FAKE_P2P_WRITE": "2 1 4"}, ["nvlink, refused", "pairs: 2 nvlink, 1 refused (1-2)"]),
+        (
+            {"FAKE_P2P_READ": "0 1 1", "FAKE_P2P_NVLINK": "1 2 5"},
+            ["nvlink, pcie, refused", "pairs: 1 nvlink, 1 pcie (1-2), 1 refused (0-1)"],
+        ),
+    ],
+)
+def test_peer_links_has_the_kinds_of_links_of_all_pairs(
+    linked: Path, statuses: dict[str, Any], answer: list[Any]
+) -> None:
+    found = ask(linked, gpus=3, **statuses)
+    assert [answers["peer_links"] for answers in found.values()] == [answer] * 3
+
+
+@pytest.mark.parametrize(
+    ("states", "answer"),
+    [
+        ({}, [True, "it has joined its fabric"]),
+        ({"FAKE_FABRIC": "0"}, [False, "the device has no fabric"]),
+        ({"FAKE_FABRIC": "2"}, [False, "it is joining its fabric"]),
+        ({"FAKE_FABRIC_STATUS": "999"}, [False, "its fabric reports nvml status 999"]),
+    ],
+)
+def test_fabric_is_what_the_device_has_joined(linked: Path, states: dict[str, Any], answer: list[Any]) -> None:
+    (answers,) = ask(linked, gpus=1, **states).values()
+    assert answers["fabric"] == answer
+
+
 def test_instances_and_single_gpus_have_no_peers(linked: Path) -> None:
     found = ask(linked, gpus=2, mig=[0])
     (first, _, whole) = found.values()
     assert first["peer_access"] == [False, "a process sees only one mig instance"]
+    assert first["fabric"] == [False, "the device is a mig instance, and these do not use nvlink"]
     assert first["nvlink"] == [False, "the device is a mig instance, and these do not use nvlink"]
     assert whole["peer_access"] == [False, "there is only one gpu"]
+    assert whole["peer_links"] == [None, "there is only one gpu"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +172,7 @@ def test_a_capability_that_nvml_no_longer_reports_is_absent(
     assert found[gpu(0)]["free_memory"] == [None, reason]
     calls = log.read_text().split()
     refused = calls.count("nvmlInitWithFlags") - calls.count("nvmlShutdown")
-    assert refused == ("FAKE_NVML_INIT" in changes) * 6
+    assert refused == ("FAKE_NVML_INIT" in changes) * 10
 
 
 def test_a_query_that_hangs_has_an_end(linked: Path) -> None:

@@ -26,7 +26,7 @@ from harness.tools.mutation.breaks import Break, is_mistake
 from harness.tools.mutation.source import read_source
 
 #: Time limit of one demonstration, in seconds.
-LIMIT = 60
+LIMIT = 120
 
 
 class DemonstrationError(HarnessError):

@@ -2,12 +2,14 @@
  *
  *   FAKE_LINKS         how many NVLinks each GPU has; 18 unless set
  *   FAKE_LINKS_ACTIVE  how many of them are active; all unless set
- *   FAKE_P2P_READ, FAKE_P2P_WRITE  "<gpu> <gpu> <status>": the status from the first to the second; 0 for all others
+ *   FAKE_P2P_READ, FAKE_P2P_WRITE, FAKE_P2P_NVLINK  "<gpu> <gpu> <status>": the status from the first to the second; 0 for all others
+ *   FAKE_FABRIC        the state of the fabric of each GPU; 3, joined, unless set
+ *   FAKE_FABRIC_STATUS its status; 0, success, unless set
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { NOT_SUPPORTED = 3, INVALID_ARGUMENT = 2, READ = 0, WRITE = 1 };
+enum { NOT_SUPPORTED = 3, INVALID_ARGUMENT = 2, READ = 0, WRITE = 1, NVLINK = 2 };
 
 typedef struct { int gpu, slice; } *Device;
 
@@ -26,11 +28,22 @@ int nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active) {
 }
 
 int nvmlDeviceGetP2PStatus(Device from, Device to, int way, int *status) {
-    const char *text = getenv(way == READ ? "FAKE_P2P_READ" : "FAKE_P2P_WRITE");
+    static const char *const variables[] = {"FAKE_P2P_READ", "FAKE_P2P_WRITE", "FAKE_P2P_NVLINK"};
     int first, second, found;
-    if (way != READ && way != WRITE) return INVALID_ARGUMENT;
+    if (way < READ || way > NVLINK) return INVALID_ARGUMENT;
+    const char *text = getenv(variables[way]);
     *status = 0;
     if (text && sscanf(text, "%d %d %d", &first, &second, &found) == 3 && from->gpu == first && to->gpu == second)
         *status = found;
+    return 0;
+}
+
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } Fabric;
+
+int nvmlDeviceGetGpuFabricInfoV(Device device, Fabric *fabric) {
+    (void)device;
+    if (number("FAKE_FABRIC", 3) == 0) return NOT_SUPPORTED;
+    fabric->state = (unsigned char)number("FAKE_FABRIC", 3);
+    fabric->status = number("FAKE_FABRIC_STATUS", 0);
     return 0;
 }

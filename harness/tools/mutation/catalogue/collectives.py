@@ -18,7 +18,7 @@ _LAYOUTS = f"{_SUITE}/test_values.py::test_all_reduce_and_broadcast_keep_the_lay
 _ORDER, _FAILURES = f"{_SUITE}/test_order.py", f"{_SUITE}/test_failures.py"
 
 
-def _around(name: str, make: Callable[[Any], Any]) -> None:
+def around(name: str, make: Callable[[Any], Any]) -> None:
     """Replace a function of torch.distributed under each name that it has."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
@@ -29,11 +29,11 @@ def _around(name: str, make: Callable[[Any], Any]) -> None:
             setattr(module, name, made)
 
 
-def _around_single(name: str, old: str, make: Callable[[Any], Any]) -> None:
+def around_single(name: str, old: str, make: Callable[[Any], Any]) -> None:
     """The same for a function with a new name in torch 2.13."""
     import torch.distributed as dist
 
-    _around(name if hasattr(dist, name) else old, make)
+    around(name if hasattr(dist, name) else old, make)
 
 
 def _own(group: Any = None) -> tuple[int, int]:
@@ -174,7 +174,7 @@ def _all_reduce(change: Callable[[Any, Any, Any, Any], Any]) -> None:
 
         return all_reduce
 
-    _around("all_reduce", make)
+    around("all_reduce", make)
 
 
 @broken("all_reduce leaves out the last rank.", _REDUCTIONS, shows=_ALL_REDUCED)
@@ -274,7 +274,7 @@ def reduce_goes_to_the_first_rank() -> None:
 
         return reduce
 
-    _around("reduce", make)
+    around("reduce", make)
 
 
 @broken("reduce_scatter_single gives each rank the part of its neighbour.", _REDUCTIONS, shows=_MOVED)
@@ -285,7 +285,7 @@ def reduce_scatter_single_shifts_the_parts() -> None:
 
         return shifted
 
-    _around_single("reduce_scatter_single", "reduce_scatter_tensor", make)
+    around_single("reduce_scatter_single", "reduce_scatter_tensor", make)
 
 
 @broken("reduce_scatter takes the tensors of its list one place further on.", _REDUCTIONS, shows=_MOVED)
@@ -296,7 +296,7 @@ def reduce_scatter_swaps_its_list() -> None:
 
         return swapped
 
-    _around("reduce_scatter", make)
+    around("reduce_scatter", make)
 
 
 # Moves.
@@ -317,7 +317,7 @@ def broadcast_is_stale() -> None:
 
         return broadcast
 
-    _around("broadcast", make)
+    around("broadcast", make)
 
 
 @broken("broadcast takes rank 0 for the source.", _MOVES, shows=_MOVED)
@@ -328,7 +328,7 @@ def broadcast_comes_from_the_first_rank() -> None:
 
         return broadcast
 
-    _around("broadcast", make)
+    around("broadcast", make)
 
 
 @broken("all_gather swaps the tensors of the first two ranks.", _MOVES, shows=_MOVED)
@@ -339,7 +339,7 @@ def all_gather_swaps_two_ranks() -> None:
 
         return swapped
 
-    _around("all_gather", make)
+    around("all_gather", make)
 
 
 @broken("all_gather_single gives the last rank's part the content of the first.", _MOVES, shows=_MOVED)
@@ -353,7 +353,7 @@ def all_gather_single_repeats_a_part() -> None:
 
         return repeated
 
-    _around_single("all_gather_single", "all_gather_into_tensor", make)
+    around_single("all_gather_single", "all_gather_into_tensor", make)
 
 
 @broken("gather has the tensors in reverse order.", _MOVES, shows=_MOVED)
@@ -364,7 +364,7 @@ def gather_reverses_the_ranks() -> None:
 
         return reverse
 
-    _around("gather", make)
+    around("gather", make)
 
 
 @broken("scatter sends the first tensor to all ranks.", _MOVES, shows=_MOVED)
@@ -375,7 +375,7 @@ def scatter_sends_one_tensor() -> None:
 
         return same
 
-    _around("scatter", make)
+    around("scatter", make)
 
 
 @broken("all_to_all_single has the parts in reverse order.", _MOVES, shows=_MOVED)
@@ -391,7 +391,7 @@ def all_to_all_single_reverses_the_parts() -> None:
 
         return reverse
 
-    _around("all_to_all_single", make)
+    around("all_to_all_single", make)
 
 
 # Moments.
@@ -422,7 +422,7 @@ def wait_returns_early() -> None:
 
         return all_reduce
 
-    _around("all_reduce", make)
+    around("all_reduce", make)
 
 
 @broken("An asynchronous all_reduce waits for the other ranks.", _ORDER, shows=_ORDERED)
@@ -436,22 +436,22 @@ def async_op_is_synchronous() -> None:
 
         return all_reduce
 
-    _around("all_reduce", make)
+    around("all_reduce", make)
 
 
 @broken("barrier does not wait.", _ORDER, shows=_ORDERED)
 def barrier_does_nothing() -> None:
-    _around("barrier", lambda _: lambda *_, **__: None)
+    around("barrier", lambda _: lambda *_, **__: None)
 
 
 @broken("new_group has all ranks, whichever are named.", _ORDER, shows=_ORDERED)
 def new_group_is_everybody() -> None:
-    _around("new_group", lambda original: lambda ranks=None, *more, **named: original(None, *more, **named))
+    around("new_group", lambda original: lambda ranks=None, *more, **named: original(None, *more, **named))
 
 
 @broken("get_rank has the number in the world, whatever the group is.", _ORDER, shows=_ORDERED)
 def get_rank_ignores_the_group() -> None:
-    _around("get_rank", lambda original: lambda group=None: original())
+    around("get_rank", lambda original: lambda group=None: original())
 
 
 @broken("recv says that the message is of rank 1.", _ORDER, shows=_ORDERED)
@@ -463,7 +463,7 @@ def recv_names_another_sender() -> None:
 
         return recv
 
-    _around("recv", make)
+    around("recv", make)
 
 
 @broken("A received message of a batch is lost.", _ORDER, shows=_ORDERED)
@@ -477,7 +477,7 @@ def batch_isend_irecv_loses_what_it_receives() -> None:
 
         return batch
 
-    _around("batch_isend_irecv", make)
+    around("batch_isend_irecv", make)
 
 
 @broken("all_gather_object has the object of the first rank in every place.", _ORDER, shows=_ORDERED)
@@ -489,7 +489,7 @@ def all_gather_object_repeats_an_object() -> None:
 
         return gathered
 
-    _around("all_gather_object", make)
+    around("all_gather_object", make)
 
 
 @broken("broadcast_object_list sends the first object alone.", _ORDER, shows=_ORDERED)
@@ -502,7 +502,7 @@ def broadcast_object_list_sends_one_object() -> None:
 
         return first
 
-    _around("broadcast_object_list", make)
+    around("broadcast_object_list", make)
 
 
 # Failures.
@@ -519,7 +519,7 @@ def monitored_barrier_names_no_rank() -> None:
 
         return barrier
 
-    _around("monitored_barrier", make)
+    around("monitored_barrier", make)
 
 
 @broken("destroy_process_group keeps the threads and connections of the group.", _FAILURES, shows=_MISSING)
@@ -535,7 +535,7 @@ def destroy_process_group_leaks() -> None:
 
         return destroy
 
-    _around("destroy_process_group", make)
+    around("destroy_process_group", make)
 
 
 @broken("An all_reduce with a peer that is gone returns, without an error.", _FAILURES, shows=_MISSING)
@@ -550,4 +550,4 @@ def errors_are_not_told() -> None:
         return silent
 
     for name in ("all_reduce", "monitored_barrier"):
-        _around(name, make)
+        around(name, make)

@@ -49,6 +49,7 @@ def sharded(rank: Any) -> object:
     import gc
 
     import torch
+    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
@@ -72,6 +73,7 @@ def sharded(rank: Any) -> object:
         summed.redistribute(mesh, [Shard(1)]).to_local().tolist(),
         summed.full_tensor().tolist(),
         square.get_coordinate(),
+        dist.get_process_group_ranks(square.get_group("outer")),
         (made.t() @ made).full_tensor().tolist(),
         silent,
         gradients,
@@ -82,6 +84,7 @@ def sharded(rank: Any) -> object:
 
 
 def functional(rank: Any) -> object:
+    import time
     import warnings
 
     import torch
@@ -96,10 +99,14 @@ def functional(rank: Any) -> object:
     total = collectives.all_reduce(given, "sum", group) + 0
     rows = collectives.all_gather_tensor(given.view(2, 2), 1, group) + 0
     pair = [each + 0 for each in collectives.all_reduce_coalesced([given, given * 2], "sum", group)]
+    if rank.number == 0:
+        time.sleep(0.3)
+    early = collectives.all_reduce(given, "sum", group) + 0
     parameter = torch.ones(2, requires_grad=True)
     (differentiable.all_reduce(parameter) * (rank.number + 1)).sum().backward()
     assert parameter.grad is not None
-    return given.tolist(), total.tolist(), rows.tolist(), [each.tolist() for each in pair], parameter.grad.tolist()
+    values = given, total, early, rows, *pair, parameter.grad
+    return [each.tolist() for each in values]
 
 
 def restored(rank: Any) -> object:
@@ -240,6 +247,22 @@ def mesh_coordinates_are_reversed() -> None:
     replace(DeviceMesh, "get_coordinate", lambda original: lambda self: original(self) and original(self)[::-1])
 
 
+@broken("The groups of a DeviceMesh are those of its other dimension.", _SHARDING, shows=_SHARDED)
+def mesh_swaps_its_groups() -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def make(original: Any) -> Any:
+        def group(self: Any, mesh_dim: Any = None) -> Any:
+            names = self.mesh_dim_names
+            if self.ndim == 2 and mesh_dim in names:
+                mesh_dim = names[1 - names.index(mesh_dim)]
+            return original(self, mesh_dim)
+
+        return group
+
+    replace(DeviceMesh, "get_group", make)
+
+
 @broken("fully_shard reduces gradients also where it is not to.", _SHARDING, shows=_SHARDED)
 def fully_shard_always_reduces_gradients() -> None:
     from torch.distributed.fsdp import FSDPModule
@@ -291,6 +314,13 @@ def functional_coalesced_swaps_results() -> None:
     replace(collectives, "all_reduce_coalesced", lambda original: lambda *more, **named: original(*more, **named)[::-1])
 
 
+@broken("The result of a functional collective is used before it is there.", _FUNCTIONAL, shows=_FUNCTIONALS)
+def functional_result_is_used_early() -> None:
+    from torch.distributed import _functional_collectives as collectives
+
+    replace(collectives.AsyncCollectiveTensor, "trigger_wait", lambda _: lambda self: self.elem)
+
+
 @broken("The gradient of a sum over ranks stays on its rank.", _FUNCTIONAL, shows=_FUNCTIONALS)
 def gradient_of_all_reduce_is_local() -> None:
     import torch.distributed.nn.functional as functional_module
@@ -310,6 +340,24 @@ def checkpoint_forgets_a_piece() -> None:
         return pieces
 
     replace(helpers, "create_read_items_for_chunk_list", make)
+
+
+@broken("A checkpoint has zeros for what the last rank has of a tensor.", _CHECKPOINT, shows=_RESTORED)
+def checkpoint_saves_a_part_less() -> None:
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    def make(original: Any) -> Any:
+        def resolved(self: Any, item: Any) -> Any:
+            import torch
+            import torch.distributed as dist
+
+            found, data = original(self, item), item.tensor_data
+            last = dist.get_rank() == dist.get_world_size() - 1
+            return torch.zeros_like(found) if last and data and data.chunk.sizes != data.size else found
+
+        return resolved
+
+    replace(DefaultSavePlanner, "resolve_data", make)
 
 
 @broken("set_state_dict leaves the optimiser as it was.", _CHECKPOINT, shows=_RESTORED)

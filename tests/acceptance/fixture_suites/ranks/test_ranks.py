@@ -16,6 +16,7 @@ EXPECTED = {
     "test_raises": "failed: rank 1 of 3 raised ValueError: the second",
     "test_raises_while_others_go_on": "failed: rank 1 of 2 raised KeyError: 'x'; rank 0 went on, and had to be killed",
     "test_segv": "crashed: rank 2 of 3 was killed by SIGSEGV; ranks 0 and 1 raised too",
+    "test_sigkill": "crashed: rank 1 of 2 was killed by SIGKILL",
     "test_exits": "crashed: rank 0 of 2 ended with exit status 3 before its body returned",
     "test_sys_exit": "failed: rank 0 of 2 raised SystemExit: 3",
     "test_hangs": "timeout: rank 1 of 2 did not end within 1 s: test_ranks.py:",
@@ -136,6 +137,10 @@ def test_raises_while_others_go_on(ranks: Any) -> None:
 
 def test_segv(ranks: Any) -> None:
     ranks.run(last_dies, world=3)
+
+
+def test_sigkill(ranks: Any) -> None:
+    ranks.run(second_is_killed, world=2)
 
 
 def test_exits(ranks: Any) -> None:
