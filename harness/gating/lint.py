@@ -14,6 +14,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from harness.backends.table import BACKENDS
+from harness.devices.capabilities import VOCABULARY, ValueKind
 from harness.gating import patterns, requirements
 from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Requirement, RequirementError
@@ -65,7 +66,9 @@ def declared_conditions(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
     backend = BACKENDS.get(str(declared.get("device")))
     implied: dict[str, Any] = {}
     if backend is not None:
-        implied = {**(dict.fromkeys(OF_GPUS, False) if backend.no_gpu else {}), **backend.implied}
+        # a condition cannot say that a text is absent
+        absent = [name for name in OF_GPUS if VOCABULARY[name].kind is not ValueKind.TEXT] if backend.no_gpu else []
+        implied = {**dict.fromkeys(absent, False), **backend.implied}
     return requirements.parse_requirements({**implied, **declared})
 
 

@@ -193,6 +193,7 @@ def test_torch_compile_keeps_collectives_in_the_graph(ranks: Any, world: int) ->
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(300)  # each rank compiles
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # Inductor's import
 @worlds(2)
 def test_torch_compile_with_inductor_keeps_collectives_in_the_graph(ranks: Any, world: int) -> None:
