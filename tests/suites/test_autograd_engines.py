@@ -73,7 +73,12 @@ def test_one_graph_is_asked_for_beside_the_eager_engine() -> None:
 
 
 #: What is looked at there is done by Python functions before or after a backward pass, not by the pass.
-_BESIDE_THE_PASS = ("test_checkpoint_options.py", "test_functional.py", "test_functional_strict.py")
+_BESIDE_THE_PASS = (
+    "test_checkpoint_options.py",
+    "test_compiled_functions.py",
+    "test_functional.py",
+    "test_functional_strict.py",
+)
 
 
 def test_every_case_takes_the_engine() -> None:
