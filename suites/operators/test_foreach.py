@@ -53,6 +53,12 @@ def _types(group: str) -> list[torch.dtype]:
     return [getattr(torch, name) for name in GROUPS[group] if name not in ("bool", "complex32")]
 
 
+@pytest.fixture
+def rng(case_seed: int) -> np.random.Generator:
+    """NumPy's generator, seeded for the case."""
+    return np.random.default_rng(case_seed)
+
+
 def _result(operation: Operation, dtype: torch.dtype) -> torch.dtype:
     """Return the type of the results: integers become float32 where a function of them is no integer."""
     return torch.float32 if operation.floating and not (dtype.is_floating_point or dtype.is_complex) else dtype
