@@ -193,6 +193,7 @@ def test_a_filter_has_an_address_of_its_own_and_goes_with_back(browser: Browser,
         page.get_by_role("link", name="Runs").click()
         rows = page.locator("tbody tr")
         expect(rows).to_have_count(3)
+        page.wait_for_load_state()  # before that, no script listens to the box
         page.get_by_role("searchbox", name="Filter").fill("night1 n2")
         expect(rows).to_have_count(1)
         expect(page.get_by_role("status")).to_contain_text("2 rows left out")
