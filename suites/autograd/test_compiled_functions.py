@@ -14,9 +14,9 @@ from torch.autograd import Function
 
 from ..compiled import KEEPS, KEPT
 
-#: Dynamo makes an instance of the function while it traces (torch 2.11 to 2.13).
 pytestmark = [
     pytest.mark.keeps(KEEPS, **KEPT),
+    # Dynamo makes an instance of the function while it traces (torch 2.11 to 2.13).
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
