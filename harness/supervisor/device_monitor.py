@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+
+from filelock import Timeout
 
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
@@ -17,6 +20,9 @@ from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteError
+
+#: Seconds of one wait for another worker; then a request to stop the run is checked.
+_WAIT = 0.2
 
 
 class DeviceMonitor:
@@ -82,8 +88,33 @@ class DeviceMonitor:
             listed = ", ".join(map(str, sorted(left)))
             text = f"nvml lists processes that have ended as its users: {listed}"
             self._add_finding("device_sign", f"device {device.uuid} at the start: {text}", [])
-        if self._pool.drained(device) is None:
-            self._examine(device, "at the start", [])
+        with self._first_turn(device):
+            if self._pool.drained(device) is not None:
+                return
+            if self._pool.found_healthy(device):
+                self._pool.leave_unexamined(device)
+            else:
+                self._examine(device, "at the start", [])
+
+    @contextmanager
+    def _first_turn(self, device: Device) -> Iterator[None]:
+        """Keep other workers of this run from examining a device at the start, so that they can use our result.
+
+        Raises StoppedError.
+        """
+        lock = self._pool.first_turn(device)
+        with suppress(Timeout):
+            lock.acquire(blocking=False)
+        if not lock.is_locked:
+            with self._slot.activities.doing(f"waiting for another worker's examination of device {device.uuid}"):
+                while not lock.is_locked:
+                    self._slot.stop.refuse()
+                    with suppress(Timeout):
+                        lock.acquire(timeout=_WAIT)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def after_attempt(self, case: Case, handle: ExecutorHandle, attempt: Attempt) -> Attempt:
         """Read health events, and examine the suspect devices. Returns the attempt with notes about both.

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock
+
 from harness.core import clock
 from harness.core.errors import NoDeviceError
 from harness.devices.call_thread import NVML_LIMIT
@@ -131,12 +133,24 @@ class DevicePool:
         """Record the result of an examination, and drain a sick device."""
         self._examined.add(device.uuid)
         self._record_state(device, "healthy" if healthy else "sick", text, moment, seconds)
-        if not healthy:
+        if healthy:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file(device, ".healthy").touch()
+        else:
             self.drain(device, text, moment, cases)
 
     def leave_unexamined(self, device: Device) -> None:
-        """Allow the use of a device whose examination failed because of the harness, not because of the device."""
+        """Allow the use of a device that was not examined by this worker: the harness failed, or another worker did."""
         self._examined.add(device.uuid)
+
+    def first_turn(self, device: Device) -> FileLock:
+        """Return the lock that a worker of this run holds while it examines a device at the start."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(self._file(device, ".turn"))
+
+    def found_healthy(self, device: Device) -> bool:
+        """Whether an examination by a worker of this run has found a device healthy."""
+        return self._file(device, ".healthy").exists()
 
     def drain(self, device: Device, why: str, moment: str, cases: Sequence[str]) -> None:
         """Give this device no more cases, and make the run red. `cases` are those that may be the cause."""
@@ -212,8 +226,8 @@ class DevicePool:
         if self._watch is not None:
             self._watch.close()
 
-    def _file(self, device: Device) -> Path:
-        return self._folder / device.uuid.replace("/", "_")
+    def _file(self, device: Device, suffix: str = "") -> Path:
+        return self._folder / f"{device.uuid.replace('/', '_')}{suffix}"
 
     def _record_state(
         self,

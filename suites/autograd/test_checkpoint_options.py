@@ -104,7 +104,10 @@ def test_create_selective_checkpoint_contexts_takes_a_list_of_overloads(device: 
         pytest.param(
             False,
             marks=pytest.mark.keeps(
-                "a refused entry of a selective checkpoint keeps what is cached", tensors=8, host="64KiB"
+                "a refused entry of a selective checkpoint keeps what is cached",
+                tensors=8,
+                host="64KiB",
+                device="4KiB",
             ),
         ),
         True,

@@ -95,10 +95,17 @@ def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype, 
     A type with too few digits gets ones and minus ones.
     """
     largest = most(dtype, terms)
-    if not largest:
-        return rng.choice([-1.0, 1.0], shape)
-    found: Array = rng.integers(-largest, largest + 1, shape).astype(np.float64)
-    return found + 1j * rng.integers(-largest, largest + 1, shape) if dtype.is_complex else found
+
+    def drawn() -> Array:
+        if not largest:
+            return 2 * rng.integers(0, 2, shape, np.int8) - 1
+        return rng.integers(-largest, largest + 1, shape, np.int16)
+
+    found = np.empty(shape, np.complex128 if dtype.is_complex and largest else np.float64)
+    found.real = drawn()
+    if np.iscomplexobj(found):
+        found.imag = drawn()
+    return found
 
 
 def factors(
@@ -111,7 +118,10 @@ def factors(
     terms = left[-1]
     a, b = whole(rng, left, dtype, terms), whole(rng, right, dtype, terms)
     if not most(dtype, terms):
-        a = np.where(rng.random(left).argsort(-1) < 2 ** DIGITS[dtype], a, 0.0)
+        # One random choice of places, turned by a random distance in each row: a sort per row would take seconds.
+        kept = rng.permutation(terms) < 2 ** DIGITS[dtype]
+        turned = np.lib.stride_tricks.sliding_window_view(np.tile(kept, 2), terms)
+        a *= turned[rng.integers(0, terms, left[:-1])]
     return a, b
 
 
