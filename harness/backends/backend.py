@@ -45,8 +45,8 @@ class Backend:
     - `mask`: the variable that lists the visible devices. Without one, each process sees all devices, so that workers
       use the first one, in turn. `variables`: others that decide which devices exist.
     - `device_nodes`: files that a process holds open once it has initialised the driver.
-    - `hardware`: processes share the devices: workers take turns at them, and each worker examines its own before its
-      first case. Processes go through the whole teardown at their end, since drivers crash there. Otherwise every
+    - `hardware`: processes share the devices: workers take turns at them, and one examines each before the first
+      case on it. Processes go through the whole teardown at their end, since drivers crash there. Otherwise every
       process has its own devices, and nobody waits for them.
     - `nvml`: NVML lists and monitors the devices.
     - `provider`: the module that builds and loads the devices (`harness.sim.native.provider`), for devices that need it

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from suites.host_kernels import has_host_kernels
+
 from ._torch_private import aten
 from .oracle import Array, assert_equal, assert_within, numbers, tensor, types, unit
 from .slopes import assert_slopes
@@ -257,9 +259,12 @@ def test_weight_int4pack_mm_dequantizes_groups(device: torch.device, rng: np.ran
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @types(F32, F64)
 def test_weight_norm_scales_each_row_to_its_length(
-    device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype
+    device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
     """v g / |v|, with the length of each row or, for the last dimension, of each column; and both gradients."""
+    if device.type == "cuda" and dtype == F64 and not has_host_kernels(device):
+        reason = "the kernel takes the root in float32 (`sqrtf` in WeightNorm.cu; seen on an H200 with torch 2.11)"
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
     for shape in ((3, 5), (4, 2, 33), (7, 1025)):
         dim = len(shape) - 1 if last else 0
         axes = tuple(place for place in range(len(shape)) if place != dim)

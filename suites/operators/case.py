@@ -27,7 +27,7 @@ def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list
     if name in oracles.DENSELY and device.type not in ("cpu", "cuda"):
         pytest.skip(f"{device.type} has no sparse tensors")
     found = types.types_of(info, group, device)
-    left = [each for each in found if not known.deviates(name, formats.name_of(each), device.type)]
+    left = [each for each in found if not known.deviates(name, formats.name_of(each), device)]
     if not left:
         pytest.skip(f"{name} is known to deviate for {group}: {known.VALUES[name].reason}")
     return info, left

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from suites.host_kernels import has_host_kernels
+
 from .comparison import WrongValueError
 
 ISSUE = "https://github.com/pytorch/pytorch/issues/"
-_HOST = ("cpu", "soft")
 _POLES = (
     "polygamma near its poles reflects with sin(pi x) in the type of the input, whose rounding is as large as the sine "
     f"({ISSUE}55357)"
@@ -24,16 +25,15 @@ _BESSEL = "the coefficients for |x| > 5 are good for 8 digits"
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The types for which an operator deviates on the CPU, and why."""
+    """The types for which an operator deviates with the CPU's kernels, and why."""
 
     types: tuple[str, ...]
     reason: str
-    devices: tuple[str, ...] = _HOST
 
 
-def waive(request: pytest.FixtureRequest, reason: str, device: torch.device, devices: tuple[str, ...] = _HOST) -> None:
-    """Expect the case to fail by a wrong value, for this reason, if its device is of one of these types."""
-    if device.type in devices:
+def waive(request: pytest.FixtureRequest, reason: str, device: torch.device, *, everywhere: bool = False) -> None:
+    """Expect the case to fail by a wrong value, for this reason: with the CPU's kernels, or `everywhere`."""
+    if everywhere or has_host_kernels(device):
         raises = (WrongValueError, pytest.fail.Exception)
         request.applymarker(pytest.mark.xfail(reason=reason, raises=raises, strict=False))
 
@@ -66,10 +66,10 @@ def left_out(name: str) -> tuple[str, ...]:
     return tuple(group for table in (GRADIENTS, NOT_UNIQUE) for group in table.get(name, ((), ""))[0])
 
 
-def deviates(name: str, dtype: str, device: str) -> bool:
+def deviates(name: str, dtype: str, device: torch.device) -> bool:
     """Return whether the values of an operator are known to deviate."""
     entry = VALUES.get(name)
-    return entry is not None and dtype in entry.types and device in entry.devices
+    return entry is not None and dtype in entry.types and has_host_kernels(device)
 
 
 #: Derivatives that differ, and the groups of types.

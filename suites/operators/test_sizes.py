@@ -88,9 +88,7 @@ def test_lengths(name: str, device: torch.device) -> None:
     """Vectors of lengths around powers of two, and primes: every element is right, up to the high bits."""
     info = _torch_private.operator(name)
     tried = [
-        each
-        for each in types.supported(info, device.type)
-        if not known.deviates(name, formats.name_of(each), device.type)
+        each for each in types.supported(info, device.type) if not known.deviates(name, formats.name_of(each), device)
     ]
     order = sorted(tried, key=str)
     if not order:

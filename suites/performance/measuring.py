@@ -58,8 +58,10 @@ class Speed:
     floors: Any
     record: Callable[[str, object], None]
 
-    def __call__(self, name: str, work: Callable[[], object], amount: float | None = None) -> None:
-        """Measure `work`, whose amount is `amount` bytes or operations per call; without one, time is the figure.
+    def __call__(self, name: str, work: Callable[[], object], amount: float | None = None, *, parts: int = 1) -> None:
+        """Measure `work`, whose amount is `amount` bytes or operations per call.
+
+        Without an amount, the figure is the time of each of the `parts` of a call.
 
         Only the full size is compared with a floor. If it misses the floor, it is measured again after a rest.
         """
@@ -70,7 +72,7 @@ class Speed:
         for attempt in range(2):
             if attempt:
                 time.sleep(REST)
-            figures = self._measure(work, amount)
+            figures = self._measure(work, amount, parts)
             found = clocks(self.device)
             value = statistics.median(figures)
             low, _, high = statistics.quantiles(figures, n=4)
@@ -87,6 +89,6 @@ class Speed:
             missed.append(f"{text} ({found or 'clocks unknown'})")
         pytest.fail(f"{missed[0]}; measured again: {missed[1]}")
 
-    def _measure(self, work: Callable[[], object], amount: float | None) -> Sequence[float]:
+    def _measure(self, work: Callable[[], object], amount: float | None, parts: int) -> Sequence[float]:
         times = seconds_per_call(work, self.device, LEAST if self.full else LEAST_SMALL)
-        return times if amount is None else [amount / each for each in times]
+        return [each / parts if amount is None else amount / each for each in times]

@@ -73,7 +73,7 @@ def test_graph_replay(device: torch.device, speed: Speed) -> None:
         work.calls += 1
         graph.replay()
 
-    speed("graph_replay", replay, KERNELS)
+    speed("graph_replay", replay, parts=KERNELS)
 
     work.check(times=KERNELS)
 

@@ -488,6 +488,13 @@ tell()
 """
 
 
+def test_a_file_that_the_driver_makes_for_a_process_is_not_counted(tmp_path: Path) -> None:
+    files = FileMeters(tmp_path / "none", tmp_path)
+    (tmp_path / "cuda.shm.0.1c3f.1").write_bytes(bytes(81920))
+    (tmp_path / "cuda.shm").touch()
+    assert files.shared_memory() == ["cuda.shm"]
+
+
 def test_two_processes_side_by_side_count_what_they_and_their_children_made(tmp_path: Path) -> None:
     """What only another process has open, or has made by its name, is not ours, and is not inherited from it.
 

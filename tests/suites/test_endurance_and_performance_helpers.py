@@ -106,6 +106,15 @@ def test_a_figure_above_its_floor_is_measured_once(measure: Callable[..., dict[s
     }
 
 
+def test_a_time_is_that_of_one_of_the_parts_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "seconds_per_call", lambda *_: [1e-4] * measuring.REPETITIONS)
+    recorded: dict[str, object] = {}
+    Speed(CPU, True, Floors({"graph_replay": "<=1.25us"}, "mine"), recorded.__setitem__)(
+        "graph_replay", lambda: None, parts=100
+    )
+    assert recorded["performance.graph_replay"] == "1 us"
+
+
 def test_a_figure_below_its_floor_is_measured_again(measure: Callable[..., dict[str, object]]) -> None:
     found = measure(True, 0.8, 0.4)
     assert found["performance.d2d_bandwidth"] == "1.25 TB/s"

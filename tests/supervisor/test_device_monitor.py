@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from harness.devices.health_events import HealthEvent
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import DeviceLeases
-from harness.scheduling.stop_request import StopListener
+from harness.scheduling.stop_request import StopListener, StoppedError, StopRequest, send_stop
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
@@ -35,8 +37,8 @@ HANG = HealthEvent("hang", "nvml did not answer", "suspect")
 class FakePool(DevicePool):
     """A pool to which NVML tells what a test has it tell, by device, at its next looks."""
 
-    def __init__(self, folder: Path, record: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__(GPUS[0], GPUS, worker="gw0", folder=folder / "drained", record=record, examine=False)
+    def __init__(self, folder: Path, worker: str, record: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(GPUS[0], GPUS, worker=worker, folder=folder / "drained", record=record, examine=False)
         self._monitored = True
         self.news: dict[str, list[list[HealthEvent]]] = {}
 
@@ -64,23 +66,23 @@ def fails(executor: FakeExecutor) -> None:
 class Bench:
     """A monitor, with executors that answer to examinations one after the other as `answers` say, the last for ever."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, worker: str = "gw0") -> None:
         self.told: list[Mapping[str, Any]] = []
         self.findings: list[tuple[str, str, list[str]]] = []
         self.retired = 0
         self.examined: list[str] = []
         self.answers: list[Callable[[FakeExecutor], None]] = [healthy]
         self.zygotes: list[FakeZygote] = []
-        self.pool = FakePool(folder, self.told.append)
-        self.other = DeviceLeases(folder / "leases", worker="gw1", limit=0.0)
-        self.stop = StopListener(folder / "stop", "gw0")
+        self.pool = FakePool(folder, worker, self.told.append)
+        self.other = DeviceLeases(folder / "leases", worker="gw9", limit=0.0)
+        self.stop = StopListener(folder / "stop", worker)
         self.slot = ExecutorSlot(
-            worker="gw0",
-            temp=folder,
-            files=folder / "files",
+            worker=worker,
+            temp=folder / worker,
+            files=folder / worker / "files",
             stop=self.stop,
             record=self.told.append,
-            leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
+            leases=DeviceLeases(folder / "leases", worker=worker, limit=0.0),
             connect=self._connect,
             after_unclean_exit=lambda: None,
             await_release=lambda *_: None,
@@ -146,6 +148,63 @@ def test_a_device_is_examined_once_before_it_is_used(bench: Bench) -> None:
     bench.other.take(Claim("GPU-0"))  # nobody holds it afterwards
 
 
+def test_one_examination_at_the_start_serves_all_workers_of_a_run(tmp_path: Path) -> None:
+    first, second = Bench(tmp_path, "gw0"), Bench(tmp_path, "gw1")
+    try:
+        assert first.monitor.missing(1) == ""
+        assert second.monitor.missing(1) == ""
+        assert (first.examined, second.examined) == (["GPU-0"], [])
+        assert first.states() == [("GPU-0", "healthy")]
+        assert second.states() == []
+    finally:
+        first.close()
+        second.close()
+
+
+def test_workers_wait_for_the_examination_at_the_start_and_use_its_result(tmp_path: Path) -> None:
+    first, second = Bench(tmp_path, "gw0"), Bench(tmp_path, "gw1")
+    found: list[str] = []
+    waiting = threading.Thread(target=lambda: found.append(second.monitor.missing(1)))
+    try:
+        with first.pool.first_turn(GPUS[0]):
+            waiting.start()
+            deadline = time.monotonic() + 60
+            while not any("waiting for another worker" in line.get("what", "") for line in second.told):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            first.pool.record_examination(GPUS[0], healthy=True, text="fine", moment="at the start", seconds=1.0)
+        waiting.join(60)
+        assert found == [""]
+        assert second.examined == []
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_device_that_no_worker_could_examine_is_tried_by_the_next(tmp_path: Path) -> None:
+    first, second = Bench(tmp_path, "gw0"), Bench(tmp_path, "gw1")
+    first.answers = [fails]
+    try:
+        assert first.monitor.missing(1) == ""
+        assert second.monitor.missing(1) == ""
+        assert second.states() == [("GPU-0", "healthy")]
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_request_to_stop_ends_the_wait_for_an_examination(tmp_path: Path) -> None:
+    first, second = Bench(tmp_path, "gw0"), Bench(tmp_path, "gw1")
+    try:
+        with first.pool.first_turn(GPUS[0]):
+            send_stop(tmp_path / "stop", StopRequest.after(0.0, "stopped by SIGTERM"))
+            with pytest.raises(StoppedError, match="SIGTERM"):
+                second.monitor.missing(1)
+    finally:
+        first.close()
+        second.close()
+
+
 def test_a_sick_device_is_left_for_a_healthy_one(bench: Bench) -> None:
     bench.answers = [sick, healthy]
     assert bench.monitor.missing(1) == ""
@@ -175,7 +234,7 @@ def test_what_is_wrong_at_the_start(bench: Bench, event: HealthEvent, examined: 
 
 def test_a_device_that_does_not_become_free_is_the_reason_why_there_is_none(bench: Bench) -> None:
     bench.other.take(Claim("GPU-0"))
-    assert "device GPU-0 did not become free: worker gw1" in bench.monitor.missing(1)
+    assert "device GPU-0 did not become free: worker gw9" in bench.monitor.missing(1)
     bench.other.give_back()
     assert bench.monitor.missing(1) == ""
 

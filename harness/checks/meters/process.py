@@ -36,6 +36,8 @@ _MOST_FILES = 10_000
 _CLOCK_STEP = 50_000_000
 #: The names of torch's shared memory contain the id of the process that created it.
 _MAKER = re.compile(r"torch_(\d+)_")
+#: NVIDIA's driver keeps such a file, of 80 KiB, for each process that uses CUDA. The name has the user and the process.
+_OF_THE_DRIVER = re.compile(r"cuda\.shm\.[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]+")
 
 
 class _MallocInfo(ctypes.Structure):
@@ -120,7 +122,8 @@ class FileMeters:
     it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
     only other processes have it open, or if another living process created it, according to its name (torch's names
     contain the pid). A file that no process has open, and whose name has no pid, counts too: if another process created
-    it, that only costs the repetitions of one case (`harness.checks.shm_turn`).
+    it, that only costs the repetitions of one case (`harness.checks.shm_turn`). A file that the driver makes for a
+    process is no file of a case: it stays if the process is killed.
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:
@@ -184,6 +187,8 @@ class FileMeters:
         undecided = {}
         for entry in _entries(self._shm):
             if entry.name.startswith(_JOBLIB_FOLDER) and not _entries(Path(entry.path)):
+                continue
+            if _OF_THE_DRIVER.fullmatch(entry.name):
                 continue
             key = (entry.name, entry.inode())
             if key in self._ours:
