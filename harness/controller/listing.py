@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 
 from harness.collection.cases import select_cases
+from harness.collection.narrowing import NarrowCollection
 from harness.controller import plan
 from harness.scheduling.earlier_run import EarlierRun
+from harness.scheduling.reach import Reach
 from harness.scheduling.selection import Selection
 
 
@@ -22,6 +24,7 @@ class ListingHooks:
         earlier = EarlierRun.of(made.settings, config.invocation_params.dir)
         only = None if earlier is None else frozenset(earlier.ids)
         self._selection = Selection.of(policy, seed or 0, made.settings["shard"], only)
+        config.pluginmanager.register(NarrowCollection(Reach.of(policy, only)))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

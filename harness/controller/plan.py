@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -93,13 +93,16 @@ class Plan:
         return found
 
     def problems_after_collection(
-        self, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
+        self, cases: Sequence[tuple[str, str]], arguments: Sequence[str], unread: Collection[str] = ()
     ) -> list[ConfigProblem]:
-        """The problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest."""
+        """The problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest.
+
+        `unread`: the beginnings of ids that were not collected, since the run selects none of them.
+        """
         ids = [case_id for case_id, _ in cases]
-        found = [ConfigProblem(*fault) for fault in waivers.idle_waivers(self.policy.waivers, ids, arguments)]
+        found = [ConfigProblem(*fault) for fault in waivers.idle_waivers(self.policy.waivers, ids, arguments, unread)]
         if self.profile is not None:
-            idle = policy.idle_rules(self.policy, cases, arguments)
+            idle = policy.idle_rules(self.policy, cases, arguments, unread)
             found += [
                 ConfigProblem(
                     "profile_matches_nothing", self.profile.problem(f"{text} matches no case of this run", *where)
@@ -107,11 +110,12 @@ class Plan:
                 for where, text in idle
             ]
             if not idle and not any(self.policy.selects(case_id, suite) for case_id, suite in cases):
-                text = (
-                    f"the profile selects none of the {format_count(len(cases), 'case')} of this run, "
-                    f"such as {ids[0]!r}; "
-                    "look at its suites, cases and exclude"
+                known = (
+                    f"{format_count(len(cases), 'case')} of this run, such as {ids[0]!r}"
+                    if ids
+                    else "cases of this run"
                 )
+                text = f"the profile selects none of the {known}; look at its suites, cases and exclude"
                 found.append(ConfigProblem("profile_matches_nothing", f"{self.profile.path}: {text}"))
         return found
 

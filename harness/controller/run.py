@@ -466,9 +466,10 @@ class Run:
             contents = journals.read_journal(self.context.journal)
             lines = [event for event in contents.events if isinstance(event, Collected)]
             cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
-            if cases:
+            unread = dict.fromkeys(start for line in lines for start in line.unread)
+            if cases or unread:
                 named = [(case, suite_of(case)) for case in cases]
-                problems = self.plan.problems_after_collection(named, self._arguments)
+                problems = self.plan.problems_after_collection(named, self._arguments, unread)
                 if self.earlier_run is not None and (gone := self.earlier_run.gone(cases, self._arguments)):
                     problems.append(ConfigProblem("from_missing", gone))
                 added = [self.add_finding(kind, message) for kind, message in problems]

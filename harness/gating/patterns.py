@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _WILDCARDS = re.compile(r"[*?]")
 
@@ -23,6 +23,11 @@ def matches_pattern(pattern: str, case_id: str) -> bool:
 def literal_prefix(pattern: str) -> str:
     """Return the text before the first wildcard of `pattern`. Every id that `pattern` matches starts with it."""
     return _WILDCARDS.split(pattern, maxsplit=1)[0]
+
+
+def may_begin(start: str, beginnings: Collection[str]) -> bool:
+    """Return whether an id may begin both with `start` and as one of `beginnings` says."""
+    return any(each.startswith(start) or start.startswith(each) for each in beginnings)
 
 
 def pattern_reaches(pattern: str, arguments: Sequence[str]) -> bool:

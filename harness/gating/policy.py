@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -80,12 +80,13 @@ def selects_marked(policy: Policy, *, extended: bool, operators: Sequence[str], 
 
 
 def idle_rules(
-    policy: Policy, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
+    policy: Policy, cases: Sequence[tuple[str, str]], arguments: Sequence[str], unread: Collection[str] = ()
 ) -> list[tuple[tuple[str, int], str]]:
     """Return the suites and patterns of the profile that match none of `cases`: key, index and text.
 
     `cases` are pairs of id and suite. Suites and patterns that a run with the collection `arguments` does not fully
-    collect are ignored (see `pattern_reaches`).
+    collect are ignored (see `pattern_reaches`), and so are patterns that may match what is `unread`: the beginnings of
+    ids that the run has not collected, since the profile selects none of them.
     """
     suites = {suite for _, suite in cases}
     everything = patterns.pattern_reaches("*", arguments)
@@ -96,8 +97,10 @@ def idle_rules(
     ]
     for key, listed in (("cases", policy.cases or ()), ("exclude", policy.exclude)):
         for index, pattern in enumerate(listed):
-            if patterns.pattern_reaches(pattern, arguments) and not any(
-                patterns.matches_pattern(pattern, each) for each, _ in cases
+            if (
+                patterns.pattern_reaches(pattern, arguments)
+                and not patterns.may_begin(patterns.literal_prefix(pattern), unread)
+                and not any(patterns.matches_pattern(pattern, each) for each, _ in cases)
             ):
                 found.append(((key, index), f"pattern {pattern!r}"))
     return found

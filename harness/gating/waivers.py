@@ -192,15 +192,18 @@ def waiver_faults(waivers: Iterable[Waiver], today: date) -> list[WaiverFault]:
     return found
 
 
-def idle_waivers(waivers: Iterable[Waiver], case_ids: Collection[str], arguments: Sequence[str]) -> list[WaiverFault]:
+def idle_waivers(
+    waivers: Iterable[Waiver], case_ids: Collection[str], arguments: Sequence[str], unread: Collection[str] = ()
+) -> list[WaiverFault]:
     """Return faults for the waivers that match none of `case_ids`: all collected cases, including deselected ones.
 
-    `arguments` are the collection arguments of the run (see `pattern_reaches`). A waiver for cases outside them is not
-    a fault.
+    `arguments` are the collection arguments of the run (see `pattern_reaches`), `unread` the beginnings of ids that the
+    run has not collected. A waiver for cases outside the arguments, or that may be unread, is not a fault.
     """
     return [
         WaiverFault("waiver_matches_nothing", f"{waiver} matches no case of this run: correct its pattern or remove it")
         for waiver in waivers
         if patterns.pattern_reaches(waiver.case, arguments)
+        and not patterns.may_begin(patterns.literal_prefix(waiver.case), unread)
         and not any(patterns.matches_pattern(waiver.case, case_id) for case_id in case_ids)
     ]

@@ -128,6 +128,8 @@ class Collected(_Line):
     """Node ids in order. They may be left out if another line with the same hash has them."""
     deselected: tuple[Name, ...] = ()
     """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
+    unread: tuple[Name, ...] = ()
+    """How ids begin that were not collected, since the profile or ``--only`` selects none of them: ``suites/amp/``."""
     pid: int | None = None
     """Process id of the worker."""
     part: int = Field(default=1, ge=1)

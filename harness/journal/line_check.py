@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: Lists of ids as collected by pytest, with up to a million entries.
-_IDS = frozenset({"ids", "selected", "deselected"})
+_IDS = frozenset({"ids", "selected", "deselected", "unread"})
 _MOMENTS = frozenset({"t", "since"})
 #: Fields of a `finish` line with contents from a case.
 _TEXTS = frozenset({"detail", "keeps", "log", "message", "stderr", "stdout"})

@@ -42,6 +42,7 @@ def collected(
     part: int,
     ids: Sequence[str],
     deselected: Sequence[str],
+    unread: Sequence[str] = (),
     pid: int | None = None,
     selection: str | None = None,
     selected: Sequence[str] | None = None,
@@ -49,7 +50,9 @@ def collected(
     """Return a line with the cases that a worker has collected. `selection` and `selected` are only for a shard."""
     line = {"event": "collected", "worker": worker, "count": count, "hash": digest, "part": part}
     line |= {"ids": list(ids), "deselected": list(deselected)}
-    return line | _given(pid=pid, selection=selection, selected=None if selected is None else list(selected))
+    return line | _given(
+        unread=list(unread) or None, pid=pid, selection=selection, selected=None if selected is None else list(selected)
+    )
 
 
 def must_pass(name: str, digest: str, ids: Sequence[str]) -> Line:

@@ -53,6 +53,7 @@ class Part:
     ids: tuple[str, ...]
     selected: tuple[str, ...]
     deselected: tuple[str, ...]
+    unread: tuple[str, ...]
     selection: str
     lists: tuple[MustPass, ...]
     waivers: tuple[Waiver, ...]
@@ -91,6 +92,7 @@ def part_of(name: str, contents: JournalContents) -> Part:
         ids=tuple(dict.fromkeys(case for line in lines for case in line.ids)),
         selected=tuple(dict.fromkeys(case for line in lines for case in line.selected)),
         deselected=tuple(dict.fromkeys(case for line in lines for case in line.deselected)),
+        unread=tuple(dict.fromkeys(start for line in lines for start in line.unread)),
         selection=next((line.selection for line in reversed(lines)), ""),
         lists=tuple(lists.values()),
         waivers=tuple(event for event in contents.events if isinstance(event, Waiver)),
@@ -215,6 +217,7 @@ def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], no
         hash=journal.digest_of_ids(ids),
         ids=ids,
         deselected=tuple(dict.fromkeys(case for part in ordered for case in part.deselected)),
+        unread=tuple(dict.fromkeys(start for part in ordered for start in part.unread)),
     )
     head: list[Event] = [run, *(_shard_line(part) for part in ordered), *first.lists, *first.waivers, collected]
     events = [*head, *_copied(ordered)]

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 import pytest
 
 from harness.collection.cases import CASE_ID, is_case, select_cases
+from harness.collection.narrowing import NarrowCollection
 from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import worker_messages
+from harness.scheduling.reach import Reach
 from harness.scheduling.resumption import ResumeError
 from harness.supervisor.worker import Worker
 
@@ -17,7 +19,9 @@ from harness.supervisor.worker import Worker
 def register(config: pytest.Config, worker: Worker, signals: Callable[[], AbstractContextManager[None]]) -> None:
     """Register the hooks of a worker. `signals`: the context of each case, which handles this process's signals."""
     manager = config.pluginmanager
-    manager.register(WorkerHooks(worker, signals), "harness-worker")
+    narrowing = NarrowCollection(Reach.of(worker.policy, worker.selection.only))
+    manager.register(narrowing, "harness-narrowing")
+    manager.register(WorkerHooks(worker, signals, narrowing), "harness-worker")
     if hasattr(config, "workerinput"):
         from harness.protocol.compact_reports import CompactReportsPlugin
 
@@ -48,9 +52,12 @@ class MisplacedHooks:
 class WorkerHooks:
     """Hooks that have the worker run its cases."""
 
-    def __init__(self, worker: Worker, signals: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, worker: Worker, signals: Callable[[], AbstractContextManager[None]], narrowing: NarrowCollection
+    ) -> None:
         self._worker = worker
         self._signals = signals
+        self._narrowing = narrowing
         self._seen: list[pytest.Item] = []
         self._selected: list[str] = []
 
@@ -88,7 +95,8 @@ class WorkerHooks:
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
         self._worker.note_facts(kept)
         try:
-            self._worker.collected(ids, self._selected, [case for case in seen if case not in wanted])
+            deselected = [case for case in seen if case not in wanted]
+            self._worker.collected(ids, self._selected, deselected, self._narrowing.unread)
         except ResumeError:
             return  # the controller says why
 

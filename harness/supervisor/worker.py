@@ -191,8 +191,8 @@ class Worker:
         assert self._zygotes is not None
         return self._zygotes.description()
 
-    def collected(self, ids: list[str], selected: list[str], deselected: list[str]) -> None:
-        """Record the cases that are to run here, all selected ones of all shards, and the deselected ones.
+    def collected(self, ids: list[str], selected: list[str], deselected: list[str], unread: list[str]) -> None:
+        """Record the cases that are to run here, all selected ones of all shards, the deselected and the unread ones.
 
         The ids are left out if another worker has recorded them. Raises ResumeError, and tells the controller, if the
         run is resumed and had other cases before.
@@ -217,6 +217,7 @@ class Worker:
             part=self._resumption.part,
             ids=() if listed else ids,
             deselected=() if listed else deselected,
+            unread=() if listed else unread,
             pid=os.getpid(),
             **shard,
         )

@@ -16,6 +16,7 @@ import pytest
 from harness import _compat
 from harness.checks.dump_later import DUMP_LATER
 from harness.checks.state.guard import FixtureWatch, StateGuard
+from harness.collection.narrowing import NarrowCollection
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration import options
 from harness.configuration.rootdir import RootError, RootFolder
@@ -72,6 +73,7 @@ class CollectorPlugin:
         config.pluginmanager.register(self._clock)
         config.pluginmanager.register(FixtureWatch(self._guard))
         config.pluginmanager.register(tracelog.TraceLogMuted())
+        config.pluginmanager.register(NarrowCollection(self._spec.reach))
         if self._around is not None:
             config.pluginmanager.register(self._around)
         if self._recorder is not None:

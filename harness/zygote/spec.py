@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass, field
 from harness.configuration.context import RunContext, lists_to_tuples
 from harness.configuration.rootdir import RootFolder, insert_options
 from harness.configuration.under import CALL_WRAPPERS
+from harness.gating.policy import Policy
+from harness.scheduling.reach import Reach
+from harness.scheduling.selection import read_ids
 
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
 #: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
@@ -31,7 +34,7 @@ class ZygoteSpec:
     the zygote, which refuses if it must not be forked. With ``cold``, each executor collects the cases itself, and the
     zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``. `under` is the name of the wrapper around
     each test's call. `variables` are set in its environment. `description`: the file to write that describes the
-    collection to supervisors.
+    collection to supervisors. `reach`: what the run may select.
     """
 
     args: tuple[str, ...]
@@ -47,6 +50,7 @@ class ZygoteSpec:
     under: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
     description: str = ""
+    reach: Reach = field(default_factory=Reach)
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
@@ -64,6 +68,7 @@ class ZygoteSpec:
             start=context.start,
             under=context.under,
             variables=context.variables,
+            reach=Reach.of(Policy.from_json(context.policy), read_ids(context.only)),
         )
 
     @property
@@ -76,7 +81,8 @@ class ZygoteSpec:
 
     @classmethod
     def from_json(cls, line: str) -> ZygoteSpec:
-        return cls(**lists_to_tuples(json.loads(line)))
+        given = json.loads(line)
+        return cls(**lists_to_tuples(given | {"reach": None}) | {"reach": Reach(**lists_to_tuples(given["reach"]))})
 
 
 def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:

@@ -189,9 +189,45 @@ def test_collect_only_shows_what_a_profile_selects(make_project: MakeProject) ->
     assert result.status == 0, result.tail()
     listed = [line for line in result.terminal.splitlines() if "::" in line]
     assert listed == ["suites/b/test_b.py::test_one", "suites/b/test_b.py::test_two"]
-    assert "3 deselected" in result.terminal
+    assert "1 deselected" in result.terminal  # suites/a is not read
     assert not result.run_dir.exists()
     refused(project.run("--collect-only", "--profile=fwe"), "did you mean 'few'?")
+
+
+@pytest.mark.ways("spread", ["-n0", "-n2"])
+def test_files_of_which_a_run_selects_no_case_are_not_read(make_project: MakeProject, spread: str) -> None:
+    """Nor are waivers and exclusions for their cases taken for mistakes."""
+    project = two_suites(make_project)
+    project.write("suites/b/test_raises.py", "raise RuntimeError('read')\n")
+    project.write("suites/c/test_raises.py", "raise RuntimeError('read')\n")
+    configure(
+        project,
+        "profiles/few",
+        description="few",
+        cases=["suites/a/*::test_one"],
+        exclude=["suites/b/test_raises.py::*"],
+    )
+    waive(project, case="suites/c/test_raises.py::test_x")
+    result = project.run(spread, "--profile=few", "--waivers=known")
+    assert result.status == 0, result.tail()
+    assert [*result.verdicts] == ["suites/a/test_a.py::test_one"]
+    unread = [line["unread"] for line in result.lines if line["event"] == "collected" and line["ids"]]
+    assert {"suites/b/", "suites/c/"} <= {*unread[0]}
+
+    again = project.run(spread, "--from", str(result.run_dir), "--only=passed", "--waivers=known")
+    assert again.status == 0, again.tail()
+    assert [*again.verdicts] == [*result.verdicts]
+
+    named = project.run("-n0", "--profile=few", suites="suites/b/test_raises.py")
+    assert "RuntimeError: read" in named.terminal  # what the user names is always read
+
+
+def test_a_profile_that_selects_nothing_of_what_is_read_is_a_finding(make_project: MakeProject) -> None:
+    project = two_suites(make_project)
+    configure(project, "profiles/few", description="few", cases=["suites/a/*"])
+    result = project.run("-n0", "--profile=few", suites="suites/b")
+    assert kinds(result) == ["profile_matches_nothing", "too_few_cases"]
+    assert "the profile selects none of the cases of this run; look at its suites, cases and exclude" in result.terminal
 
 
 STRICT = """
@@ -317,7 +353,7 @@ def test_a_profile_that_names_no_case_is_red(make_project: MakeProject) -> None:
     project = two_suites(make_project)
     project.write(
         "configs/profiles/few.yaml",
-        'description: few\nsuites:\n  - b\n  - gone\ncases:\n  - "suites/b/*::test_gone"\nexclude: ["*::test_never"]\n',
+        'description: few\nsuites:\n  - b\n  - gone\ncases:\n  - "suites/b/*::test_gone"\nexclude: ["suites/b/*::test_never"]\n',
     )
     result = project.run("-n0", "--profile=few")
     assert result.status == 1

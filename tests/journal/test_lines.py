@@ -18,7 +18,16 @@ MADE: dict[str, lines.Line] = {
     "stopped": lines.stopped("SIGINT", 10.0),
     "reopened": lines.reopened("a.py::t"),
     "collected": lines.collected(
-        "gw0", count=1, digest=SHA, part=1, ids=["a.py::t"], deselected=(), pid=3, selection=SHA, selected=["a.py::t"]
+        "gw0",
+        count=1,
+        digest=SHA,
+        part=1,
+        ids=["a.py::t"],
+        deselected=(),
+        unread=["b/"],
+        pid=3,
+        selection=SHA,
+        selected=["a.py::t"],
     ),
     "must_pass": lines.must_pass("cpu", SHA, ["a.py::t"]),
     "levels": lines.levels("a.py::t", attempt=1, executor="main-e1", values={"threads": 1}),

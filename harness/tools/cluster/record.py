@@ -49,6 +49,7 @@ class SessionLines:
     raw_run: dict[str, Any] = field(default_factory=dict)
     ids: tuple[str, ...] = ()
     deselected: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     lists: list[dict[str, Any]] = field(default_factory=list)
     red: bool = False
 
@@ -96,7 +97,7 @@ def enter_session_line(session: SessionLines, event: Event, fields: dict[str, An
         case RunStarted():
             session.run, session.raw_run = event, fields
         case Collected() if event.ids or not event.count:
-            session.ids, session.deselected = event.ids, event.deselected
+            session.ids, session.deselected, session.unread = event.ids, event.deselected, event.unread
         case MustPass() | Waiver():
             session.lists.append(fields)
 
@@ -151,6 +152,7 @@ class ClusterRecord:
                 part=self._part,
                 ids=ids,
                 deselected=reference.deselected,
+                unread=reference.unread,
             )
         )
 

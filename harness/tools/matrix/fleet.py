@@ -122,9 +122,19 @@ class Fleet:
     def matrix(self) -> Matrix:
         """Return the matrix of all runs. Raise NothingReadError without a run."""
         self._leave_out_parts()
+        self._enter_unread()
         if not self._runs:
             raise NothingReadError(f"no run can be read: {'; '.join(self._notes[:3])}; give other folders")
         return _Maker(self._runs, self._cases, list(self._said), self._troubles, [*self._notes, *self._twins()]).made()
+
+    def _enter_unread(self) -> None:
+        """Cases that only other runs have read are deselected in a run that would have left them out."""
+        for run in self._runs:
+            if unread := run.summary.unread:
+                run.column.extend([0] * (len(self._cases) - len(run.column)))
+                for case, place in self._cases.items():
+                    if not run.column[place] and case.startswith(unread):
+                        run.column[place] = self._said[HoleKind.DESELECTED]
 
     def _leave_out_parts(self) -> None:
         """Leave out the shards of a merged run, which contains them."""

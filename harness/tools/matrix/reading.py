@@ -95,7 +95,8 @@ class RunSummary:
     """One run. `says`: for each of `ids` a place in `said`. `troubles`: by place in `ids`.
 
     `facts`: what should be the same in all runs, such as the hash of the suites' files. `deselected`: cases that the
-    run's options left out. `elsewhere`: cases of other shards. `parts`: run ids of the shards that it was merged from.
+    run's options left out. `elsewhere`: cases of other shards. `unread`: how the ids begin that the run has not read,
+    since it would have left them out. `parts`: run ids of the shards that it was merged from.
     `print`: runs with the same one are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
     `findings`: the first of them. `exit_status`: that of the run. `conditions`: what it was beside its machine.
     `levels`: what it states about levels of conformance.
@@ -115,6 +116,7 @@ class RunSummary:
     troubles: Mapping[int, Trouble]
     deselected: tuple[str, ...]
     elsewhere: tuple[str, ...]
+    unread: tuple[str, ...]
     parts: tuple[str, ...]
     print: tuple[object, ...]
     fail_on_flaky: bool
@@ -199,6 +201,7 @@ class _Reader:
         self._ids: dict[str, None] = {}
         self._deselected: dict[str, None] = {}
         self._elsewhere: dict[str, None] = {}
+        self._unread: dict[str, None] = {}
         self._started: set[str] = set()
         self._attempts: dict[str, list[_Attempt]] = {}
         self._known: dict[object, _Attempt] = {}
@@ -247,6 +250,7 @@ class _Reader:
                 self._ids = dict.fromkeys(event.ids) | self._ids
                 self._deselected |= dict.fromkeys(event.deselected)
                 self._elsewhere |= dict.fromkeys(event.selected)
+                self._unread |= dict.fromkeys(event.unread)
             case Reopened():
                 attempts = self._attempts.get(event.case, [])
                 self._attempts[event.case] = reopened_attempts(attempts, lambda each: replace(each, final=False))
@@ -306,6 +310,7 @@ class _Reader:
             troubles=troubles,
             deselected=tuple(self._deselected),
             elsewhere=tuple(self._elsewhere.keys() - self._ids.keys()),
+            unread=tuple(self._unread),
             parts=tuple(self._parts),
             print=(run.run_id, run.host, run.t, run.pid, self._size, self._print),
             fail_on_flaky=run.fail_on_flaky,

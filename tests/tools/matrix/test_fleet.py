@@ -178,10 +178,13 @@ def test_every_hole_has_its_reason(tmp_path: Path) -> None:
     left_out = [*runs.lines(Machine("n4"), {ONE: Outcome.PASSED})]
     left_out[1] = build.collected(ONE, deselected=[TWO], selection=f"sha256:{'0' * 64}", selected=[ONE, THREE])
     runs.write(tmp_path / "n4", left_out, Machine("n4"))
+    unread = [*runs.lines(Machine("n5"), {ONE: Outcome.PASSED})]
+    unread[1] = build.collected(ONE, unread=["suites/b/"])
+    runs.write(tmp_path / "n5", unread, Machine("n5"))
     made = matrix(tmp_path)
     seen = {
         (host, case): (found.kind, found.reason)
-        for host in ("n1", "n2", "n3", "n4")
+        for host in ("n1", "n2", "n3", "n4", "n5")
         for case in CASES
         if cell(made, case, host).hole is not None and (found := hole(made, case, host))
     }
@@ -195,9 +198,11 @@ def test_every_hole_has_its_reason(tmp_path: Path) -> None:
         ("n3", THREE): (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
         ("n4", TWO): (HoleKind.DESELECTED, "options of the run left it out"),
         ("n4", THREE): (HoleKind.OTHER_SHARD, "it is in another shard of the run, which is not here"),
+        ("n5", TWO): (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
+        ("n5", THREE): (HoleKind.DESELECTED, "options of the run left it out"),
     }
     assert hole(made, ONE, "n1").found == ("24.0GiB",)
-    assert sum(each.cells for each in made.holes) == sum(each.holes for each in made.machines) == 9
+    assert sum(each.cells for each in made.holes) == sum(each.holes for each in made.machines) == 11
     assert made.holes[0].kind is HoleKind.NOT_COLLECTED, "the most cells first"
     assert not made.groups, "what did not run is no observation"
 
