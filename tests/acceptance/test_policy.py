@@ -353,7 +353,8 @@ def test_a_profile_that_names_no_case_is_red(make_project: MakeProject) -> None:
     project = two_suites(make_project)
     project.write(
         "configs/profiles/few.yaml",
-        'description: few\nsuites:\n  - b\n  - gone\ncases:\n  - "suites/b/*::test_gone"\nexclude: ["suites/b/*::test_never"]\n',
+        'description: few\nsuites:\n  - b\n  - gone\ncases:\n  - "suites/b/*::test_gone"\n'
+        'exclude: ["suites/b/*::test_never"]\n',
     )
     result = project.run("-n0", "--profile=few")
     assert result.status == 1
