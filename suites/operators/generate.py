@@ -48,7 +48,7 @@ _WITHOUT_OUT = frozenset(
 
 def entry(name: str, info: Any) -> Entry:
     """Return the line of the table for an operator."""
-    known = types.supported(info, "cpu") | types.supported(info, "cuda")
+    known = types.declared(info, "cpu") | types.declared(info, "cuda")
     declared = {str(each).removeprefix("torch.") for each in known}
     groups = [group for group, names in types.GROUPS.items() if declared.intersection(names)]
     return Entry(name, tuple(groups), tuple(_aspects(name, info)))

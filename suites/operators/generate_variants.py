@@ -25,7 +25,7 @@ _HOST = torch.device("cpu")
 
 def _samples(entry: Entry, info: Any, count: int, *, gradient: bool) -> Iterator[Any]:
     try:
-        group = types.first_group(types.supported(info, "cpu"), entry.name)
+        group = types.first_group(types.declared(info, "cpu"), entry.name)
         kinds = case.types_to_try(entry.name, group, _HOST)[1]
     except pytest.skip.Exception:
         return

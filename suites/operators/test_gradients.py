@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about depre
 def _groups(name: str, device: torch.device) -> list[str]:
     from . import _torch_private, types
 
-    declared = types.supported(_torch_private.operator(name), device.type)
+    declared = types.supported(_torch_private.operator(name), device)
     return [
         each
         for each in ("float", "complex")

@@ -94,7 +94,9 @@ _DEVIATE = dict.fromkeys(
     _IN_ORDER,
 )
 #: CUDA has no such kernels.
-_CPU_ONLY = frozenset({"_add_relu.out", "_int_mm.out"})
+_CPU_ONLY = frozenset(
+    {"_add_relu.out", "_int_mm.out", "_upsample_lanczos2d_aa.out", "_upsample_lanczos2d_aa_backward.grad_input"}
+)
 
 
 def _cases() -> list[Any]:

@@ -87,9 +87,7 @@ def _vectors(info: Any, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
 def test_lengths(name: str, device: torch.device) -> None:
     """Vectors of lengths around powers of two, and primes: every element is right, up to the high bits."""
     info = _torch_private.operator(name)
-    tried = [
-        each for each in types.supported(info, device.type) if not known.deviates(name, formats.name_of(each), device)
-    ]
+    tried = [each for each in types.supported(info, device) if not known.deviates(name, formats.name_of(each), device)]
     order = sorted(tried, key=str)
     if not order:
         pytest.skip(f"{name} has no type on {device.type}")
@@ -118,7 +116,7 @@ _SHAPES = (
 def test_broadcast(name: str, device: torch.device) -> None:
     """Arguments of different shapes are repeated along the dimensions of size 1 (torch, broadcasting semantics)."""
     info = _torch_private.operator(name)
-    order = sorted(types.supported(info, device.type), key=str)
+    order = sorted(types.supported(info, device), key=str)
     dtype = torch.float32 if torch.float32 in order else order[0]
     first, second = _vectors(info, 40, dtype)
     for one, two in _SHAPES:
@@ -158,7 +156,7 @@ def test_extremes(name: str, device: torch.device) -> None:
     """Infinities, NaN, zeros of both signs, the largest and the smallest numbers give what NumPy and IEEE 754 give."""
     info = _torch_private.operator(name)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        if dtype not in types.supported(info, device.type) or known.extremes_differ(name, formats.name_of(dtype)):
+        if dtype not in types.supported(info, device) or known.extremes_differ(name, formats.name_of(dtype)):
             continue
         values = torch.tensor(_ends(dtype), dtype=torch.float64).to(dtype)
         if type(info).__name__ == "BinaryUfuncInfo":
@@ -174,7 +172,7 @@ def test_extremes(name: str, device: torch.device) -> None:
 def test_reductions_of_extremes(name: str, device: torch.device) -> None:
     """An infinity or NaN at any place of a row, first, last and in between, gives what NumPy gives."""
     info = _torch_private.operator(name)
-    if torch.float32 not in types.supported(info, device.type) or known.extremes_differ(name, "float32"):
+    if torch.float32 not in types.supported(info, device) or known.extremes_differ(name, "float32"):
         pytest.skip(f"{name} has no float32 on {device.type}")
     for value in (math.nan, math.inf, -math.inf):
         rows = sizes.waves(35, 33)
@@ -212,7 +210,7 @@ def test_empty(name: str, device: torch.device) -> None:
 
 
 def _first_group(name: str, device: torch.device) -> str:
-    known_types = types.supported(_torch_private.operator(name), device.type)
+    known_types = types.supported(_torch_private.operator(name), device)
     return next(
         each for each, names in types.GROUPS.items() if any(getattr(torch, one, None) in known_types for one in names)
     )

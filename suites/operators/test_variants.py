@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about depre
 def _some(name: str, device: torch.device, count: int) -> list[tuple[Any, Any]]:
     """Return the operator and samples of its main types."""
     info = _torch_private.operator(name)
-    group = types.first_group(types.supported(info, device.type), name)
+    group = types.first_group(types.supported(info, device), name)
     return [(info, sample) for info, sample, _ in case.spread(name, group, device, count)]
 
 

@@ -97,7 +97,7 @@ def calls(variant: Variant, device: torch.device, most: int) -> list[Call]:
     """Return calls of the functional sibling, made by the operator's samples on the device."""
     info = _torch_private.operator(variant.operator)
     recorder = Calls(overload(variant.sibling), most)
-    group = types.first_group(types.supported(info, device.type), variant.operator)
+    group = types.first_group(types.supported(info, device), variant.operator)
     for dtype in case.types_to_try(variant.operator, group, device)[1]:
         smooth = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
         for each in samples.samples(info, dtype, 12, gradient=smooth):
