@@ -6,28 +6,19 @@ All else that Inductor does for CUDA stays: partitions, streams, guards, CUDA gr
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch._inductor.config as config
 import torch.utils._triton
-from torch._inductor import cpu_vec_isa
 from torch._inductor.codegen import common, cpp, cpp_wrapper_gpu, wrapper, wrapper_fxir
 from torch._inductor.utils import IndentedBuffer, Placeholder, get_fused_kernel_name
 from torch._inductor.virtualized import V
 
+from harness.sim.simcuda.compiler import vectors
+
 #: The name by which generated modules have `kernels.load`.
 _LOAD = "load_simcuda_kernel"
-
-
-class _Generating(threading.local):
-    """Whether this thread generates code for simulated devices."""
-
-    here = False
-
-
-_generating = _Generating()
 
 
 class _Proxy(cpp.CppKernelProxy):
@@ -44,11 +35,8 @@ class SimcudaScheduling(cpp.CppScheduling):
     kernel_proxy_cls = _Proxy
 
     def codegen_node(self, node: Any) -> None:
-        before, _generating.here = _generating.here, True
-        try:
+        with vectors.no_vectors():
             super().codegen_node(node)
-        finally:
-            _generating.here = before
         # A kernel for each node, as with Triton. The generator for the CPU would collect more, and call the last kernel
         # of a graph behind the guard of its device: a default stream is then that of another device.
         self._set_flush_status(True)
@@ -78,21 +66,9 @@ def _no_triton() -> NoReturn:
     raise RuntimeError("0 active drivers: simulated devices run no kernels of Triton")
 
 
-def _without_vectors(pick: Callable[[], cpu_vec_isa.VecISA]) -> Callable[[], cpu_vec_isa.VecISA]:
-    """Return the choice of vector instructions, which is none while this thread generates code for simulated devices.
-
-    Inductor finds out what there is by compiling a program for each kind, which takes half a minute.
-    """
-
-    def chosen() -> cpu_vec_isa.VecISA:
-        return cpu_vec_isa.invalid_vec_isa if _generating.here else pick()
-
-    return chosen
-
-
 def register_scheduling() -> None:
     """Register the generator with Inductor for CUDA."""
-    cpu_vec_isa.pick_vec_isa = _without_vectors(cpu_vec_isa.pick_vec_isa)
+    vectors.install_choice()
     torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
     common.register_backend_for_device(
         "cuda",
