@@ -73,6 +73,26 @@ def check_trees_of_graphs() -> None:
     compare(lambda x, y: torch.relu(x @ y + 1) * 2, numbers(8, 9), numbers(9, 4), calls=5, mode="reduce-overhead")
 
 
+def check_vector_instructions_are_looked_for_on_the_host_only() -> None:
+    from torch._inductor import cpu_vec_isa
+
+    asked = []
+
+    def search() -> list[cpu_vec_isa.VecISA]:
+        asked.append("asked")
+        return []
+
+    real = cpu_vec_isa.valid_vec_isa_list
+    cpu_vec_isa.valid_vec_isa_list = search  # type: ignore[assignment]
+    try:
+        compare(lambda x: x.exp() * 3 - 4, numbers(8, 9))
+        assert not asked, "code for the device was generated after a search that compiles nine programs"
+        cpu_vec_isa.pick_vec_isa()
+        assert asked
+    finally:
+        cpu_vec_isa.valid_vec_isa_list = real
+
+
 def check_random_numbers_follow_the_seed() -> None:
     compiled = torch.compile(lambda x: torch.rand_like(x))
     torch.manual_seed(3)

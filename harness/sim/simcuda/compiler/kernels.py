@@ -11,6 +11,8 @@ from typing import Any
 
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
+from harness.sim.simcuda.compiler import vectors
+
 #: Options for kernels without vector instructions. Releases of torch before 2.13 look into the source for that.
 _PLAIN = {
     name: False
@@ -47,7 +49,8 @@ def load(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
     """
     # The bindings are a template in which braces are doubled.
     _Cache.extra_parse_arg = _LAUNCH.read_text(encoding="utf-8").replace("{", "{{").replace("}", "}}")
-    entry = _Cache.load_pybinding(["const char*", *types, "uintptr_t"], source, **_PLAIN)
+    with vectors.no_vectors():
+        entry = _Cache.load_pybinding(["const char*", *types, "uintptr_t"], source, **_PLAIN)
 
     def launch(*arguments: Any) -> None:
         *own, stream = arguments

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 import torch._inductor.config as config
 import torch.utils._triton
 from torch._inductor.codegen import common, cpp, cpp_wrapper_gpu, wrapper, wrapper_fxir
-from torch._inductor.cpu_vec_isa import invalid_vec_isa
 from torch._inductor.utils import IndentedBuffer, Placeholder, get_fused_kernel_name
 from torch._inductor.virtualized import V
+
+from harness.sim.simcuda.compiler import vectors
 
 #: The name by which generated modules have `kernels.load`.
 _LOAD = "load_simcuda_kernel"
@@ -22,10 +23,6 @@ _LOAD = "load_simcuda_kernel"
 
 class _Proxy(cpp.CppKernelProxy):
     """A kernel that one thread runs, without vector instructions: it is compiled in a fraction of the time."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)  # type: ignore[no-untyped-call]
-        self.picked_vec_isa = invalid_vec_isa
 
     def decide_parallel_depth(self, max_parallel_depth: cpp.ParallelDepth, threads: int) -> cpp.ParallelDepth:  # noqa: ARG002
         # A thread of the runtime that starts threads of OpenMP would keep them.
@@ -38,7 +35,8 @@ class SimcudaScheduling(cpp.CppScheduling):
     kernel_proxy_cls = _Proxy
 
     def codegen_node(self, node: Any) -> None:
-        super().codegen_node(node)
+        with vectors.no_vectors():
+            super().codegen_node(node)
         # A kernel for each node, as with Triton. The generator for the CPU would collect more, and call the last kernel
         # of a graph behind the guard of its device: a default stream is then that of another device.
         self._set_flush_status(True)
@@ -70,6 +68,7 @@ def _no_triton() -> NoReturn:
 
 def register_scheduling() -> None:
     """Register the generator with Inductor for CUDA."""
+    vectors.install_choice()
     torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
     common.register_backend_for_device(
         "cuda",
