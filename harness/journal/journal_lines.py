@@ -26,8 +26,8 @@ _COLLECTED_LINE = b'{"event":"collected",'
 _KEY = re.compile(rb"[{,](" + _STRING + rb"):")
 _ITEM = re.compile(rb"[\[,](" + _STRING + rb")")
 _SCALAR = re.compile(_STRING + rb"|-?[0-9][0-9.eE+-]*|true|false|null")
-#: The fields of a ``collected`` line that hold a list of ids.
-_ID_LISTS = (b"ids", b"deselected", b"selected")
+#: The fields of a ``collected`` line that hold a list of ids, or of how ids begin.
+_ID_LISTS = (b"ids", b"deselected", b"selected", b"unread")
 
 
 class OddLineError(Exception):

@@ -73,7 +73,9 @@ def test_torn_doubled_and_foreign_lines_are_told_and_are_not_fatal(tmp_path: Pat
         pytest.param([build.collected()], id="nothing"),
         pytest.param([build.collected(A), build.finish(B), build.start(C)], id="cases that nobody collected"),
         pytest.param([build.start(B), build.finish(A), build.collected(A, B, C)], id="collected afterwards"),
-        pytest.param([build.collected(A, deselected=[B], selected=[C, A])], id="deselected and selected"),
+        pytest.param(
+            [build.collected(A, deselected=[B], selected=[C, A], unread=["suites/b/"])], id="deselected and selected"
+        ),
         pytest.param([build.collected(A), build.start(A), build.reopened(A), build.start(B)], id="reopened"),
         pytest.param([build.collected(A), build.finish(A, Outcome.LOST), build.reopened(A)], id="lost, reopened"),
         pytest.param([build.collected(A), build.reopened(B), build.levels(C)], id="no attempt"),
