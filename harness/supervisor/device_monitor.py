@@ -12,6 +12,7 @@ from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health import DeviceHealth
+from harness.scheduling.claims import ALONE
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt
@@ -128,7 +129,8 @@ class DeviceMonitor:
         broke = attempt.outcome in (Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED)
         suspect = set(handle.binding.devices) if broke else set()
         for device, event in self._pool.new_events(handle.binding.devices):
-            notes.append(f"device {device.uuid} while the case ran: {event.text}")
+            when = "while the case ran" if case.share == ALONE else "while this case and others ran on it"
+            notes.append(f"device {device.uuid} {when}: {event.text}")
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, moment, [case.id])
             elif event.severity == "suspect":

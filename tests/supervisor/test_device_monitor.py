@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,14 @@ class Bench:
     def states(self) -> list[tuple[str, str]]:
         return [(line["device"], line["state"]) for line in self.told if line["event"] == "device"]
 
-    def after(self, outcome: Outcome, *, unkillable: bool = False) -> tuple[str, ...]:
+    def after(self, outcome: Outcome, *, unkillable: bool = False, share: Fraction = Fraction(1)) -> tuple[str, ...]:
         """The notes on an attempt that came to `outcome` on the first device, in an executor that has ended."""
         handle = self.slot.spawn(Binding((GPUS[0].uuid,), "cuda", {}, None, "fast"))
         self.slot.dispose(handle, "unfit", hold=True)
         handle.unkillable = unkillable
-        return self.monitor.after_attempt(case("a::b"), handle, replace(attempt(outcome), notes=())).notes
+        return self.monitor.after_attempt(
+            replace(case("a::b"), share=share), handle, replace(attempt(outcome), notes=())
+        ).notes
 
     def close(self) -> None:
         self.slot.close("the test is over")
@@ -300,6 +303,12 @@ def test_nvml_events_during_a_case_are_noted_and_handled(
     assert bool(bench.examined) is examined
     assert (bench.pool.drained(GPUS[0]) is not None) is drained
     assert len(bench.findings) == findings
+
+
+def test_an_event_on_a_shared_device_is_not_blamed_on_one_case(bench: Bench) -> None:
+    bench.pool.news = {"GPU-0": [[HOT]]}
+    notes = bench.after(Outcome.PASSED, share=Fraction(1, 4))
+    assert notes[0] == f"device GPU-0 while this case and others ran on it: {HOT.text}"
 
 
 def test_a_device_that_is_drained_already_is_not_examined(bench: Bench) -> None:
