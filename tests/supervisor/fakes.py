@@ -114,6 +114,10 @@ class FakeExecutor:
             self.script(self)
 
 
+#: The process ids of executors are above this one: the kernel gives none so high, so no process is meant by chance.
+NO_PID = 1 << 22
+
+
 class FakeZygote:
     """Stands for the connection to a zygote. `deaths`: with which status its executors end at a signal, if they do."""
 
@@ -147,7 +151,7 @@ class FakeZygote:
         if self.gone:
             raise ZygoteError("the zygote is gone, see its log\nand more")
         self.executors.append(FakeExecutor(self, order["executor"], descriptors, self._script))
-        return 1000 + len(self.executors)
+        return NO_PID + len(self.executors)
 
     def order(self, order: Message, descriptors: Sequence[int]) -> None:
         self.ordered[order["executor"]] = self.spawn(order, descriptors)

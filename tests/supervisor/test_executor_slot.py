@@ -20,7 +20,7 @@ from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_handle import Outputs
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteClient, ZygoteError
-from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote
+from tests.supervisor.fakes import BINDING, NO_PID, FakeExecutor, FakeZygote
 
 PATIENCE = 60.0
 DIES = {int(signal.SIGTERM): -15}
@@ -212,7 +212,7 @@ def test_an_executor_that_was_started_ahead_is_the_next_one(bench: Bench) -> Non
     bench.slot.dispose(current, "retired")
     assert [executor.name for executor in bench.zygotes[0].executors] == ["gw0-e1", "gw0-e2"]
     following = bench.slot.spawn(BINDING)
-    assert (following.name, following.pid) == ("gw0-e2", 1002)
+    assert (following.name, following.pid) == ("gw0-e2", NO_PID + 2)
     assert following.outputs is not current.outputs
     assert bench.lines("executor", "state")[-1] == ("gw0-e2", "started")
     assert not bench.free
