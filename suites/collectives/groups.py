@@ -29,8 +29,11 @@ reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single
 
 
 def worlds(*sizes: int) -> pytest.MarkDecorator:
-    """Run a case with each of these numbers of ranks, under the name `world`. Of many, the default run has 2 and 3."""
-    more = [size for size in sizes if len(sizes) > 2 and size not in (2, 3)]
+    """Run a case with each of these numbers of ranks, under the name `world`.
+
+    Of many, the default run has 2 and 3, and 1, with which NCCL runs on a machine with one GPU.
+    """
+    more = [size for size in sizes if len(sizes) > 2 and size not in (1, 2, 3)]
     values = [
         pytest.param(size, marks=[pytest.mark.requires(ranks=size), *([pytest.mark.extended] if size in more else [])])
         for size in sizes
