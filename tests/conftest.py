@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable
 
 import pytest
+from filelock import FileLock
 
 from tests.warm import client
 
@@ -33,30 +35,34 @@ def pytest_configure(config: pytest.Config) -> None:
         "acceptance: starts whole runs, compilers, or interpreters that import torch, and takes seconds",
         "nightly: runs with --run-nightly only, because it takes long",
         "long: it, or its set-up, takes half a minute and more, so it begins first",
-        "ways(names, values, ids): parametrize, and mark all values but one as nightly; the test's name says which",
+        "ways(names, values, ids): parametrize, and mark most values as nightly; the test's name decides which",
     ):
         config.addinivalue_line("markers", line)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The mark ``ways``: of the ways to run a test, one is tried on each change, and all of them each night."""
+    """The mark ``ways``: some of the ways to run a test are tried on each change, and all of them each night."""
     for mark in metafunc.definition.iter_markers("ways"):
         names, values = mark.args
-        kept = chosen_way(f"{metafunc.definition.nodeid} {names}", len(values))
+        kept = chosen_ways(f"{metafunc.definition.nodeid} {names}", len(values))
         several = not isinstance(names, str)
         metafunc.parametrize(
             names,
             [
-                pytest.param(*(value if several else [value]), marks=[] if place == kept else pytest.mark.nightly)
+                pytest.param(*(value if several else [value]), marks=[] if place in kept else pytest.mark.nightly)
                 for place, value in enumerate(values)
             ],
             **mark.kwargs,
         )
 
 
-def chosen_way(test: str, count: int) -> int:
-    """Which of `count` ways to run a test each change tries: always the same of one test, another one of another."""
-    return zlib.crc32(test.encode()) % count
+def chosen_ways(test: str, count: int) -> list[int]:
+    """Which of `count` ways to run a test each change tries: one of up to four, and a quarter of more.
+
+    It is always the same of one test, and another one of another.
+    """
+    step = min(count, 4)
+    return [*range(zlib.crc32(test.encode()) % step, count, step)]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,6 +87,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[], str]], str]:
+    """``once(name, make)``: the text that `make` returned in the first worker that asked for it by this name."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
+    folder.mkdir(exist_ok=True)
+
+    def read(name: str, make: Callable[[], str]) -> str:
+        path = folder / name
+        with FileLock(folder / f"{name}.lock"):
+            if not path.exists():
+                text = make()
+                path.write_text(text, encoding="utf-8")
+            return path.read_text(encoding="utf-8")
+
+    return read
 
 
 def pytest_sessionfinish() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import plugin
+from tests.warm import client
 
 pytestmark = pytest.mark.acceptance
 
@@ -37,11 +38,17 @@ def _write(pytester: pytest.Pytester, name: str, text: str) -> None:
     path.write_text(text)
 
 
+def _run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """As `runpytest_subprocess`, in a warm process."""
+    done = client.run(["-m", "pytest", *arguments], pytester.path)
+    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
+
+
 def _runs(pytester: pytest.Pytester) -> list[Path]:
     return sorted((pytester.path / "results").glob("*/journal.ndjson"))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("arguments", "cases"),
     [
         (["suites"], 1),
@@ -60,7 +67,7 @@ def _runs(pytester: pytest.Pytester) -> list[Path]:
 def test_the_plugin_takes_part_when_asked_or_when_there_are_cases(
     project: pytest.Pytester, arguments: list[str], cases: int | None
 ) -> None:
-    result = project.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
+    result = _run(project, *arguments, "-p", "no:cacheprovider")
     assert result.ret == 0
     runs = _runs(project)
     assert len(runs) == (cases is not None)
@@ -71,11 +78,11 @@ def test_the_plugin_takes_part_when_asked_or_when_there_are_cases(
 
 def test_torch_is_not_imported_by_having_the_plugin(project: pytest.Pytester) -> None:
     _write(project, "plain/test_plain.py", "import sys\ndef test_plain(): assert 'torch' not in sys.modules\n")
-    project.runpytest_subprocess("plain").assert_outcomes(passed=1)
+    _run(project, "plain").assert_outcomes(passed=1)
 
 
 def test_the_header_and_the_summary_say_what_an_operator_needs(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess("suites", "--seed=77", "--results-dir=here")
+    result = _run(project, "suites", "--seed=77", "--results-dir=here")
     result.stdout.fnmatch_lines(
         [
             "harness: devices *; driver *; torch *",
@@ -95,15 +102,15 @@ def test_the_header_and_the_summary_say_what_an_operator_needs(project: pytest.P
 
 
 def test_a_run_directory_is_not_used_twice(project: pytest.Pytester) -> None:
-    assert project.runpytest_subprocess("suites", "--results-dir=here").ret == 0
+    assert _run(project, "suites", "--results-dir=here").ret == 0
     before = (project.path / "here" / "journal.ndjson").read_bytes()
-    result = project.runpytest_subprocess("suites", "--results-dir=here")
+    result = _run(project, "suites", "--results-dir=here")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*--results-dir='here' holds a run already*"])
     assert (project.path / "here" / "journal.ndjson").read_bytes() == before
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("arguments", "message"),
     [
         (["--isolation=prozess"], "*--isolation='prozess': expected one of batch, case, none*"),
@@ -113,12 +120,12 @@ def test_a_run_directory_is_not_used_twice(project: pytest.Pytester) -> None:
     ],
 )
 def test_a_bad_option_is_a_usage_error(project: pytest.Pytester, arguments: list[str], message: str) -> None:
-    result = project.runpytest_subprocess("suites", *arguments)
+    result = _run(project, "suites", *arguments)
     assert result.ret == 4
     result.stderr.fnmatch_lines([message])
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("workers", "mark", "message"),
     [
         ("-n0", "requires(compute_capabilty='>=8')", "*test_bad: *'compute_capabilty'*compute_capability*"),
@@ -131,12 +138,12 @@ def test_a_mark_that_cannot_be_read_is_a_collection_error(
     project: pytest.Pytester, mark: str, message: str, workers: str
 ) -> None:
     _write(project, "suites/a/test_bad.py", f"import pytest\n@pytest.mark.{mark}\ndef test_bad(): pass\n")
-    result = project.runpytest_subprocess("suites", workers)
+    result = _run(project, "suites", workers)
     assert result.ret in (1, 2)  # xdist ends a session with collection errors as failed, pytest as interrupted
     result.stdout.fnmatch_lines([message])
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("conftest", "reason"),
     [
         (
@@ -157,7 +164,7 @@ def test_a_collection_that_must_not_be_forked_runs_nothing_and_says_why(
     project: pytest.Pytester, conftest: str, reason: str
 ) -> None:
     _write(project, "suites/a/conftest.py", conftest)
-    result = project.runpytest_subprocess("suites")
+    result = _run(project, "suites")
     assert result.ret == 2
     result.stdout.fnmatch_lines([reason])
     result.stdout.fnmatch_lines(["1 case: 1 not_run"])
@@ -175,7 +182,7 @@ def test_warnings_as_errors_do_not_stop_the_zygote(project: pytest.Pytester, mon
     _write(project, "seen-1.0.dist-info/entry_points.txt", "[pytest11]\nharness = harness.entry\n")
     _write(project, "seen-1.0.dist-info/RECORD", "harness/__init__.py,,\nharness/entry.py,,\n")
     monkeypatch.setenv("PYTHONPATH", str(project.path))
-    result = project.runpytest_subprocess("suites")
+    result = _run(project, "suites")
     result.assert_outcomes(passed=1)
 
 
@@ -194,9 +201,9 @@ def test_seed(case_seed, request):
     assert random.random() == first
 """,
     )
-    result = project.runpytest_subprocess("suites/a/test_fixtures.py", "--seed=5", "-n0")
+    result = _run(project, "suites/a/test_fixtures.py", "--seed=5", "-n0")
     result.assert_outcomes(passed=2)
-    result = project.runpytest_subprocess("suites/a/test_fixtures.py", "--seed=5", "-n0", "--isolation=none")
+    result = _run(project, "suites/a/test_fixtures.py", "--seed=5", "-n0", "--isolation=none")
     result.assert_outcomes(passed=2)
 
 
@@ -208,7 +215,7 @@ def test_the_line_that_reproduces_a_failure_does(project: pytest.Pytester) -> No
         "@pytest.mark.parametrize('word', ['a b', \"it's\"])\n"
         "def test_draw(word): assert random.random() < 0, f'drew {random.getstate()[1][0]}'\n",
     )
-    result = project.runpytest_subprocess("suites/a/test_seeded.py", "-n0")
+    result = _run(project, "suites/a/test_seeded.py", "-n0")
     assert result.ret == 1
     lines = [line.removeprefix("reproduce: ") for line in result.outlines if line.startswith("reproduce: ")]
     drew = [line for line in result.outlines if line.startswith("E ") and "drew" in line]
@@ -247,12 +254,12 @@ def _said(result: pytest.RunResult) -> list[str]:
 
 
 @pytest.mark.ways("workers", ["-n0", "-n2"])
-@pytest.mark.parametrize("strict", [(), ("--strict-markers",)])
+@pytest.mark.ways("strict", [(), ("--strict-markers",)])
 def test_marks_without_the_harness_are_told_once(
     project: pytest.Pytester, workers: str, strict: tuple[str, ...]
 ) -> None:
     _write(project, "plain/test_marked.py", _MARKED)
-    result = project.runpytest_subprocess("plain", workers, *strict, "-p", "no:cacheprovider")
+    result = _run(project, "plain", workers, *strict, "-p", "no:cacheprovider")
     result.assert_outcomes(passed=5)
     (line,) = _said(result)
     assert line.startswith(_IGNORED.format(3) + "requires on 2, covers on 1, leaks on 1, keeps on 1, timeout on 1; ")
@@ -260,7 +267,7 @@ def test_marks_without_the_harness_are_told_once(
     assert "harness_suites" in line
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("name", "text", "arguments", "told"),
     [
         ("plain", _MARKED, ["plain", "-p", "harness.plugin"], None),
@@ -279,7 +286,7 @@ def test_marks_with_the_harness_or_of_others_are_not(
     project: pytest.Pytester, name: str, text: str, arguments: list[str], told: str | None
 ) -> None:
     _write(project, f"{name}/test_marked.py", text)
-    said = _said(project.runpytest_subprocess(*arguments, "-p", "no:cacheprovider"))
+    said = _said(_run(project, *arguments, "-p", "no:cacheprovider"))
     assert len(said) == (told is not None)
     assert all(line.startswith(str(told)) for line in said)
 
@@ -287,7 +294,7 @@ def test_marks_with_the_harness_or_of_others_are_not(
 def test_a_mark_that_another_plugin_has_as_well_is_its_own(project: pytest.Pytester) -> None:
     _write(project, "plain/conftest.py", _THEIRS)
     _write(project, "plain/test_marked.py", _MARKED)
-    (line,) = _said(project.runpytest_subprocess("plain", "-p", "no:cacheprovider"))
+    (line,) = _said(_run(project, "plain", "-p", "no:cacheprovider"))
     assert "requires on 2" in line
     assert "timeout" not in line
 
@@ -303,6 +310,7 @@ def test_every_hook_has_pytests_prefix() -> None:
     assert not unheard
 
 
+@pytest.mark.nightly
 def test_warning_of_another_plugin_does_not_stop_a_run_of_the_suites(tmp_path: Path) -> None:
     """As pytest-benchmark gives one under xdist while pytest configures itself."""
     tmp_path.joinpath("warner.py").write_text(

@@ -52,6 +52,7 @@ def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
     return last
 
 
+@pytest.mark.nightly
 @pytest.mark.ways("spread", SPREAD)
 def test_a_case_that_leaks_a_little_each_time(make_project: MakeProject, spread: str) -> None:
     project = make_project("batch_malloc")
@@ -113,6 +114,7 @@ def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, sprea
     assert {f"mapped_bytes: {size}.0 MiB of anonymous memory" for size in (27, 28)} & set(last["notes"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("spread", [("-n0",), ("-n2", "--dist=loadfile")])  # otherwise chance may part the two
 def test_two_cases_that_leak_together(make_project: MakeProject, spread: tuple[str, ...]) -> None:
     """None of them leaks alone: a finding names both, with the amount and the line that allocates.
@@ -367,6 +369,7 @@ def test_without_time_for_a_search_growth_is_told_and_not_red(make_project: Make
     check_journal(result)
 
 
+@pytest.mark.nightly
 def test_a_batch_too_large_for_the_time_is_searched_case_by_case(make_project: MakeProject) -> None:
     """Rounds of all cases would take 43 s. The case that grew most is tried alone."""
     result = slow(make_project, pause=0).run("-n0", "--leak-search=30")
@@ -391,7 +394,7 @@ def test_a_search_that_does_not_fit_into_its_time_is_given_up_and_told(make_proj
     )
 
 
-@pytest.mark.parametrize(("seconds", "verdict"), [(1, "passed"), (600, "leaked")])
+@pytest.mark.ways(("seconds", "verdict"), [(1, "passed"), (600, "leaked")])
 def test_the_growth_of_one_case_is_confirmed_within_the_same_time(
     make_project: MakeProject, seconds: int, verdict: str
 ) -> None:
@@ -423,6 +426,7 @@ def test_every_case_has_its_verdict_before_a_search_begins(make_project: MakePro
     assert MALLOC in before
 
 
+@pytest.mark.nightly
 def test_a_long_list_of_cases_is_a_file(make_project: MakeProject) -> None:
     """Twelve cases of which each leaks too little to be found alone: the command names a file, and finds the same."""
     project = make_project()

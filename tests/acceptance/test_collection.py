@@ -120,7 +120,7 @@ def _collected(result: Result) -> tuple[list[str], set[str]]:
 
 
 @SPREADS
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     "arguments",
     [
         (),
@@ -152,7 +152,7 @@ def test_the_list_is_that_of_a_local_collection(project: Project, arguments: tup
 
 
 @SPREADS
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     "arguments",
     [
         ("suites/a/test_many.py::TestOne", "suites/b"),
@@ -194,7 +194,7 @@ def test_a_module_that_skips_itself_says_why(project: Project, spread: str) -> N
 
 
 @SPREADS
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("text", "shown"),
     [
         ("import not_there\n", "ModuleNotFoundError: No module named 'not_there'"),
@@ -229,8 +229,8 @@ def test_the_other_tests_run_on_request(project: Project, spread: str) -> None:
     assert result.verdicts["suites/a/test_many.py::test_five"] == "passed"
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
-@pytest.mark.parametrize(
+@pytest.mark.ways("spread", ["-n0", "-n2"])
+@pytest.mark.ways(
     ("isolation", "missing", "told"),
     [
         ("batch", "suites/a/test_many.py::test_six", "ERROR: not found: "),
@@ -252,7 +252,7 @@ HOOK = "import pytest\ndef {hook}({argument}): pass\n"
 
 
 @SPREADS
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("files", "options", "reason"),
     [
         ({}, ("--isolation=none",), "isolation is none"),
@@ -295,7 +295,7 @@ def test_reasons_to_collect_in_each_process(
 
 
 @SPREADS
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     "dies", ["os.abort()", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)", "raise KeyboardInterrupt"]
 )
 def test_a_file_that_ends_the_zygote(project: Project, dies: str, spread: str) -> None:

@@ -58,12 +58,14 @@ def test_red_cases_have_diagnostics(machine: Machine, programs: str) -> None:
     assert "diagnostics are in " in page
 
 
+@pytest.mark.nightly
 def test_without_the_option_nothing_is_collected(machine: Machine, programs: str) -> None:
     result = machine.run("-n0", PATH=programs)
     assert not [line for line in result.lines if "diagnostics" in str(line.get("notes"))]
     assert not list(result.run_dir.rglob("diagnostics"))
 
 
+@pytest.mark.nightly
 def test_a_profile_may_ask_for_it_and_an_option_says_no(machine: Machine, programs: str) -> None:
     machine.project.write("configs/profiles/mine.yaml", "description: With diagnostics.\ncollect_on_failure: auto\n")
     result = machine.run("-n0", "--profile=mine", PATH=programs)

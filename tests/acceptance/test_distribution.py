@@ -11,7 +11,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
 
 
-@pytest.mark.parametrize("dist", ["load", "loadscope", "loadfile", "loadgroup", "worksteal"])
+@pytest.mark.ways("dist", ["load", "loadscope", "loadfile", "loadgroup", "worksteal"])
 def test_dist(make_project: MakeProject, dist: str) -> None:
     project = make_project("mixed")
     result = project.run("-n2", f"--dist={dist}")
@@ -28,12 +28,14 @@ def test_dist_each(make_project: MakeProject) -> None:
     assert sorted(finals) == sorted((case, worker) for case in wanted.cases for worker in ("gw0", "gw1"))
 
 
+@pytest.mark.nightly
 def test_more_workers_than_cases(make_project: MakeProject) -> None:
     project = make_project("plain")
     result = project.run("-n8", "--isolation=case")
     compare(result, expected(project, "case"), alone=True)
 
 
+@pytest.mark.nightly
 def test_auto_is_one_worker_a_core(make_project: MakeProject) -> None:
     """``-n auto`` takes at most one worker a core that this process may use, however many the machine has."""
     project = make_project("mixed")
@@ -97,7 +99,7 @@ def pytest_runtest_logreport(report):
 """
 
 
-@pytest.mark.parametrize("has_conftest_hook", [False, True])
+@pytest.mark.ways("has_conftest_hook", [False, True])
 def test_each_plugin_hears_of_each_case_as_without_the_harness(
     make_project: MakeProject, has_conftest_hook: bool
 ) -> None:

@@ -11,7 +11,7 @@ from tests.acceptance.project import SUITES
 FILES = sorted(path.name for path in (SUITES / "exits").glob("test_*.py"))
 
 
-@pytest.mark.parametrize("spread", [("-n0",), ("-n2",)], ids=" ".join)
+@pytest.mark.ways("spread", [("-n0",), ("-n2",)], ids=" ".join)
 def test_each_alone(make_project: MakeProject, spread: tuple[str, ...]) -> None:
     """Every case in its own process: the end of that process is a part of the case."""
     project = make_project("exits")
@@ -19,7 +19,7 @@ def test_each_alone(make_project: MakeProject, spread: tuple[str, ...]) -> None:
     compare(result, expected(project, "case"), alone=True)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.ways("name", FILES)
 def test_one_among_others(make_project: MakeProject, name: str) -> None:
     """Several cases in one process, which ends badly: the one that makes it so is found among them."""
     project = make_project("exits")

@@ -40,7 +40,7 @@ def project(make_project: MakeProject) -> Project:
     return made
 
 
-@pytest.mark.parametrize("mode", [["-n0"], ["-n2"], ["-n0", "--isolation=none"]])
+@pytest.mark.ways("mode", [["-n0"], ["-n2"], ["-n0", "--isolation=none"]])
 def test_floors_and_seconds_reach_the_cases(project: Project, mode: list[str]) -> None:
     result = project.run(*mode, "--hardware=mine", "--endurance=30", "-k", "speed or longer")
     found = {case.partition("::test_")[2]: outcome for case, outcome in result.verdicts.items()}
@@ -61,6 +61,7 @@ def test_only_the_mark_adds_the_seconds_to_the_limit(project: Project) -> None:
     assert [*result.verdicts.values()] == ["timeout"]
 
 
+@pytest.mark.nightly
 def test_a_reproduce_line_has_hardware_and_endurance(project: Project) -> None:
     result = project.run("-n0", "--hardware=mine", "--endurance=2", "-k", "speed")
     (line,) = (verdict.reproduce for verdict in result.ledger.verdicts if verdict.reproduce)
@@ -70,6 +71,7 @@ def test_a_reproduce_line_has_hardware_and_endurance(project: Project) -> None:
     assert [*again.verdicts.values()] == ["failed"]
 
 
+@pytest.mark.nightly
 def test_without_hardware_there_are_no_floors_and_diff_lists_the_figures(project: Project) -> None:
     first, second = (project.run("-n0", "-k", "speed") for _ in range(2))
     assert {*second.verdicts.values()} == {"passed"}

@@ -99,6 +99,7 @@ def test_isolation_none_and_verification(project: Project) -> None:
         assert status == 0, output
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_is_evidence_and_one_resumed_by_force_is_not(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/some/test_some.py", KILLS_THE_RUN)
@@ -134,6 +135,7 @@ def test_a_resumed_run_is_evidence_and_one_resumed_by_force_is_not(make_project:
     assert "part 2 of the run is not like part 1: suite files was sha256:" in output
 
 
+@pytest.mark.nightly
 def test_a_merged_run_is_evidence_and_a_shard_is_not(project: Project) -> None:
     shards = [project.run("-n0", f"--shard={number}/2", "--waivers=known", "--must-pass=core") for number in (1, 2)]
     status, output = package(project, shards[0])
@@ -147,6 +149,7 @@ def test_a_merged_run_is_evidence_and_a_shard_is_not(project: Project) -> None:
     assert (status, "cases: 14: " in output) == (0, True), output
 
 
+@pytest.mark.nightly
 def test_a_run_on_a_software_device_is_no_run_on_a_gpu(make_project: MakeProject) -> None:
     build.build_softdevice()
     project = make_project()
@@ -178,6 +181,7 @@ def test_a_run_on_a_software_device_is_no_run_on_a_gpu(make_project: MakeProject
         assert words in output
 
 
+@pytest.mark.nightly
 def test_a_run_on_gpus(machine: Machine) -> None:
     machine.suite("@on_gpu\ndef test_one():\n    pass\n\n@on_gpu\ndef test_two():\n    crash()\n")
     result = machine.run("-n2")

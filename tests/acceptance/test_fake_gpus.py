@@ -100,6 +100,7 @@ def test_each_worker_has_a_gpu_of_its_own_and_its_cases_see_that_one(tmp_path: P
     assert all(uuid.startswith("GPU-") for uuid in bound)
 
 
+@pytest.mark.nightly
 def test_an_outer_mask_bounds_workers_and_devices(tmp_path: Path, library: Path) -> None:
     result = _project(tmp_path).run("-n", "auto", env=_environment(library, mask="5,2"))
     assert result.status == 0, result.tail()

@@ -104,7 +104,7 @@ def test_classes_made_for_a_device(make_project: MakeProject) -> None:
     assert {line["reason"] for line in _started(result)} == {""}  # nothing of it hinders a fork
 
 
-@pytest.mark.parametrize("isolation", ["batch", "none"])
+@pytest.mark.ways("isolation", ["batch", "none"])
 def test_a_wrapper_round_each_test(make_project: MakeProject, isolation: str) -> None:
     """With it each backward pass is captured, and none is without. What is known to break may be waived."""
     project = make_project("foreign_devices")

@@ -11,7 +11,7 @@ SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 @SPREADS
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_killed_parent(make_project: MakeProject, mode: str, spread: str) -> None:
     """The zygote is killed by a case: that is the harness's loss, and the next case has a new one."""
     project = make_project("parent")
@@ -59,6 +59,7 @@ def test_innocent():
     assert result.verdicts == expected(project, "batch").outcomes, result.tail()
 
 
+@pytest.mark.nightly
 def test_stubborn(make_project: MakeProject) -> None:
     """The watchdog in its process is off, SIGTERM is ignored, the process is stopped: the ladder's last rung helps."""
     project = make_project("stubborn")
@@ -67,7 +68,7 @@ def test_stubborn(make_project: MakeProject) -> None:
     assert result.seconds < 30
 
 
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_forgotten_fork(make_project: MakeProject, mode: str) -> None:
     """A case forks and the child forgets to exit: it comes back as if it were the executor, and must not be heard."""
     project = make_project()

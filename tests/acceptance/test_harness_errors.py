@@ -78,8 +78,8 @@ def expect(result: Result, outcomes: list[str], error: str = "TypeError: a mista
     compare_junit(result, {case: (outcome, "") for case, outcome in result.verdicts.items()})
 
 
-@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, REPORT])
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("target", [SEEDS, BEGIN, END, REPORT])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_an_error_that_comes_each_time(make_project: MakeProject, mode: str, target: tuple[str, str, str]) -> None:
     """Each case is tried once more, in a fresh process, and is lost."""
     result = with_defect(make_project(), target, when="True").run("-n0", f"--isolation={mode}")
@@ -95,7 +95,7 @@ def test_an_error_with_one_case(make_project: MakeProject, target: tuple[str, st
     expect(result, ["passed", "lost", "passed"])
 
 
-@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, REPORT])
+@pytest.mark.ways("target", [SEEDS, BEGIN, END, REPORT])
 def test_an_error_that_does_not_come_again(make_project: MakeProject, target: tuple[str, str, str]) -> None:
     """The case is tried once more in a fresh process, and that attempt counts; the run is red all the same."""
     result = with_defect(make_project(), target, when="not once.exists()").run("-n0")
@@ -170,8 +170,8 @@ def pytest_runtest_logfinish(nodeid):
 }
 
 
-@pytest.mark.parametrize("hook", _HOOKS)
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("hook", _HOOKS)
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_a_hook_of_a_conftest_raises(make_project: MakeProject, hook: str, mode: str) -> None:
     """Pytest would stop with an internal error; here it is an error of the case, and the next runs elsewhere."""
     result = with_hook(make_project(), hook, 'raise ValueError("a mistake of the conftest")').run(
@@ -259,7 +259,7 @@ def test_after():
 """
 
 
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_what_a_case_did_to_us_is_its_own_doing(make_project: MakeProject, mode: str) -> None:
     """Our code raises in a process that a case has left unfit for it."""
     project = make_project()

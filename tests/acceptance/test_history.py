@@ -68,7 +68,7 @@ def test_without_history_the_limit_tells(project: Project) -> None:
     assert SLOW in first(project.run("-n2"))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("options", "name"),
     [
         (["--dist=load"], "LoadScheduling"),

@@ -30,7 +30,7 @@ IN_ORDER = (("company", "poison"),)
         *(pytest.param(*way, marks=pytest.mark.nightly) for way in (("batch", 0), ("case", 2))),
     ],
 )
-@pytest.mark.parametrize("topics", TOPICS, ids="+".join)
+@pytest.mark.ways("topics", TOPICS, ids="+".join)
 def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode: str, workers: int) -> None:
     project = make_project(*topics)
     dist = ["--dist=loadfile"] if workers and topics in IN_ORDER else []

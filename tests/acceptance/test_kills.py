@@ -159,6 +159,7 @@ def test_executor(project: Project, start: Start, spread: str) -> None:
     compare(result, replace(wanted, cases=cases, counts={"passed": 6, "failed": 1}))
 
 
+@pytest.mark.nightly
 @STARTS
 def test_zygote(project: Project, start: Start, spread: str) -> None:
     """The harness's own process is gone: a finding, and the case is run once more, by another zygote's executor."""

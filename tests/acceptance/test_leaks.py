@@ -137,6 +137,7 @@ def _executors(result: Result) -> int:
     return len({line["executor"] for line in result.lines if line["event"] == "start"})
 
 
+@pytest.mark.nightly
 def test_a_leak_of_shared_memory_is_not_held_against_neighbours(make_project: MakeProject) -> None:
     """Nobody holds the files, so each process counts them. The cases of both workers take the same time."""
     project = make_project()
@@ -202,7 +203,7 @@ def test_small_leaks_are_found_by_the_full_check_at_once(make_project: MakeProje
     assert leaking <= {"test_tensor", "test_mapping", "test_array"}, apart.tail()
 
 
-@pytest.mark.parametrize("level", ["fast", "full"])
+@pytest.mark.ways("level", ["fast", "full"])
 def test_what_a_case_says_it_keeps_is_not_looked_at(make_project: MakeProject, level: str) -> None:
     """Neither after the case nor at the end of its process, which has grown by 60 MiB; state is looked at as ever."""
     project = make_project("keeping")
@@ -212,6 +213,7 @@ def test_what_a_case_says_it_keeps_is_not_looked_at(make_project: MakeProject, l
     assert kinds(result) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.ways(("mode", "spread"), WAYS)
 def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProject, mode: str, spread: str) -> None:
     """Its second run dies or hangs: the case keeps the verdict of its first."""

@@ -78,7 +78,7 @@ def plain(lines: list[str]) -> list[str]:
 @SPREADS
 @pytest.mark.parametrize(
     "how",
-    [(), ("-v",), *(pytest.param((word,), marks=pytest.mark.nightly) for word in ("-q", "-rA"))],
+    [(), *(pytest.param((word,), marks=pytest.mark.nightly) for word in ("-v", "-q", "-rA"))],
     ids=lambda words: "".join(words) or "plain",
 )
 def test_the_table_is_below_what_pytest_prints_and_goes_without_a_trace(
@@ -106,6 +106,7 @@ def test_the_table_is_below_what_pytest_prints_and_goes_without_a_trace(
     assert plain(window.all()) == plain(quiet.all())
 
 
+@pytest.mark.nightly
 def test_cases_in_this_process_print_above_it(project: Project) -> None:
     """Without isolation the cases run in the process that draws. With -s they print as they like."""
     arguments = ("-n0", "--isolation=none", "-s")
@@ -163,7 +164,7 @@ def test_a_run_that_is_killed_leaves_the_cursor(project: Project) -> None:
         assert not window.cursor_is_hidden
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("given", "env"),
     [(("--progress=plain",), {}), ((), {"TERM": "dumb"}), ((), {"HARNESS_PROGRESS": "off"})],
     ids=["plain", "dumb", "off"],

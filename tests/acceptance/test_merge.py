@@ -37,6 +37,7 @@ def merge(project: Project, *folders: Path) -> tuple[int, list[str]]:
     return status, output.splitlines()
 
 
+@pytest.mark.nightly
 def test_bad_input(project: Project, tmp_path: Path) -> None:
     """Each mistake is one sentence."""
     first, second = shard(project, 1).run_dir, shard(project, 2).run_dir
@@ -81,6 +82,7 @@ def test_another_tree_seed_or_torch(project: Project) -> None:
     assert "is not like the others: suite files is sha256:" in line
 
 
+@pytest.mark.nightly
 def test_an_environment_that_is_none_is_named(project: Project) -> None:
     first, second = shard(project, 1).run_dir, shard(project, 2).run_dir
     file = second / "environment.json"

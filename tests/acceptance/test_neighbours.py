@@ -77,7 +77,7 @@ def test_a_harness_that_is_not_active_is_not_noticed(make_project: MakeProject, 
     assert not (project.folder / "results").exists()
 
 
-@pytest.mark.parametrize("name", NEIGHBOURS)
+@pytest.mark.ways("name", NEIGHBOURS)
 def test_an_active_one_yields_and_says_so(make_project: MakeProject, name: str) -> None:
     """The long forms are ours, and the line that reproduces a failure has them where it must."""
     neighbour = NEIGHBOURS[name]
@@ -109,7 +109,7 @@ def test_a_conftest_that_is_met_while_tests_are_collected(make_project: MakeProj
     assert result.lines[0]["seed"] == 3
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     "words",
     [("--seed", "5"), ("--seed=5",), ("--harness-seed", "5"), ("@words",)],
 )

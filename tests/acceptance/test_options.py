@@ -93,7 +93,7 @@ def test_last_failed(make_project: MakeProject, spread: str) -> None:
     assert second.verdicts == {case: wanted.outcomes[case] for case in red}
 
 
-@pytest.mark.parametrize("name", ["junitxml", "capture", "setuponly", "faulthandler", "logging", "setupplan"])
+@pytest.mark.ways("name", ["junitxml", "capture", "setuponly", "faulthandler", "logging", "setupplan"])
 def test_a_plugin_of_pytests_that_is_switched_off(make_project: MakeProject, name: str) -> None:
     """The collecting process gets no option that it does not know."""
     project = make_project()
@@ -224,7 +224,7 @@ def test_default_run_directory(make_project: MakeProject) -> None:
     json.loads((made[0] / "environment.json").read_text())
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("mark", "complaint", "spread"),
     [
         ("requires(flux_capacitor=True)", "flux_capacitor", "-n0"),
@@ -294,6 +294,7 @@ def test_long_enough():
     compare(result, expected(project, "case"), alone=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.ways("isolation", ["batch", "case"])
 def test_a_case_that_had_no_processor_says_so(make_project: MakeProject, isolation: str) -> None:
     """A case that is ready to run and gets no processor says so at its limit; one that waits for an event does not."""

@@ -75,6 +75,7 @@ def test_the_name_alone(make_project: MakeProject, tmp_path: Path) -> None:
     assert "npu" in str(result.lines[0]["label"])
 
 
+@pytest.mark.nightly
 def test_a_registration_shows_each_worker_its_own_device(make_project: MakeProject, tmp_path: Path) -> None:
     """The entry point names the mask: two workers of ``-n auto`` have a device each, and a wide case has both."""
     folder = install(tmp_path / "site")
@@ -102,7 +103,7 @@ def test_a_file_registers_a_device(make_project: MakeProject, tmp_path: Path) ->
     assert not list(tmp_path.glob("harness-census-*")), "the census leaves no folder"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("flaw", "sentence"),
     [
         ("count", "--device=npu: device_count raises OSError('the driver does not answer')"),
@@ -127,6 +128,7 @@ def test_a_wrong_registration_is_named_in_one_sentence(
         assert "passed" not in result.counts if flaw == "early" else True
 
 
+@pytest.mark.nightly
 def test_a_device_that_dies_is_no_fault_of_a_case(make_project: MakeProject, tmp_path: Path) -> None:
     """The executor uses its device before the first case: what then ends the process is blamed on no case."""
     folder = install(tmp_path / "site")

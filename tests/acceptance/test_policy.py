@@ -104,6 +104,7 @@ def test_skips(): pytest.skip("not today")
 """
 
 
+@pytest.mark.nightly
 def test_the_reproduce_line_has_the_rules_that_decided(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/ruled/test_ruled.py", RULED)
@@ -482,6 +483,7 @@ def test_an_edited_must_pass_list_stops_the_run(make_project: MakeProject) -> No
     refused(project.run("-n0", "--must-pass=./core.txt"), "core.txt:4", "edited by hand", "harness catalog --must-pass")
 
 
+@pytest.mark.nightly
 def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
     """Writes a list, checks it, writes it anew on request only; for a kind of hardware, and without exceptions."""
     project = make_project()

@@ -15,7 +15,7 @@ _ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root may change users 
 
 
 @pytest.mark.parametrize("topic", ["process_state", pytest.param("process_user", marks=_ROOT)])
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_verdicts(make_project: MakeProject, mode: str, topic: str) -> None:
     project = make_project(topic)
     result = project.run("-n0", f"--isolation={mode}", "--case-timeout=30")

@@ -36,7 +36,8 @@ def run(project: Project, *arguments: str, until: str = "", env: dict[str, str] 
     gate = project.folder / "probe" / "gate"
     gate.parent.mkdir(exist_ok=True)
     os.mkfifo(gate)
-    running = project.start("--dist=loadfile", *arguments, env=env)
+    # Another process may make a file under /dev/shm meanwhile; the case would then run again, and wait again.
+    running = project.start("--dist=loadfile", "--leak-check=off", *arguments, env=env)
     try:
         running.started("test_waits")
         if until:
@@ -49,7 +50,7 @@ def run(project: Project, *arguments: str, until: str = "", env: dict[str, str] 
 
 
 @SPREADS
-@pytest.mark.parametrize("how", [(), ("-q",), ("-qq",), ("-v",)], ids=lambda words: "".join(words) or "plain")
+@pytest.mark.ways("how", [(), ("-q",), ("-qq",), ("-v",)], ids=lambda words: "".join(words) or "plain")
 def test_what_runs_where_since_when(project: Project, spread: str, how: tuple[str, ...]) -> None:
     worker = "main" if spread == "-n0" else r"gw\d"
     runs = rf"{worker} runs {FILE}::test_waits on cpu, for \d+ s"
@@ -81,7 +82,7 @@ def test_the_zygote_collects(project: Project, spread: str) -> None:
     assert result.status == 0, result.tail()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("arguments", "env"),
     [(("--progress=0",), {}), ((), {"HARNESS_PROGRESS": "0"}), (("--progress=3600",), {}), ((), {})],
     ids=["off", "off-by-environment", "seldom", "by-default-after-half-a-minute"],

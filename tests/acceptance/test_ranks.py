@@ -10,7 +10,7 @@ from tests.acceptance.expected import compare, expected
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_each_way_to_break(make_project: MakeProject, mode: str) -> None:
     project = make_project("ranks")
     result = project.run(f"--isolation={mode}", "-n0", "--leak-search=off")

@@ -47,7 +47,7 @@ def broken():
 '''
 
 
-@pytest.mark.parametrize("mode", [["-n0"], ["-n2"], ["-n0", "--isolation=none"]])
+@pytest.mark.ways("mode", [["-n0"], ["-n2"], ["-n0", "--isolation=none"]])
 def test_recorded_properties_are_in_every_report(make_project: MakeProject, mode: list[str]) -> None:
     project = make_project()
     project.write("suites/test_it.py", SUITE)

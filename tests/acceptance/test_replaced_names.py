@@ -49,6 +49,7 @@ def _suite(what: str) -> str:
     return _SUITE.format(names=names, what=what, replace=_REPLACE[what])
 
 
+@pytest.mark.nightly
 def test_what_is_put_back_changes_no_verdict(make_project: MakeProject) -> None:
     """While it is replaced, the phases are reported. The verdicts are those of plain pytest without its capturing."""
     project = make_project()

@@ -157,6 +157,7 @@ def test_a_killed_run_goes_on(project: Project, begun: list[Running], spread: st
     assert command(project, "report", str(cut.run_dir))[0] == 1
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_resumed_again_and_one_that_had_finished(project: Project, begun: list[Running]) -> None:
     cut = cut_off(project, begun, "-n0")
     again = start(project, begun, "-n0", f"--resume={cut.run_dir.name}", results_dir=False)
@@ -242,6 +243,7 @@ def test_what_has_changed_is_said_and_nothing_is_touched(project: Project, begun
     assert not project.probe("ran")[len(OUTCOMES) :]
 
 
+@pytest.mark.nightly
 @SPREADS
 def test_a_run_that_is_resumed_by_force_says_so(project: Project, begun: list[Running], spread: str) -> None:
     cut = cut_off(project, begun, spread, "--seed=5")
@@ -288,6 +290,7 @@ def test_bad_input_is_one_sentence(project: Project, arguments: list[str], words
     assert list(project.temp.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_cases_of_an_earlier_run_by_verdict(project: Project, begun: list[Running]) -> None:
     cut = cut_off(project, begun, "-n0")
     (project.folder / "probe" / "go").touch()
@@ -311,6 +314,7 @@ def test_cases_of_an_earlier_run_by_verdict(project: Project, begun: list[Runnin
     assert sum("::" in line for line in listed.terminal.splitlines()) == 2
 
 
+@pytest.mark.nightly
 def test_a_shard_is_resumed_and_merged(project: Project, begun: list[Running]) -> None:
     parts = []
     for index in (1, 2):

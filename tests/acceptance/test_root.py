@@ -222,7 +222,8 @@ def _plain_ids(project: Project, layout: Layout) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, ("-n0",)) for name in LAYOUTS),
+        *((name, ("-n0",)) for name in [*LAYOUTS][::4]),
+        *(pytest.param(name, ("-n0",), marks=pytest.mark.nightly) for name in LAYOUTS if name not in [*LAYOUTS][::4]),
         *(pytest.param(name, ("-n2",), marks=pytest.mark.nightly) for name in SPREAD),
         *(pytest.param(name, ("-n0", "--start=cold"), marks=pytest.mark.nightly) for name in COLD),
     ],
@@ -246,7 +247,7 @@ def test_every_process_has_the_root_folder_of_the_first(
             assert again.verdicts == {verdict.case: "failed"}, f"{verdict.reproduce}\n{again.tail()}"
 
 
-@pytest.mark.parametrize("options", [("-n0",), ("-n2",), ("-n0", "--start=cold")])
+@pytest.mark.ways("options", [("-n0",), ("-n2",), ("-n0", "--start=cold")])
 def test_a_process_that_finds_another_ini_file_says_so(make_project: MakeProject, options: tuple[str, ...]) -> None:
     """An option of another plugin names the run directory, in a word of its own, which pytest takes for a path."""
     project = make_project()
@@ -298,7 +299,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-@pytest.mark.parametrize(("option", "spelling"), [*zip(PATHS, itertools.cycle(SPELLINGS), strict=False)])
+@pytest.mark.ways(("option", "spelling"), [*zip(PATHS, itertools.cycle(SPELLINGS), strict=False)])
 def test_no_value_of_ours_is_taken_for_an_argument(elsewhere: Project, option: str, spelling: str) -> None:
     variable = "--{} {}" if spelling == "PYTEST_ADDOPTS" else ""
     words = (variable or spelling).format(option, PATHS[option])
@@ -333,8 +334,8 @@ def test_second():
 CONTROLLER = "import os\nos.environ.setdefault('HARNESS_TEST_CONTROLLER', str(os.getpid()))\n"
 
 
-@pytest.mark.parametrize("resume", [("--resume", "../r"), ("--resume=../r",), ("--harness-resume", "../r")])
-@pytest.mark.parametrize("folder", ["mine", "."])
+@pytest.mark.ways("resume", [("--resume", "../r"), ("--resume=../r",), ("--harness-resume", "../r")])
+@pytest.mark.ways("folder", ["mine", "."])
 def test_resume_takes_the_root_of_the_run(make_project: MakeProject, resume: tuple[str, ...], folder: str) -> None:
     """Whether there is an ini file or not, and where it is started again."""
     project = make_project()
@@ -384,6 +385,7 @@ def test_time(): time.sleep(60)
 }
 
 
+@pytest.mark.nightly
 def test_each_printed_line_gives_the_verdict_again(make_project: MakeProject) -> None:
     """Every one of these is red by an option of the command line, and by nothing else."""
     project = make_project()

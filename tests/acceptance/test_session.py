@@ -32,7 +32,7 @@ WAYS = {
 
 
 @pytest.mark.ways("options", [("-n0",), ("-n0", "--isolation=case"), ("-n2",)])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.ways("way", WAYS)
 def test_a_session_hears_what_it_is_told(make_project: MakeProject, way: str, options: tuple[str, ...]) -> None:
     project = make_project()
     tests, conftest, status = WAYS[way]
@@ -54,8 +54,8 @@ def test_a_conftest_cannot_make_a_red_run_green(make_project: MakeProject) -> No
     assert project.run("-n0").status == 1
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
-@pytest.mark.parametrize("returncode", [0, None, 7])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
+@pytest.mark.ways("returncode", [0, None, 7])
 def test_an_exit_at_the_end_takes_no_report(make_project: MakeProject, returncode: int | None, spread: str) -> None:
     """``pytest.exit`` in a conftest's ``pytest_sessionfinish``: the run is reported, and never milder for it."""
     project = make_project()

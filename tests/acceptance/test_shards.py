@@ -58,6 +58,7 @@ def test_merged_shards_equal_the_whole_run(make_project: MakeProject, spread: st
     assert merge(project, parts)[:2] == (4, f"harness: '{merged.run_dir}' holds a run already: name another folder\n")
 
 
+@pytest.mark.nightly
 def test_shards_without_a_seed_agree_on_one(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/many/test_many.py", MANY.replace("17", "-1"))
@@ -66,6 +67,7 @@ def test_shards_without_a_seed_agree_on_one(make_project: MakeProject) -> None:
     assert merge(project, parts)[0] == 0
 
 
+@pytest.mark.nightly
 def test_lists_and_the_least_number_hold_for_the_merged_run_alone(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/many/test_many.py", MANY.replace("17", "-1"))
@@ -83,6 +85,7 @@ def test_lists_and_the_least_number_hold_for_the_merged_run_alone(make_project: 
     assert "must-pass list core.txt (24 cases, " in output
 
 
+@pytest.mark.nightly
 def test_a_shard_without_a_case_is_merged_too(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/one/test_one.py", "def test_one(): pass\n")

@@ -160,6 +160,7 @@ def test_slots_let_cases_use_one_device_at_once(machine: Machine) -> None:
     assert most_at_once([result]) == 2
 
 
+@pytest.mark.nightly
 def test_a_serial_case_and_a_large_one_have_their_device_alone(machine: Machine) -> None:
     machine.suite(_ALONE)
     result = machine.run("-n4", "--slots=4", "--no-health", CUDA_VISIBLE_DEVICES=GPU[0])
@@ -167,6 +168,7 @@ def test_a_serial_case_and_a_large_one_have_their_device_alone(machine: Machine)
     assert most_at_once([result]) == 1
 
 
+@pytest.mark.nightly
 def test_auto_starts_a_worker_for_each_slot(machine: Machine) -> None:
     machine.suite("@on_gpu\n@pytest.mark.parametrize('n', range(8))\ndef test_one(n): pass\n")
     result = machine.run("-nauto", "--slots=2")
@@ -181,6 +183,7 @@ def test_a_wrong_number_of_slots_is_refused(machine: Machine, text: str) -> None
     assert f"--slots={text!r}: expected a whole number from 1 to 999999" in result.terminal
 
 
+@pytest.mark.nightly
 def test_a_board_that_is_none_is_named(machine: Machine) -> None:
     machine.suite("@on_gpu\n@pytest.mark.parametrize('n', range(3))\ndef test_one(n): pass\n")
     folder = machine.project.temp / "leases"

@@ -23,7 +23,7 @@ from tests.acceptance.gpu_machine import (
 )
 
 
-@pytest.mark.parametrize("spread", [["-n2"], ["-n0", "--isolation=case"]], ids=["two workers", "many executors"])
+@pytest.mark.ways("spread", [["-n2"], ["-n0", "--isolation=case"]], ids=["two workers", "many executors"])
 def test_each_worker_has_its_device_examined_once_before_its_first_case(machine: Machine, spread: list[str]) -> None:
     machine.suite(PLAIN)
     result = machine.run(*spread)
@@ -41,7 +41,7 @@ def test_each_worker_has_its_device_examined_once_before_its_first_case(machine:
     assert not notes(result)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("arguments", "environ"),
     [(["--no-health"], {}), (["--isolation=none"], {}), ([], {"CUDA_VISIBLE_DEVICES": ""})],
     ids=["no health", "no isolation", "the cpu"],
@@ -61,7 +61,7 @@ _SICK = {
 }
 
 
-@pytest.mark.parametrize(("spread", "sickness"), [("-n0", "crashes"), ("-n2", "wrong")])
+@pytest.mark.ways(("spread", "sickness"), [("-n0", "crashes"), ("-n2", "wrong")])
 def test_a_device_that_is_sick_at_the_start_runs_no_case(machine: Machine, spread: str, sickness: str) -> None:
     machine.sicken(0, sickness)
     machine.suite(
@@ -126,6 +126,7 @@ first_pid_namespace = pytest.mark.skipif(
 )
 
 
+@pytest.mark.nightly
 @first_pid_namespace
 def test_a_device_that_the_driver_does_not_release_runs_no_other_case(machine: Machine) -> None:
     """The driver lists a process after its end. What that has left there could be blamed on the next case."""
@@ -143,6 +144,7 @@ def test_a_device_that_the_driver_does_not_release_runs_no_other_case(machine: M
     assert [line["devices"] for line in later] == [[GPU[1]]]
 
 
+@pytest.mark.nightly
 @first_pid_namespace
 def test_a_device_that_the_driver_releases_late_is_used_again(machine: Machine) -> None:
     machine.suite(LEFT.replace("UNTIL", "fares('process_until', 3)"))
@@ -152,6 +154,7 @@ def test_a_device_that_the_driver_releases_late_is_used_again(machine: Machine) 
     assert {device for line in result.lines if line["event"] == "start" for device in line["devices"]} == {GPU[0]}
 
 
+@pytest.mark.nightly
 @first_pid_namespace
 def test_what_was_left_on_a_device_before_the_run_is_told_once(machine: Machine) -> None:
     with subprocess.Popen(["true"]) as ended:
@@ -165,6 +168,7 @@ def test_what_was_left_on_a_device_before_the_run_is_told_once(machine: Machine)
     assert (finding.kind, finding.message) == ("device_sign", text)
 
 
+@pytest.mark.nightly
 def test_an_examination_that_hangs_is_ended(machine: Machine) -> None:
     machine.sicken(0, "hangs")
     machine.suite(PLAIN)
@@ -219,7 +223,7 @@ def test_a_device_is_examined_after_a_case_that_breaks(machine: Machine, how: st
     [
         ("crashed", False),
         *(pytest.param(how, False, marks=pytest.mark.nightly) for how in ("timeout", "poisoned")),
-        ("crashed", True),
+        pytest.param("crashed", True, marks=pytest.mark.nightly),
     ],
 )
 def test_a_case_that_broke_on_a_sick_device_is_tried_on_another(machine: Machine, how: str, alone: bool) -> None:
@@ -246,6 +250,7 @@ def test_a_case_that_broke_on_a_sick_device_is_tried_on_another(machine: Machine
     assert [line["devices"] for line in finishes(result, "test_after")] == [[GPU[1]]]
 
 
+@pytest.mark.nightly
 def test_signs_that_need_not_worry_are_noted_on_the_case_that_ran(machine: Machine) -> None:
     machine.suite("""
 pytestmark = on_gpu
@@ -308,6 +313,7 @@ def test_last(): pass
     assert [state for _, state, _ in looks(result)] == ["healthy", "drained"] * 3 + ["healthy"]
 
 
+@pytest.mark.nightly
 def test_what_was_wrong_with_a_device_before_the_run_is_found(machine: Machine) -> None:
     machine.state.set(0, rows_failed=1)
     machine.suite(PLAIN)
@@ -318,6 +324,7 @@ def test_what_was_wrong_with_a_device_before_the_run_is_found(machine: Machine) 
     assert shares(result) == {GPU[1]: {"main"}}
 
 
+@pytest.mark.nightly
 def test_a_last_device_that_is_drained_while_a_bad_end_is_looked_into_is_told(tmp_path: Path, library: Path) -> None:
     machine = Machine(tmp_path, library, gpus=1)
     machine.suite("""
@@ -405,6 +412,7 @@ health.examine_device = examine
 """
 
 
+@pytest.mark.nightly
 def test_an_examination_that_fails_by_our_own_fault_drains_no_device(machine: Machine) -> None:
     machine.project.write("suites/gpu/conftest.py", _BROKEN_EXAMINATION)
     machine.suite("""

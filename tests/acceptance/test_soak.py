@@ -139,7 +139,7 @@ def test_breaks():
 """
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     "arguments", [(), ("--repeat=15", "--leak-check=off"), ("--repeat=15", "--isolation=case"), ("--verify=2",)]
 )
 def test_nothing_is_read_where_there_is_nothing_to_compare(

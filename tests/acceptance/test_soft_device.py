@@ -60,7 +60,7 @@ def seen(result: Result) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_good_and_bad_cases(make_project: MakeProject, mode: str) -> None:
     project = make_project("soft")
     result = run(project, "-n0", f"--isolation={mode}", "--seed=5", "--case-timeout=100")
@@ -78,6 +78,7 @@ def test_good_and_bad_cases(make_project: MakeProject, mode: str) -> None:
     assert "the current device of soft" in finishes["test_leaves_another_device_chosen"]["message"]
 
 
+@pytest.mark.nightly
 def test_everything_says_that_it_is_a_software_device(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/events/test_events.py", _EVENTS)
@@ -163,7 +164,7 @@ def test_the_device_without_isolation(make_project: MakeProject) -> None:
     assert sorted(result.verdicts.values()) == ["failed", "passed"], result.tail()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("arguments", "env", "words"),
     [
         (
@@ -196,6 +197,7 @@ def test_what_cannot_be_is_refused(
     refused(project.run("-n0", *arguments, env={**_CACHE, **env}), *words)
 
 
+@pytest.mark.nightly
 def test_a_profile_chooses_the_device(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/events/test_events.py", _EVENTS)
@@ -282,6 +284,7 @@ def test_the_list_of_faults(make_project: MakeProject) -> None:
     assert json.loads(command(project, "faults", "list", "--json")[1]) == dict(faults.fault_catalogue("soft"))
 
 
+@pytest.mark.nightly
 def test_devices_are_told_of_as_what_they_are(make_project: MakeProject) -> None:
     project = make_project()
     status, said = command(project, "devices", "--device", "soft", "--json")

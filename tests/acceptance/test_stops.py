@@ -21,7 +21,7 @@ from tests.acceptance.project import PATIENCE, Project, Result, Running, interru
 
 WAITS = "::test_waits"
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+SIGNALS = pytest.mark.ways("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 
 Start = Callable[..., Running]
 
@@ -145,7 +145,7 @@ def test_what_ends_within_the_grace_has_its_verdict(project: Project, start: Sta
 
 
 @SPREADS
-@pytest.mark.parametrize("isolation", ["--isolation=case", "--start=cold"])
+@pytest.mark.ways("isolation", ["--isolation=case", "--start=cold"])
 def test_in_other_modes(start: Start, spread: str, isolation: str) -> None:
     running = start(spread, isolation, "--grace=0")
     interrupt(running)
@@ -177,6 +177,7 @@ def stop_requests(project: Project) -> list[Path]:
     return list(project.temp.glob("harness-*/stop/request.json"))
 
 
+@pytest.mark.nightly
 @SPREADS
 def test_an_impatient_user_leaves_nothing_behind(start: Start, spread: str) -> None:
     running = start(spread)
@@ -253,6 +254,7 @@ def test_without_isolation_the_report_is_written_all_the_same(
     assert outcome == "not_run" if spread == "-n0" else outcome in ("not_run", "lost")
 
 
+@pytest.mark.nightly
 @SPREADS
 def test_a_crash_that_could_not_be_confirmed_stays_a_crash(project: Project, start: Start, spread: str) -> None:
     """The case that runs meanwhile dies in company: it is not run again, and no innocent is made of it."""

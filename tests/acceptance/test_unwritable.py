@@ -62,7 +62,7 @@ def limit_journal(running: Running, spare: int) -> None:
 
 
 @SPREADS
-@pytest.mark.parametrize("spare", [0, 40])
+@pytest.mark.ways("spare", [0, 40])
 def test_the_journal(make_project: MakeProject, spread: str, spare: int) -> None:
     project = make_project("waiting")
     running = project.start(*spread_words(spread), cold=True)  # the zygote is known by its command line
@@ -123,7 +123,7 @@ def test_a_small_file_system(make_project: MakeProject, small: Path, spread: str
 
 
 @SPREADS
-@pytest.mark.parametrize("name", ["junit.xml", "report.html"])
+@pytest.mark.ways("name", ["junit.xml", "report.html"])
 def test_the_report(make_project: MakeProject, spread: str, name: str) -> None:
     project = make_project("plain")
     (project.folder / "run" / name).mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_the_log_of_the_zygote(make_project: MakeProject, spread: str) -> None:
     check_failed(result, f"cannot write {str(result.run_dir / 'zygote.log')!r}: No space left on device; ")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("most", "what"),
     [(400, "cannot append to the journal"), (1500, "cannot write '")],
     ids=["first line of the journal", "environment.json"],

@@ -8,8 +8,8 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
 
 
-@pytest.mark.parametrize("topic", ["user_values", "stopped_clocks", "replaced_streams"])
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("topic", ["user_values", "stopped_clocks", "replaced_streams"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_verdicts(make_project: MakeProject, topic: str, mode: str) -> None:
     project = make_project(topic)
     result = project.run("-n0", f"--isolation={mode}", "--case-timeout=30")

@@ -72,6 +72,7 @@ def test_the_wheel_has_every_file_of_the_package_and_the_suites(wheel: Path) -> 
     assert packed == wanted
 
 
+@pytest.mark.nightly
 def test_an_installed_wheel_runs_suites_and_its_reproduce_lines_name_them(harness: Harness) -> None:
     told = harness(
         "run", "suites/streams/test_on_cpu.py", "suites/autograd/test_grad_modes.py", "-n0", "--results-dir=run"
@@ -82,6 +83,7 @@ def test_an_installed_wheel_runs_suites_and_its_reproduce_lines_name_them(harnes
     assert "suites/streams/test_on_cpu.py::" in harness("report", "json", "run")
 
 
+@pytest.mark.nightly
 def test_a_suite_that_does_not_exist_is_named(harness: Harness) -> None:
     harness("run", "suites/strems", status=4)
 

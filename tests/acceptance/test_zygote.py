@@ -17,7 +17,7 @@ from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result, Running
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
-STARTS = pytest.mark.parametrize("start", ["fork", "cold"])
+STARTS = pytest.mark.ways("start", ["fork", "cold"])
 
 #: Makes the first forks of a zygote fail, and has supervisors lose patience early.
 NO_ROOM = """\
@@ -207,6 +207,7 @@ def test_dies():
     assert dies["notes"] == ["killed processes that it left running: a fork of the case"]
 
 
+@pytest.mark.nightly
 def test_the_helper_that_keeps_torchs_shared_files_is_no_leftover(make_project: MakeProject) -> None:
     """Its socket lies in the folder for temporary files, and may have 107 bytes."""
     project = make_project()
@@ -300,6 +301,7 @@ def _debugger(pid: int) -> int:
     return debugger
 
 
+@pytest.mark.nightly
 def test_a_leftover_that_cannot_be_killed_holds_nobody_up(make_project: MakeProject, hold: list[int]) -> None:
     project = make_project()
     project.write("suites/plain/test_leaves.py", LEAVES_A_HELD_CHILD)

@@ -20,6 +20,7 @@ from tests.chaos.victims import Victim
 _INNOCENT = {Outcome.PASSED, Outcome.LOST, Outcome.NOT_RUN}
 
 
+@pytest.mark.nightly
 @each_seed
 def test_executors_are_starved(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever becomes of a case in such a process names what was missing; all others pass."""
@@ -89,6 +90,7 @@ def test_no_process_can_be_made(
         assert run.process.returncode == ledger.exit_status()
 
 
+@pytest.mark.nightly
 @each_seed
 def test_the_control_group_has_no_memory(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel kills a process of the run. No case is to blame but one whose executor it was."""

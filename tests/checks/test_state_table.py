@@ -104,12 +104,14 @@ def alone() -> dict[str, tuple[list[str], list[str]]]:
     return run_table("children")
 
 
+@pytest.mark.nightly
 def test_each_contamination_is_reported_with_new_and_old_value(alone: dict[str, tuple[list[str], list[str]]]) -> None:
     contaminations = {name: result for name, result in alone.items() if result[1]}
     assert len(contaminations) >= 60
     assert wrong(contaminations) == {}
 
 
+@pytest.mark.nightly
 def test_no_harmless_change_is_reported(alone: dict[str, tuple[list[str], list[str]]]) -> None:
     harmless = {name: result for name, result in alone.items() if not result[1]}
     assert len(harmless) >= 28

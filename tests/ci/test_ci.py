@@ -118,7 +118,7 @@ def test_each_change_is_checked_in_four_steps(change: Change) -> None:
     assert not list(change.temp.iterdir())
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("held", "opens", "beside"),
     [
         ("harness.sim.softdevice.build", "harness waivers lint", "pytest suites/ -n auto --profile default"),
@@ -136,7 +136,7 @@ def test_what_needs_one_processor_runs_beside_the_rest(change: Change, held: str
     assert [line for line in done.stdout.splitlines() if line.startswith("output of") and held in line]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     "broken",
     [
         "--must-pass cpu",
@@ -156,7 +156,7 @@ def test_a_change_with_a_failed_check_fails(change: Change, broken: str) -> None
     assert not list(change.temp.iterdir())
 
 
-@pytest.mark.parametrize("installs", ["true", "false"])
+@pytest.mark.ways("installs", ["true", "false"])
 def test_programs_for_tests_are_installed_and_may_be_missing(change: Change, tmp_path: Path, installs: str) -> None:
     for name in ("npm", "apt-get"):
         program = tmp_path / "bin" / name

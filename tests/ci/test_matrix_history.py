@@ -56,6 +56,7 @@ def script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 def test_two_nights_are_remembered_and_what_is_new_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(PLAN)
     (tmp_path / "notify.yaml").write_text(RULES)

@@ -108,7 +108,7 @@ def submitted(
     return done, asked.read_text().splitlines() if asked.exists() else []
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("partition", "minutes", "usual", "reason"),
     [
         ("partition: long", 9000, "UNLIMITED", ""),

@@ -14,6 +14,7 @@ from harness.core.outcome import Outcome
 from harness.devices.capabilities import format_bytes
 from harness.journal import journal
 from tests.reporting import build
+from tests.warm import client
 
 pytestmark = pytest.mark.acceptance
 
@@ -65,15 +66,8 @@ def pytest_configure(config):
 def harness(
     *arguments: str, cwd: Path = ROOT, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", **(environ or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", **(environ or {})}
+    return client.run(["-m", "harness.cli", *arguments], cwd, variables)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
@@ -285,7 +279,7 @@ def repeated(case: str, step: int) -> list[build.Line]:
     return lines
 
 
-@pytest.mark.parametrize(("encoding", "axis", "bar"), [("utf-8", "│", "█"), ("ascii", "|", "#")])
+@pytest.mark.ways(("encoding", "axis", "bar"), [("utf-8", "│", "█"), ("ascii", "|", "#")])
 def test_report_tells_how_memory_went_over_repetitions(tmp_path: Path, encoding: str, axis: str, bar: str) -> None:
     lines = [*repeated(A, 4096), *repeated(B, 0)]
     run_directory(tmp_path, build.run(), build.collected(A, B), *lines, build.end())
@@ -313,7 +307,7 @@ def test_report_of_growth_where_nothing_was_repeated(tmp_path: Path) -> None:
     ) in harness("report", str(tmp_path), "--growth").stdout.splitlines()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("outcome", "end", "status"),
     [
         (Outcome.PASSED, 0, 0),
@@ -347,8 +341,8 @@ def test_report_of_a_green_run_with_lost_lines_is_red(tmp_path: Path) -> None:
     assert "FINDING damaged_journal" in done.stdout
 
 
-@pytest.mark.parametrize("lines", [[], [build.finish(A)]], ids=["empty", "without-a-run"])
-@pytest.mark.parametrize("command", [("report",), ("bisect", A), ("waivers", "update")], ids=lambda words: words[0])
+@pytest.mark.ways("lines", [[], [build.finish(A)]], ids=["empty", "without-a-run"])
+@pytest.mark.ways("command", [("report",), ("bisect", A), ("waivers", "update")], ids=lambda words: words[0])
 def test_a_journal_of_no_run_is_refused(tmp_path: Path, command: tuple[str, ...], lines: list[build.Line]) -> None:
     run_directory(tmp_path, *lines)
     words = [command[0], str(tmp_path), *command[1:]] if command[0] != "waivers" else [*command, str(tmp_path)]

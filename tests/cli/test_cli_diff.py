@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from harness.core.outcome import EXIT_OK, EXIT_RED, EXIT_USAGE, Outcome
 from harness.journal.journal import FILE_NAME
 from tests.reporting import build
+from tests.warm import client
 
 A = "suites/a/test_a.py::a"
 
@@ -28,8 +28,7 @@ def written(folder: Path, lines: list[build.Line]) -> Path:
 
 
 def diff(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness.cli", "diff", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return client.run(["-m", "harness.cli", "diff", *arguments])
 
 
 @pytest.fixture

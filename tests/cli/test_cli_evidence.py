@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ import pytest
 from harness.core.outcome import EXIT_OK, EXIT_RED, EXIT_USAGE
 from tests.tools.evidence.forge import JOURNAL, Forger, run_files, zipped
 from tests.tools.evidence.test_signature import allow, key
+from tests.warm import client
 
 pytestmark = pytest.mark.acceptance
 
 
 def harness(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return client.run(["-m", "harness.cli", *arguments])
 
 
 @pytest.fixture

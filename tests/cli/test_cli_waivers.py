@@ -15,6 +15,7 @@ from harness.core.outcome import Outcome
 from harness.gating.waiverfile import load_waivers
 from harness.journal import environment, journal
 from tests.reporting import build
+from tests.warm import client
 
 pytestmark = pytest.mark.acceptance
 
@@ -46,15 +47,8 @@ H200 = 'description: a GPU\ndevice: {device: cuda, compute_capability: "9.0"}\n'
 
 
 def harness(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "harness.cli", "waivers", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
+    return client.run(["-m", "harness.cli", "waivers", *arguments], cwd, variables)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

@@ -181,7 +181,7 @@ def torch_of(folder: Path, source: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("fault", "text"),
     [
         ("nothing", "computes and copies correctly"),
@@ -217,7 +217,7 @@ def test_a_torch_without_cuda_is_reported(tmp_path: Path) -> None:
     assert check_device(GPU, timeout=60, environ=environ).text == "import of torch: libcuda.so.1: no such file"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     "prelude",
     ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"],
     ids=["ends at SIGTERM", "ignores SIGTERM"],

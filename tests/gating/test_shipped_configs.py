@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -144,12 +145,16 @@ def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> N
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[dict[str, Any]]:
+def cases(once: Callable[[str, Callable[[], str]], str]) -> list[dict[str, Any]]:
     """All cases of the project, as the catalog lists them."""
-    command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+
+    def catalog() -> str:
+        command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    found: list[dict[str, Any]] = json.loads(once("catalog.json", catalog))
     return found
 
 

@@ -99,6 +99,7 @@ def test_every_reason_is_that_of_an_overload_that_no_case_calls() -> None:
     assert [each for each in uncalled.REASONS if not fnmatch.filter(uncalled_ones, each)] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.acceptance
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the deviations are those of torch 2.13")
 def test_every_known_deviation_is_still_one(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_good_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("flaw", "probe", "sentence"),
     [
         ("count", "count", "device_count raises OSError('the driver does not answer')"),

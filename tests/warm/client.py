@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -87,10 +88,17 @@ class Server:
             )
         self.pid = self._process.pid
 
-    def start(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: BinaryIO) -> int:
+    def start(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        output: BinaryIO,
+        errors: BinaryIO | None = None,
+    ) -> int:
         """Start a Python with these arguments in a session of its own. Returns the process id."""
         with open(os.devnull, "rb") as nothing:
-            descriptors = [nothing.fileno(), output.fileno(), output.fileno()]
+            descriptors = [nothing.fileno(), output.fileno(), (errors or output).fileno()]
             launch = Launch(tuple(arguments), str(folder), dict(environment), (0, 1, 2), session=True)
             return self.ask(launch.to_json(), descriptors)
 
@@ -139,26 +147,62 @@ SERVERS = _Servers()
 
 
 def start(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: BinaryIO, *, cold: bool = False
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    output: BinaryIO,
+    errors: BinaryIO | None = None,
+    *,
+    cold: bool = False,
 ) -> Process:
-    """Start a Python with these arguments in a session of its own, both outputs going to `output`.
+    """Start a Python with these arguments in a session of its own. Without `errors` both outputs go to `output`.
 
     It is a fork of a server, unless `cold`, or it is the first with such an environment.
     """
     if not cold and COLD not in os.environ and can_be_warm(arguments):
         server = SERVERS.find(environment)
         if server is not None:
-            return WarmProcess(server, server.start(arguments, folder, environment, output))
+            return WarmProcess(server, server.start(arguments, folder, environment, output, errors))
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=subprocess.STDOUT,
+        stderr=errors or subprocess.STDOUT,
         start_new_session=True,
         preexec_fn=heed_signals,
     )
+
+
+def run(
+    arguments: Sequence[object],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    timeout: float = 600.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python with these arguments to its end, as `subprocess.run` does with text, and keep both its outputs.
+
+    Raises TimeoutExpired, and kills the process, after `timeout` seconds.
+    """
+    words = [str(word) for word in arguments]
+    variables = dict(os.environ if environment is None else environment)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = start(words, folder or Path.cwd(), variables, output, errors)
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        texts = [_text(file) for file in (output, errors)]
+    return subprocess.CompletedProcess([sys.executable, *words], status, *texts)
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def heed_signals() -> None:

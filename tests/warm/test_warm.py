@@ -128,6 +128,7 @@ def pytest_configure(config):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_each_process_of_a_run_is_what_it_is_in_a_cold_one(tmp_path: Path, spread: str) -> None:
     project = Project(tmp_path / "project")
@@ -170,7 +171,7 @@ def _journal(result: Result) -> list[tuple[object, ...]]:
     return [tuple(line.get(name) for name in names) for line in result.lines if line["event"] != "activity"]
 
 
-@pytest.mark.parametrize("isolation", ["batch", "case", "none"])
+@pytest.mark.ways("isolation", ["batch", "case", "none"])
 def test_a_run_comes_to_the_same(tmp_path: Path, isolation: str) -> None:
     """Without workers the order of all lines is the same: outcomes, exit status, output, journal."""
     project = Project(tmp_path / "project")

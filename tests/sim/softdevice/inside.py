@@ -25,6 +25,8 @@ from harness.devices import software
 from harness.sim.softdevice import build
 
 Check = Callable[[], None]
+#: The fixture `once`: the checks of a process run once, whichever worker has their tests.
+Once = Callable[[str, Callable[[], str]], str]
 
 ROOT = Path(__file__).resolve().parents[3]
 _LIMIT = 300.0  # seconds for a process of checks; only one that hangs takes so long
@@ -34,7 +36,7 @@ _GRAPHS_FROM = (2, 13)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a check's process is like. `alone`: it runs no other check, since it leaves the process unusable."""
+    """What a check's process is like. `alone`: a fork of its own, since it leaves the process unusable."""
 
     environ: tuple[tuple[str, str], ...] = ()
     alone: bool = False
@@ -55,7 +57,7 @@ def checks(module: ModuleType) -> list[Check]:
     return [value for value in vars(module).values() if hasattr(value, _MARK)]
 
 
-def verdict(function: Check) -> None:
+def verdict(function: Check, once: Once) -> None:
     """Fail, with the trace from the other process, unless the check passed there. Checks of graphs need torch 2.13."""
     setting: Setting = getattr(function, _MARK)
     torch = software.torch_version().value
@@ -63,8 +65,9 @@ def verdict(function: Check) -> None:
         pytest.skip("this torch has no torch.accelerator.Graph")
     module = sys.modules[function.__module__]
     company = [one for one in checks(module) if getattr(one, _MARK) == setting]
-    names = tuple(one.__name__ for one in ([function] if setting.alone else company))
-    trouble = _run(function.__module__, names, setting)[function.__name__]
+    names = tuple(one.__name__ for one in company)
+    text = once(f"{function.__module__}.{names[0]}.json", lambda: json.dumps(_run(function.__module__, names, setting)))
+    trouble = json.loads(text)[function.__name__]
     if trouble:
         pytest.fail(trouble, pytrace=False)
 
@@ -84,13 +87,13 @@ def run_script(script: str, environ: Mapping[str, str] | None = None) -> subproc
     return _start([sys.executable, "-c", prelude + script], environ or {})
 
 
-@functools.cache
 def _run(module: str, names: tuple[str, ...], setting: Setting) -> dict[str, str]:
     """For each check its trouble, empty when it passed."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results")
         results.touch()
-        command = [sys.executable, "-m", __name__, str(library()), str(results), module, *names]
+        how = "alone" if setting.alone else "together"
+        command = [sys.executable, "-m", __name__, str(library()), str(results), how, module, *names]
         try:
             done = _start(command, dict(setting.environ))
             end = f"status {done.returncode}"
@@ -127,19 +130,30 @@ def _read(results: Path) -> Iterator[tuple[str, str]]:
         yield name, trouble
 
 
-def _main(path: str, results: str, module: str, *names: str) -> None:
+def _main(path: str, results: str, how: str, module: str, *names: str) -> None:
     from harness.sim.softdevice import loading
 
     loading.load(path)
     functions = importlib.import_module(module)
     for name in names:
+        if how == "alone" and (child := os.fork()):
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status:
+                _tell(results, name, f"the process ended with status {status}")
+            continue
         trouble = ""
         try:
             getattr(functions, name)()
         except BaseException:  # noqa: BLE001 - whatever it is, it is told to the other process
             trouble = traceback.format_exc()
-        with open(results, "a") as file:
-            file.write(json.dumps([name, trouble]) + "\n")
+        _tell(results, name, trouble)
+        if how == "alone":
+            return  # through the end of the interpreter, as any process
+
+
+def _tell(results: str, name: str, trouble: str) -> None:
+    with open(results, "a") as file:
+        file.write(json.dumps([name, trouble]) + "\n")
 
 
 if __name__ == "__main__":

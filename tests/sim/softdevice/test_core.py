@@ -116,6 +116,7 @@ def test_a_test_that_is_not_there(program: Path) -> None:
     assert programs.run([program, "no_such_test"])[0] != 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("program", VARIANTS[:1], indirect=True, ids=["plain"])
 def test_bench(program: Path) -> None:
     status, output = programs.run([program, "--bench"])

@@ -10,5 +10,5 @@ pytestmark = pytest.mark.acceptance
 
 
 @pytest.mark.parametrize("function", inside.checks(operator_checks), ids=lambda function: function.__name__)
-def test_operator(function: inside.Check) -> None:
-    inside.verdict(function)
+def test_operator(function: inside.Check, once: inside.Once) -> None:
+    inside.verdict(function, once)

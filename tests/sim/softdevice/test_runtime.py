@@ -14,11 +14,11 @@ pytestmark = pytest.mark.acceptance
     [*inside.checks(runtime_checks), *inside.checks(facility_checks)],
     ids=lambda function: function.__name__,
 )
-def test_runtime(function: inside.Check) -> None:
-    inside.verdict(function)
+def test_runtime(function: inside.Check, once: inside.Once) -> None:
+    inside.verdict(function, once)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("environ", "said"),
     [
         ({"SOFT_DEVICE_COUNT": "many"}, "SOFT_DEVICE_COUNT"),

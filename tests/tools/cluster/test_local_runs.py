@@ -108,6 +108,7 @@ def test_a_silent_agent(project: Project) -> None:
     is_evidence(running)
 
 
+@pytest.mark.nightly
 def test_a_killed_head_is_resumed(project: Project) -> None:
     running = slow(project)
     at_work(running, "local1")
@@ -136,6 +137,7 @@ def test_a_stopped_run(project: Project) -> None:
     assert "NOT_RUN" in running.output
 
 
+@pytest.mark.nightly
 def test_a_stopped_agent(project: Project) -> None:
     """An agent that somebody stops, as Slurm does before the time is over, gives its cases back."""
     running = slow(project)
@@ -147,6 +149,7 @@ def test_a_stopped_agent(project: Project) -> None:
     is_evidence(running)
 
 
+@pytest.mark.nightly
 def test_a_killed_session(project: Project) -> None:
     """The pytest of a node dies, its agent lives: the case in flight is lost once, and the run is red for it."""
     running = slow(project)
@@ -172,6 +175,7 @@ def test_all_nodes_are_lost(project: Project) -> None:
     assert all("no node is left that could run it (local0: " in verdict.message for verdict in left)
 
 
+@pytest.mark.nightly
 def test_a_run_under_other_conditions_is_not_resumed(project: Project) -> None:
     running = slow(project, cases=40)
     at_work(running, "local1")
@@ -251,6 +255,7 @@ exec "$@"
 """
 
 
+@pytest.mark.nightly
 def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     """A case goes to a node that can run it. What no node can run is gated. A red case is tried on a second device."""
     build.build_softdevice()  # the nodes would build it, and that is no part of the run that is waited for

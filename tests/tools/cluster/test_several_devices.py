@@ -55,6 +55,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
 
 
+@pytest.mark.nightly
 def test_cases_for_several_devices_run_where_there_are_several(tmp_path: Path, library: Path) -> None:
     """One worker of the node with four GPUs runs them, and the others go on. What no node has enough for is gated."""
     project = Project(tmp_path / "project")

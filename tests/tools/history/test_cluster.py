@@ -24,6 +24,7 @@ def test_it(number):
 """
 
 
+@pytest.mark.nightly
 def test_a_cluster_run_is_one_run_with_the_devices_of_its_nodes(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     project.write("suites/some/test_some.py", SUITE)

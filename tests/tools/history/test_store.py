@@ -172,6 +172,7 @@ def test_a_killed_writer_leaves_whole_runs_only(store: FileStore | FolderStore, 
     assert rows(store, "SELECT count(*) FROM failures") == [(6 * 200,)]
 
 
+@pytest.mark.nightly
 @pytest.mark.acceptance
 def test_two_writers_and_a_reader_wait_for_each_other(store: FileStore | FolderStore, tmp_path: Path) -> None:
     paths = [nights.night(tmp_path, number) for number in range(12)]

@@ -47,12 +47,14 @@ def test_one_bad_device_is_found_among_flakes(tmp_path: Path) -> None:
     assert bad.runs == 5
 
 
+@pytest.mark.nightly
 def test_what_is_red_everywhere_makes_no_device_suspicious(tmp_path: Path) -> None:
     found = fleet(tmp_path, lambda night, _, case: night > 2 and case < 30)
     assert [each.bad - each.expected for each in found.values()] == pytest.approx([0.0] * 6)
     assert not any(each.suspicious for each in found.values())
 
 
+@pytest.mark.nightly
 def test_a_driver_is_no_fault_of_the_device_that_has_it(tmp_path: Path) -> None:
     found = fleet(
         tmp_path,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, EXIT_USAGE, Outcome
 from tests.tools.matrix import runs
 from tests.tools.matrix.runs import CASES, Machine
+from tests.warm import client
 
 pytestmark = pytest.mark.acceptance
 
@@ -19,8 +19,7 @@ ONE, TWO, _ = CASES
 
 
 def matrix(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness.cli", "matrix", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return client.run(["-m", "harness.cli", "matrix", *arguments], folder)
 
 
 def test_the_summary_has_classes_holes_and_notes(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_dry_run_sends_nothing_and_names_what_is_missing(tmp_path: Path, rules
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
+@pytest.mark.ways(
     ("words", "said"),
     [
         (("nothing",), "the history has no run 'nothing'"),

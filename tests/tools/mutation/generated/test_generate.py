@@ -43,6 +43,7 @@ def test_nothing():
 """
 
 
+@pytest.mark.nightly
 def test_generate_finds_the_clause_that_no_case_checks(tmp_path: Path) -> None:
     (tmp_path / "clipping").mkdir()
     (tmp_path / "clipping" / "__init__.py").touch()
