@@ -160,7 +160,8 @@ def report(work: dict[str, tuple[Work, Work]], times: dict[str, list[tuple[Sampl
         print(f"{figure['cpu_ms_per_sample']:>8.2f}{many.rss:>9.0f}{many.pss:>7.0f}")
     names = list(times)
     print(f"\ntime per sample without the fixed cost, ours over TorchCTS; aim: {AIM:g}")
-    for mine, yours in ((names[2], names[0]), (names[3], names[1])):
+    half = len(names) // 2
+    for mine, yours in zip(names[half:], names[:half], strict=True):
         for place, kind in enumerate(("wall", "cpu")):
             ratios = [a[place] / b[place] for a, b in zip(each[mine], each[yours], strict=False)]
             figures[f"{mine} over {yours}, {kind}"] = ratios
@@ -172,6 +173,8 @@ def compare(place: Path, folder: Path, options: argparse.Namespace) -> dict[str,
     """Count, measure in rounds, and print the table. Return the document."""
     declare(place, options.device, [their_name(each) for each in options.operators], TYPES)
     ways = pairs(place, options.device, options.operators, TYPES, folder)
+    if not options.isolated_rounds:
+        ways = [ways[0], ways[2]]
     work: dict[str, tuple[Work, Work]] = {}
     for each in ways:
         work[each.way.name] = count(each.way, each.few, folder), count(each.way, each.many, folder)
@@ -195,7 +198,9 @@ def main() -> None:
     """Compare times or breaks, print a table, and write all of it to ``--output``."""
     parser = argparse.ArgumentParser(description="Our suite of operators beside TorchCTS.")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--isolated-rounds", type=int, default=2, help="rounds of TorchCTS with a process per node")
+    parser.add_argument(
+        "--isolated-rounds", type=int, default=2, help="rounds with a process per node; 0 leaves it out"
+    )
     parser.add_argument("--device", choices=("cpu", "soft"), default="cpu")
     parser.add_argument("--operators", nargs="+", default=OPERATORS, metavar="NAME")
     parser.add_argument("--breaks", type=int, metavar="N", help="break N operators for both, and measure no time")
