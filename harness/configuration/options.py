@@ -494,7 +494,8 @@ INI_VALUES = (
         "harness_preload_many",
         "args",
         [],
-        f"more modules to import before executors are forked, in runs of {MANY_CASES} cases or more",
+        f"more modules to import before executors are forked, in runs of {MANY_CASES} cases or more; FOLDER:MODULE "
+        "only in runs with cases of the folder",
     ),
 )
 

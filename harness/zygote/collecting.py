@@ -96,7 +96,7 @@ class CollectorPlugin:
         if len(session.items) >= options.MANY_CASES:
             try:
                 with _imports(self._spec):
-                    _import("harness_preload_many", config.getini("harness_preload_many"))
+                    _import("harness_preload_many", _wanted(config.getini("harness_preload_many"), session))
             except PreloadError as error:
                 self.error = error
                 return True
@@ -166,6 +166,16 @@ def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
         )  # first: it checks that torch has what the wrapper needs
         _import("harness_preload", spec.preload)
     return around
+
+
+def _wanted(entries: Sequence[str], session: pytest.Session) -> list[str]:
+    """Return the modules of entries ``MODULE`` and, if cases of the folder were collected, ``FOLDER:MODULE``."""
+    found = []
+    for entry in entries:
+        folder, _, module = entry.rpartition(":")
+        if not folder or any(item.nodeid.startswith(f"{folder.rstrip('/')}/") for item in session.items):
+            found.append(module)
+    return found
 
 
 def _import(ini: str, names: Sequence[str]) -> None:

@@ -75,6 +75,51 @@ def test_quantize_per_tensor_rounds_ties_to_even(device: torch.device) -> None:
     assert_equal(found.int_repr(), np.rint(x / 0.25) + 100)
 
 
+@pytest.mark.operator("quantize_per_tensor")
+@WITH_QUANTIZED
+@QUANTIZED
+def test_quantize_per_tensor_of_a_list_has_a_scale_for_each(
+    device: torch.device, rng: np.random.Generator, kind: str
+) -> None:
+    """The tensors of a list may have unlike shapes; each is quantized by the scale and the zero of its place."""
+    scales, zeros = (0.25, 0.0625, 2.0), (0, 3, 7)
+    parts = [
+        _spread(rng, shape, scale, zero, ENDS[kind]).astype(np.float32)
+        for shape, scale, zero in zip(((7,), (3, 33), (1025,)), scales, zeros, strict=True)
+    ]
+
+    given = [torch.from_numpy(each).to(device) for each in parts]
+    found = torch.quantize_per_tensor(
+        given, torch.tensor(scales, device=device), torch.tensor(zeros, device=device), getattr(torch, kind)
+    )
+
+    for one, part, scale, zero in zip(found, parts, scales, zeros, strict=True):
+        assert (one.q_scale(), one.q_zero_point()) == (scale, zero)
+        assert_equal(one.int_repr(), _quantized(part.astype(np.float64), scale, zero, ENDS[kind]))
+
+
+@pytest.mark.operator("_make_per_tensor_quantized_tensor", "_make_per_channel_quantized_tensor")
+@WITH_QUANTIZED
+@QUANTIZED
+def test_make_quantized_tensor_takes_the_integers_as_they_are(
+    device: torch.device, rng: np.random.Generator, kind: str
+) -> None:
+    """Integers, a scale and a zero, or one of each per row, make a tensor of these values."""
+    stored = {"quint8": np.uint8, "qint8": np.int8, "qint32": np.int32}[kind]
+    whole = rng.integers(max(ENDS[kind][0], -3000), min(ENDS[kind][1], 3000), (3, 35)).astype(stored)
+    scales, zeros = np.array([0.25, 2.0, 0.0625]), np.array([0, 3, 7])
+    given = torch.from_numpy(whole).to(device)
+
+    found = aten("_make_per_tensor_quantized_tensor.default")(given, 0.25, 3)
+    assert_equal(found.int_repr(), whole)
+    assert_equal(found.dequantize(), (whole.astype(np.float64) - 3) * 0.25)
+
+    by_row = torch.from_numpy(scales).to(device), torch.from_numpy(zeros).to(device)
+    found = aten("_make_per_channel_quantized_tensor.default")(given, *by_row, 0)
+    assert_equal(found.int_repr(), whole)
+    assert_equal(found.dequantize(), (whole.astype(np.float64) - zeros[:, None]) * scales[:, None])
+
+
 @pytest.mark.operator("quantize_per_channel")
 @WITH_QUANTIZED
 @pytest.mark.parametrize("axis", [0, 1, 2])

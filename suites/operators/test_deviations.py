@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,31 @@ def test_arange_of_int64_has_each_number_below_the_end(device: torch.device, req
         found = torch.arange(start, end, step, dtype=torch.int64, device=device)
         if len(found) != (count := math.ceil((end - start) / step)):
             raise comparison.WrongValueError(f"arange({start}, {end}, {step}) has {len(found)} elements, not {count}")
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.operator(each)) for each in known.AT_INFINITY])
+def test_bessel_functions_of_infinity_are_infinite(
+    name: str, device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    """The modified Bessel functions of the first kind grow without bound, with the sign of x if the order is odd."""
+    known.waive(request, known.AT_INFINITY[name], device, everywhere=True)
+    info = _torch_private.operator(name)
+    for dtype in (torch.float32, torch.float64):
+        values = torch.tensor([math.inf, -math.inf, 1.0], dtype=dtype)
+        oracles.verify(name, info, SimpleNamespace(input=values, args=(), kwargs={}), device)
+
+
+@pytest.mark.operator("cumprod")
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=["complex64", "complex128"])
+def test_cumprod_begins_with_the_first_element_also_if_it_is_infinite(
+    dtype: torch.dtype, device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    """The first element of `cumprod` is that of its input: nothing is multiplied by it yet."""
+    known.waive(request, "multiplies by one, and 0 times infinity is NaN", device)
+    first = complex(math.inf, 1.0)
+    found = complex(torch.tensor([first, 2.0], dtype=dtype, device=device).cumprod(0)[0].item())
+    if found != first:
+        raise comparison.WrongValueError(f"cumprod begins with {found}, expected {first}")
 
 
 def _gradients() -> list[Any]:

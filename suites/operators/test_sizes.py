@@ -158,7 +158,8 @@ def test_extremes(name: str, device: torch.device) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         if dtype not in types.supported(info, device) or known.extremes_differ(name, formats.name_of(dtype)):
             continue
-        values = torch.tensor(_ends(dtype), dtype=torch.float64).to(dtype)
+        ends = [each for each in _ends(dtype) if name not in known.AT_INFINITY or not math.isinf(each)]
+        values = torch.tensor(ends, dtype=torch.float64).to(dtype)
         if type(info).__name__ == "BinaryUfuncInfo":
             one, two = values.repeat_interleave(len(values)), values.repeat(len(values))
             sample = SimpleNamespace(input=one, args=(two,), kwargs={})

@@ -17,8 +17,6 @@ REASONS = {
     "aten::*miopen*": _MIOPEN,
     "aten::quantized_*": _QUANTIZED,
     "aten::_empty_*quantized": _QUANTIZED,
-    "aten::_make_per_*_quantized_tensor": _QUANTIZED,
-    "aten::quantize_per_tensor.tensors": _QUANTIZED,
     "aten::_fused_moving_avg_obs_fq_helper": _QUANTIZED,
     "aten::_make_dep_token": _TOKEN,
     "aten::_functional_assert_async.msg": _TOKEN,

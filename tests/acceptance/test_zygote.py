@@ -97,9 +97,12 @@ def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject)
     check_journal(result)
 
 
-@pytest.mark.parametrize(("cases", "imported"), [(9, False), (10, True)])
+@pytest.mark.parametrize(
+    ("cases", "entry", "imported"),
+    [(9, "heavy", False), (10, "heavy", True), (10, "suites/plain:heavy", True), (10, "suites/pla:heavy", False)],
+)
 def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
-    make_project: MakeProject, cases: int, imported: bool
+    make_project: MakeProject, cases: int, entry: str, imported: bool
 ) -> None:
     """`torch._inductor` takes as long to import as torch: a run of one case does not wait for it."""
     project = make_project()
@@ -111,7 +114,7 @@ def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
         f"    assert (heavy is not None) == {imported}\n    assert heavy is None or heavy.zygote == os.getppid()\n"
     )
     project.write("suites/plain/test_plain.py", text)
-    result = project.run("-n2", "-opythonpath=.", "-oharness_preload_many=heavy")
+    result = project.run("-n2", "-opythonpath=.", f"-oharness_preload_many={entry}")
     assert result.status == 0, result.tail()
     assert set(result.verdicts.values()) == {"passed"}
 

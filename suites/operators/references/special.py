@@ -126,6 +126,8 @@ def _bessel(name: str, order: int, scaled: bool = False) -> Callable[..., Array]
 
         if scaled and math.isinf(x):
             return 0.0
+        if name == "besseli" and math.isinf(x):  # mpmath raises
+            return math.copysign(math.inf, x) if order else math.inf
         found = getattr(mpmath, name)(order, x)
         if scaled:
             found *= mpmath.exp(-abs(x)) if name == "besseli" else mpmath.exp(x)

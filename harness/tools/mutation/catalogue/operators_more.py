@@ -355,6 +355,31 @@ broken.kernel(
     ),
 )
 broken.kernel(
+    "quantized_lists_use_the_first_scale",
+    "Quantization of a list takes the first scale for all tensors.",
+    _QUANTIZATION,
+    "quantize_per_tensor.tensors",
+    lambda kernel, tensors, scales, zeros, kind: kernel(tensors, scales[:1].expand_as(scales).clone(), zeros, kind),
+    lambda: [
+        each.int_repr()
+        for each in torch_().quantize_per_tensor(
+            [waves(3, dtype="float32")] * 2, torch_().tensor([0.1, 0.2]), torch_().zeros(2), torch_().qint8
+        )
+    ],
+)
+broken.kernel(
+    "quantized_tensors_of_integers_forget_their_zero",
+    "A quantized tensor that is made of integers has the zero 0.",
+    _QUANTIZATION,
+    "_make_per_tensor_quantized_tensor",
+    lambda kernel, x, scale, _zero: kernel(x, scale, 0),
+    lambda: (
+        torch_()
+        .ops.aten._make_per_tensor_quantized_tensor(torch_().arange(3, dtype=torch_().int8), 0.5, 2)
+        .dequantize()
+    ),
+)
+broken.kernel(
     "fake_quantize_passes_all_gradients",
     "Imitated quantization passes the gradients of numbers that it cut.",
     _QUANTIZATION,
