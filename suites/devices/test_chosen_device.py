@@ -200,6 +200,8 @@ def test_cuda_external_stream_is_on_the_device_it_is_given(device: torch.device,
             stream.synchronize()
             assert own.query()
             assert made.tolist() == [0, 1, 2, 3, 4]
+        with torch.cuda.device(chosen):
+            assert torch.cuda.get_stream_from_external(own.cuda_stream).device == chosen
 
 
 @CUDA

@@ -52,6 +52,16 @@ def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, n
     assert not torch.allclose(*results)
 
 
+def test_causal_bias_takes_a_variant_and_two_sizes() -> None:
+    """The number of a variant is no variant. The functions take two sizes."""
+    with pytest.raises(AssertionError, match="CausalVariant"):
+        CausalBias(1, 3, 3)  # type: ignore[arg-type]
+    for make in MAKERS.values():
+        for sizes in ((3,), (3, 4, 5)):
+            with pytest.raises(AssertionError, match="2D"):
+                make(*sizes)
+
+
 def test_causal_bias_is_not_combined_with_is_causal(device: torch.device) -> None:
     """`is_causal` with a causal bias is refused."""
     q, k, v = (torch.randn(1, 1, 4, 8, device=device) for _ in range(3))
@@ -70,7 +80,13 @@ def test_causal_bias_passes_scale_and_groups_on(device: torch.device, name: str,
     k, v = (torch.randn((2, 4, keys, 8), generator=generator, dtype=torch.float64) for _ in range(2))
     seen = ~allowed(bias.variant, queries, keys)
 
-    found = scaled_dot_product_attention(*(each.float().to(device) for each in (q, k, v)), attn_mask=bias, scale=0.9)
+    inputs = [each.float().to(device) for each in (q, k, v)]
+    with pytest.raises(RuntimeError):  # fewer heads are refused without `enable_gqa`
+        scaled_dot_product_attention(inputs[0], inputs[1][:, :2], inputs[2][:, :2], attn_mask=bias)
+    with pytest.raises((RuntimeError, ValueError), match="dtype"):
+        scaled_dot_product_attention(inputs[0], inputs[1].double(), inputs[2], attn_mask=bias)
+
+    found = scaled_dot_product_attention(*inputs, attn_mask=bias, scale=0.9)
     wanted = (q @ k.mT * 0.9).masked_fill(seen, -math.inf).softmax(-1) @ v
     torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
 

@@ -25,8 +25,14 @@ def clipped(x, most=10):
 
 def unused():
     return 1
+
+
+def halved(x):
+    return x / 2
 """
 CASES = """\
+import os
+
 import pytest
 
 from harness.core.outcome import EXIT_USAGE
@@ -35,6 +41,13 @@ from clipping import clip
 
 def test_clipped_returns_the_limit_for_more():
     assert clip.clipped(11) == 10
+
+
+def test_halved_in_a_fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(int(clip.halved(4) != 2))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.skip
@@ -75,9 +88,11 @@ def test_generate_finds_the_clause_that_no_case_checks(tmp_path: Path) -> None:
         ("comparison changed", "(x >= most)"): "survived",
         ("nothing returned", "return None"): "killed",
         ("early return", "return None\n    "): "killed",
+        ("arithmetic changed", "(x * 2)"): "killed",
+        ("constant changed", "3"): "killed",
     }
     assert "clipping/clip.py clipped: 2 survivors" in done.stdout
-    assert "recorded: 1 passed, 0 red" in done.stderr
+    assert "recorded: 2 passed, 0 red" in done.stderr
     again = generate()
     assert again.returncode == 0
     assert again.stdout == done.stdout
