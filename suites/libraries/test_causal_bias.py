@@ -40,6 +40,39 @@ def test_causal_bias_masks_attention_from_its_corner(device: torch.device, name:
     torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
 
 
+#: The simulated CUDA has no gradient of memory-efficient attention: it asks the meta function of
+#: `_efficient_attention_backward`, which lacks the arguments `out` and `window_size` of the operator (torch 2.13,
+#: torch/_meta_registrations.py).
+NOT_SIMULATED = pytest.mark.requires(any=[{"silicon": True}, {"not_": {"device": "cuda"}}])
+
+
+@VARIANT
+@pytest.mark.parametrize("size", [8, 12])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=NOT_SIMULATED), torch.float16], ids=str)
+def test_causal_bias_has_gradients_in_each_precision(
+    device: torch.device, name: str, size: int, dtype: torch.dtype
+) -> None:
+    """Results and gradients equal those of attention in float64, for heads of any size, scaled by 1/√d or `scale`."""
+    bias = MAKERS[name](3, 6)
+    generator = torch.Generator().manual_seed(8)
+    shapes = [(2, 3, length, size) for length in (3, 6, 6, 3)]
+    rounded = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    weights = rounded.pop()
+    for scale in (None, 0.9):
+        inputs = [each.to(device).requires_grad_() for each in rounded]
+        found = scaled_dot_product_attention(*inputs, attn_mask=bias, scale=scale)
+        gradients = torch.autograd.grad(found, inputs, weights.to(device))
+
+        exact = [each.double().requires_grad_() for each in rounded]
+        scores = exact[0] @ exact[1].mT * (scale or 1 / math.sqrt(size))
+        wanted = scores.masked_fill(~allowed(bias.variant, 3, 6), -math.inf).softmax(-1) @ exact[2]
+        expected = torch.autograd.grad(wanted, exact, weights.double())
+        near = 1e-4 if dtype == torch.float32 else 2e-2
+        for one, other in zip((found, *gradients), (wanted, *expected), strict=True):
+            assert one.dtype == dtype
+            torch.testing.assert_close(one.detach().cpu().double(), other.detach(), rtol=near, atol=near)
+
+
 @VARIANT
 def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, name: str) -> None:
     """Each function makes its own variant; the two differ unless there are as many queries as keys."""

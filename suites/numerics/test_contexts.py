@@ -322,6 +322,7 @@ def test_sdpa_kernel_set_priority_restores_the_order() -> None:
 
 
 @pytest.mark.keeps(KEEPS, **KEPT)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # Dynamo's import of it
 def test_sdpa_kernel_set_priority_holds_within_compiled_code(request: pytest.FixtureRequest) -> None:
     """A compiled function runs attention with the order and the backends of its block, and restores both."""
     torch.compiler.reset()

@@ -143,9 +143,10 @@ def test_is_available_of_the_back_ends_is_a_truth_value() -> None:
 
 
 @CUDA
-@pytest.mark.requires(silicon=True)
 def test_cudnn_is_acceptable_for_device_tensors_of_its_types(device: torch.device) -> None:
     """cuDNN takes device tensors of half, float and double while it is enabled; nothing else."""
+    if not cudnn.is_available():
+        pytest.skip("this torch has no cuDNN")
     ones = torch.ones(2, device=device)
     with cudnn.flags(enabled=True):
         assert [cudnn.is_acceptable(ones.to(dtype)) for dtype in (torch.half, torch.float, torch.double)] == [True] * 3
