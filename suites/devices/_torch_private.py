@@ -32,6 +32,12 @@ def check_capability() -> Callable[[], None]:
     return found
 
 
+def check_cubins() -> Callable[[], None]:
+    """What the first use of CUDA calls to warn of devices of a major capability that the build has no code for."""
+    found: Callable[[], None] = reach("torch.cuda._check_cubins")
+    return found
+
+
 def visible_devices() -> list[Any]:
     """The entries of CUDA_VISIBLE_DEVICES that count: numbers, or UUIDs."""
     return list(reach("torch.cuda._parse_visible_devices")())

@@ -306,6 +306,42 @@ def test_cuda_first_use_warns_of_a_device_without_code(
     assert len(told) == (0 if served else torch.cuda.device_count())
 
 
+#: Architectures of a build, the capability of a device, and whether one of the binaries is for its major capability.
+BINARIES = [
+    (["sm_80"], (8, 6), True),
+    (["sm_75", "sm_80"], (8, 0), True),
+    (["sm_100f"], (10, 3), True),
+    (["sm_80", "sm_120"], (12, 1), True),
+    (["sm_80"], (9, 0), False),
+    (["sm_90a"], (8, 9), False),
+    (["compute_80"], (8, 0), False),
+    (["sm_75", "compute_90"], (9, 0), False),
+    ([], (9, 0), True),
+]
+
+
+@pytest.mark.requires(rocm=False)
+@pytest.mark.parametrize(("built", "capability", "served"), BINARIES, ids=str)
+def test_cuda_first_use_warns_of_a_device_without_a_binary(
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+    built: list[str],
+    capability: tuple[int, int],
+    served: bool,
+) -> None:
+    """The first use also warns of a device for whose major capability the build has no binary, and names both."""
+    torch.cuda.init()  # which warns, too
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # devices of one name would have one warning
+    private.check_cubins()()
+    told = [str(each.message) for each in recwarn]
+    assert len(told) == (0 if served else 1)
+    for text in told:
+        assert f"{torch.cuda.get_device_name(0)} with CUDA capability sm_{capability[0]}{capability[1]} " in text
+        assert f"capabilities {' '.join(built)}." in text
+
+
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize(("capability", "served"), [((13, 0), True), ((13, 4), True), ((14, 0), False)], ids=str)
 def test_cuda_first_use_warns_of_code_for_an_unknown_architecture(
