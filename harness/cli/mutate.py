@@ -183,6 +183,14 @@ def generate(
     killed: Annotated[
         float, typer.Option(min=0.0, max=1.0, metavar="X", help="Exit status 1 if a smaller share is killed.")
     ] = 0.0,
+    reasons: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Mutants that no case can observe, with reasons; they do not count. Default: "
+            "configs/unobservable.yaml, if there is one.",
+        ),
+    ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="Print the mutants, and run none.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
     results_dir: Annotated[
@@ -197,6 +205,7 @@ def generate(
     from harness.core.atomic import write_atomically
     from harness.tools.mutation.breaks import BreakError
     from harness.tools.mutation.generated import campaign, reach, score
+    from harness.tools.mutation.generated.reasons import read_reasons
 
     settings = _settings(paths, device, module, pytest_options)
     mutants = reach.sampled(campaign.all_mutants(settings.patterns, os.environ), share, seed)
@@ -208,18 +217,19 @@ def generate(
         for each in mutants:
             print(each.name, each.sentence)
         return
+    reason = read_reasons(reasons).of
     folder = recording or campaign.recording_folder(settings, os.environ)
     if recording is None and not (folder / campaign.COMPLETE).exists():
         campaign.record(settings, folder, _tell)
     known = campaign.recorded(folder)
     results = (results_dir or Path("results") / f"mutants-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     found = campaign.run_mutants(settings, mutants, known, results, limit=limit, seconds=seconds)
-    table = score.scores(mutants, [each for each in mutants if known.reaching(each)], found)
+    table = score.scores(mutants, [each for each in mutants if known.reaching(each)], found, reason)
     nearest = {each.mutant.name: reach.nearest(each.mutant, known) for each in found if each.verdict == "survived"}
-    print(score.survivors_text(found, nearest) + "\n" + score.scores_text(table), end="")
+    print(score.survivors_text(found, nearest, reason) + "\n" + score.scores_text(table), end="")
     print(f"results: {results}")
     if json_file is not None:
-        write_atomically(json_file, score.scores_json(table, found).encode("ascii"))
+        write_atomically(json_file, score.scores_json(table, found, reason).encode("ascii"))
     whole = score.total(table)
     if whole.killed < killed * whole.tried:
         raise typer.Exit(EXIT_RED)

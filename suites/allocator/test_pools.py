@@ -176,7 +176,7 @@ def test_tensor_outlives_its_mempool(device: torch.device) -> None:
 @pytest.mark.parametrize("no_split", [False, True])
 def test_mempool_no_split_gives_each_tensor_a_segment(device: torch.device, no_split: bool) -> None:
     """With `no_split`, each tensor has a segment of its own with one block; otherwise small tensors share a segment."""
-    pool = Pool(no_split=no_split)
+    pool = Pool(no_split=True) if no_split else Pool()
     with use(pool):
         tensors = [block(device, 1024) for _ in range(3)]
     found = segments(pool)
@@ -230,7 +230,7 @@ def test_mempool_use_on_oom_serves_requests_outside(device: torch.device, last_r
 
     Without it, the request raises.
     """
-    pool = Pool(use_on_oom=last_resort)
+    pool = Pool(use_on_oom=True) if last_resort else Pool()
     with short_of_memory(device):
         with use(pool):
             x = block(device, LEFT * 3 // 4)

@@ -151,6 +151,10 @@ def test_caching_allocator_enable_false_gives_memory_of_the_driver(device: torch
     torch.cuda.caching_allocator_enable(False)
     try:
         assert_uncached(device)
+        torch.cuda.caching_allocator_enable()
+        assert_cached(device)
+        torch.cuda.caching_allocator_enable(False)
+        assert_uncached(device)
     finally:
         torch.cuda.caching_allocator_enable(True)
     assert_cached(device)

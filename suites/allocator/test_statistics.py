@@ -170,6 +170,11 @@ def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device)
     assert (after["allocation.all.allocated"], after["allocation.all.freed"]) == (3, 3)
     assert after["allocated_bytes.all.allocated"] == 3 * kept.nbytes
 
+    torch.accelerator.reset_accumulated_memory_stats()  # of the current device
+    statistics = torch.accelerator.memory_stats()
+    assert statistics["allocation.all.allocated"] == 0
+    assert list(statistics) == sorted(statistics)
+
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> None:

@@ -139,6 +139,33 @@ def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None
         own(before)
 
 
+@pytest.mark.requires(torch=">=2.13", rocm=False)
+def test_blas_workspace_size_takes_every_way_to_name_a_back_end() -> None:
+    """A name, its value, and the default are the same back end; without one it is the preferred one.
+
+    CK has no workspace, and anything else is refused.
+    """
+    generic, own, lt = has("blas_workspace_size"), has("cublas_workspace_size"), has("cublaslt_workspace_size")
+    before = own(), lt()
+    kind = type(torch.backends.cuda.preferred_blas_library())
+    try:
+        own(5 * MIB)
+        lt(3 * MIB)
+        for back_end in (None, "default", "cublas", kind.Default, kind.Cublas):
+            assert generic(backend=back_end) == 5 * MIB, back_end
+        for back_end in ("cublaslt", kind.Cublaslt):
+            assert generic(backend=back_end) == 3 * MIB, back_end
+        assert generic(7 * MIB) == 7 * MIB == own()
+        assert lt() == 3 * MIB
+        for wrong in ("ck", kind.Ck, 3):
+            with pytest.raises(RuntimeError, match=r"CK|Unknown"):
+                generic(1 * MIB, wrong)
+        assert (own(), lt()) == (7 * MIB, 3 * MIB)
+    finally:
+        own(before[0])
+        lt(before[1])
+
+
 @pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_lazy_reallocation")
 def test_cublas_workspace_size_holds_from_the_next_product(device: torch.device) -> None:

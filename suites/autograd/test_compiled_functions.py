@@ -102,3 +102,40 @@ def test_compiled_function_gradient_of_a_tensor_that_is_given_twice(device: torc
         run(x).backward()
         assert x.grad is not None
         assert x.grad.tolist() == derivative(values).tolist()
+
+
+class Tripled(Function):
+    """The sine, whose gradient is what it is given, three times: not that of the sine."""
+
+    @staticmethod
+    def forward(a: torch.Tensor) -> torch.Tensor:
+        return a.sin()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * 3
+
+
+DROPPED = pytest.mark.xfail(
+    raises=AssertionError,
+    reason="torch 2.11 to 2.13 differentiate what forward does (https://github.com/pytorch/pytorch/issues/193279)",
+)
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=DROPPED)], ids=["eager", "compiled"])
+@pytest.mark.parametrize("transform", ["grad", "grad_and_value"])
+def test_function_keeps_its_backward_within_a_transform(device: torch.device, transform: str, compiled: bool) -> None:
+    """`torch.func.grad` and `grad_and_value` of a custom function call its `backward`, compiled as in an eager call."""
+    x = torch.tensor(VALUES, device=device)
+
+    def program(x: torch.Tensor) -> Any:
+        return getattr(torch.func, transform)(lambda y: _apply(Tripled, y).sum())(x)
+
+    found = (torch.compile(program, backend="aot_eager") if compiled else program)(x)
+    gradient, value = found if transform == "grad_and_value" else (found, x.sin().sum())
+    torch.testing.assert_close(value, x.sin().sum())
+    assert gradient.tolist() == [3.0] * 4

@@ -6,7 +6,11 @@ A case that needs a name that the torch release lacks is skipped, with the name 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
+
+import pytest
+import torch
 
 from suites.reaching import reach
 
@@ -25,6 +29,12 @@ def rocm_is_backward_pass() -> bool:
 def check_capability() -> Callable[[], None]:
     """What the first use of CUDA calls to warn of devices that the build has no code for."""
     found: Callable[[], None] = reach("torch.cuda._check_capability")
+    return found
+
+
+def check_cubins() -> Callable[[], None]:
+    """What the first use of CUDA calls to warn of devices of a major capability that the build has no code for."""
+    found: Callable[[], None] = reach("torch.cuda._check_cubins")
     return found
 
 
@@ -53,3 +63,28 @@ def nvml_uuids() -> list[str]:
 def nvml_index(device: Any) -> int:
     """NVML's number of a device."""
     return int(reach("torch.cuda._get_nvml_device_index")(device))
+
+
+def device_guard(index: int) -> AbstractContextManager[None]:
+    """What compiled code selects a device with."""
+    found: AbstractContextManager[None] = reach("torch.cuda._DeviceGuard")(index)
+    return found
+
+
+def before_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch count devices as before the first use of CUDA, until `monkeypatch` is undone."""
+    module = reach("torch.cuda")
+    monkeypatch.setattr(module, "_initialized", False)
+    count_anew(monkeypatch)
+
+
+def count_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch forget the number of devices, until `monkeypatch` is undone."""
+    reach("torch.cuda._cached_device_count")
+    monkeypatch.setattr(reach("torch.cuda"), "_cached_device_count", None)
+
+
+def runtime_counts(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Have the CUDA runtime count so many devices, until `monkeypatch` is undone."""
+    reach("torch._C._cuda_getDeviceCount")
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: number)

@@ -200,6 +200,8 @@ def test_cuda_external_stream_is_on_the_device_it_is_given(device: torch.device,
             stream.synchronize()
             assert own.query()
             assert made.tolist() == [0, 1, 2, 3, 4]
+        with torch.cuda.device(chosen):
+            assert torch.cuda.get_stream_from_external(own.cuda_stream).device == chosen
 
 
 @CUDA
@@ -208,7 +210,10 @@ def test_cuda_memory_fraction_is_that_of_the_device_it_is_given(device: torch.de
     """`set_per_process_memory_fraction` limits the chosen device, and the other one stays as it is."""
     before = [torch.cuda.get_per_process_memory_fraction(index) for index in (0, 1)]
     try:
-        for number, (_, chosen) in enumerate(pairs(device)):
+        for number, (current, chosen) in enumerate(pairs(device)):
+            torch.cuda.set_per_process_memory_fraction(0.25 + number / 100)
+            assert torch.cuda.get_per_process_memory_fraction() == pytest.approx(0.25 + number / 100)
+            assert torch.cuda.get_per_process_memory_fraction(current) == pytest.approx(0.25 + number / 100)
             other = 1 - chosen.index
             beside = torch.cuda.get_per_process_memory_fraction(other)
             torch.cuda.set_per_process_memory_fraction(0.5 + number / 10, WAYS[way](chosen))

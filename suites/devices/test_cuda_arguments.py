@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +100,7 @@ def test_can_device_access_peer_takes_none_and_a_type_as_the_current_device() ->
         with torch.cuda.device(current):
             for other in (0, 1):
                 told = torch.cuda.can_device_access_peer(current, other)
+                assert isinstance(told, bool)
                 assert torch.cuda.can_device_access_peer(None, other) == told  # type: ignore[arg-type]
                 assert torch.cuda.can_device_access_peer("cuda", other) == told
                 assert told == (torch.cuda.can_device_access_peer(0, 1) and current != other)
@@ -184,13 +187,18 @@ def test_accelerator_set_device_index_needs_an_index() -> None:
 def test_is_bf16_supported_and_is_tf32_supported_follow_the_capability(
     monkeypatch: pytest.MonkeyPatch, major: int, native: bool
 ) -> None:
-    """From capability 8.0 on both are True. Before, bfloat16 is emulated, and TF32 is not supported."""
+    """From capability 8.0 on both are True. Before, bfloat16 is emulated, and TF32 is not supported.
+
+    Without a device, neither is.
+    """
     torch.cuda.init()
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=major))
 
     assert torch.cuda.is_bf16_supported()
     assert torch.cuda.is_bf16_supported(including_emulation=False) == native
     assert torch.cuda.is_tf32_supported() == native
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert torch.cuda.is_bf16_supported() is torch.cuda.is_tf32_supported() is False
 
 
 def test_cuda_stream_equals_streams_only(device: torch.device) -> None:
@@ -261,6 +269,16 @@ BUILDS = [
     (["sm_100"], (9, 0), False),
     (["sm_100"], (11, 0), False),
     (["sm_120"], (12, 0), True),
+    (["sm_89"], (8, 6), False),
+    (["sm_103"], (10, 0), False),
+    (["sm_75", "sm_86"], (8, 9), True),
+    # Devices of the boards with CPU and GPU in one chip run only what is built for them.
+    (["sm_80", "sm_86"], (8, 7), False),
+    (["sm_80", "sm_87"], (8, 7), True),
+    (["sm_70"], (7, 2), False),
+    (["sm_50", "sm_52"], (5, 3), False),
+    (["sm_60"], (6, 2), False),
+    (["sm_100"], (10, 1), False),
     ([], (9, 0), True),
 ]
 
@@ -286,3 +304,103 @@ def test_cuda_first_use_warns_of_a_device_without_code(
     told = [str(each.message) for each in recwarn]
     assert bool(told) != served, told
     assert len(told) == (0 if served else torch.cuda.device_count())
+
+
+#: Architectures of a build, the capability of a device, and whether one of the binaries is for its major capability.
+BINARIES = [
+    (["sm_80"], (8, 6), True),
+    (["sm_75", "sm_80"], (8, 0), True),
+    (["sm_100f"], (10, 3), True),
+    (["sm_80", "sm_120"], (12, 1), True),
+    (["sm_80"], (9, 0), False),
+    (["sm_90a"], (8, 9), False),
+    (["compute_80"], (8, 0), False),
+    (["sm_75", "compute_90"], (9, 0), False),
+    ([], (9, 0), True),
+]
+
+
+@pytest.mark.requires(rocm=False)
+@pytest.mark.parametrize(("built", "capability", "served"), BINARIES, ids=str)
+def test_cuda_first_use_warns_of_a_device_without_a_binary(
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+    built: list[str],
+    capability: tuple[int, int],
+    served: bool,
+) -> None:
+    """The first use also warns of a device for whose major capability the build has no binary, and names both."""
+    torch.cuda.init()  # which warns, too
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # devices of one name would have one warning
+    private.check_cubins()()
+    told = [str(each.message) for each in recwarn]
+    assert len(told) == (0 if served else 1)
+    for text in told:
+        assert f"{torch.cuda.get_device_name(0)} with CUDA capability sm_{capability[0]}{capability[1]} " in text
+        assert f"capabilities {' '.join(built)}." in text
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.parametrize(("capability", "served"), [((13, 0), True), ((13, 4), True), ((14, 0), False)], ids=str)
+def test_cuda_first_use_warns_of_code_for_an_unknown_architecture(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], served: bool
+) -> None:
+    """Code for an architecture that torch does not know is named, and runs on devices of its major capability."""
+    torch.cuda.init()
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_130"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    if served:
+        with pytest.warns(UserWarning, match=r"unknown compute capability 13\.0"):
+            private.check_capability()()
+    else:  # whose warning is made of a table that does not have the architecture
+        with pytest.warns(UserWarning, match="unknown"), pytest.raises(KeyError):
+            private.check_capability()()
+
+
+#: The processor, the capability of a device, and the releases of CUDA whose builds of torch 2.13 have code for it.
+RELEASES = [
+    ("x86_64", (5, 0), ["12.6"]),
+    ("aarch64", (5, 0), []),
+    ("AARCH64", (11, 0), ["13.0", "13.2"]),
+    ("x86_64", (11, 0), []),
+    ("x86_64", (12, 0), ["12.9", "13.0", "13.2"]),
+    ("AMD64", (7, 5), ["12.6", "12.9", "13.0", "13.2"]),
+    ("x86_64", (3, 5), []),
+]
+
+
+@pytest.mark.requires(torch=">=2.13,<2.14")
+@pytest.mark.parametrize(("machine", "capability", "releases"), RELEASES, ids=str)
+def test_cuda_first_use_names_the_builds_that_have_code_for_a_device(
+    monkeypatch: pytest.MonkeyPatch, machine: str, capability: tuple[int, int], releases: list[str]
+) -> None:
+    """The warning of a device without code names the releases of CUDA whose builds of torch serve it, or says none."""
+    torch.cuda.init()
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    with pytest.warns(UserWarning, match="compute capability") as told:
+        private.check_capability()()
+
+    for index, each in enumerate(told):
+        text = str(each.message)
+        assert f"GPU{index} " in text
+        assert "CC) {}.{}.".format(*capability) in text
+        assert re.findall(r"For CUDA (\S+) use pip", text) == releases
+        assert ("No published" in text) is not bool(releases)
+
+
+@pytest.mark.requires(devices=2)
+def test_deviceguard_selects_a_device_and_restores_the_one_before() -> None:
+    """What compiled code selects a device with restores, also by an exception; a negative number changes nothing."""
+    for current in (0, 1):
+        with torch.cuda.device(current):
+            for index in (0, 1, -1):
+                for _ in range(2):
+                    with contextlib.suppress(LookupError), private.device_guard(index):
+                        assert torch.cuda.current_device() == (current if index < 0 else index)
+                        raise LookupError
+                    assert torch.cuda.current_device() == current

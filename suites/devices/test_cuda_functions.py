@@ -35,9 +35,13 @@ def test_set_sync_debug_mode_warns_or_raises_at_a_synchronization(device: torch.
 
 
 def test_memory_summary_has_the_counters_of_memory_stats(device: torch.device) -> None:
-    """`memory_summary` shows current, peak and total values; the abbreviated one has no pools."""
+    """`memory_summary` shows current, peak and total values; the abbreviated one has no pools.
+
+    The names of `memory_stats` are in order.
+    """
     kept = torch.empty(40 * MIB, dtype=torch.uint8, device=device)
     stats = torch.cuda.memory_stats(device)
+    assert list(stats) == sorted(stats)
     text = torch.cuda.memory_summary(device)
     (line,) = [line for line in text.splitlines() if line.startswith("| Allocated memory")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -128,6 +132,11 @@ def test_nvtx_ranges_nest_and_are_refused_without_a_text(device: torch.device) -
     with pytest.raises(TypeError):
         nvtx.range_push(3)
     assert device is not None
+
+
+def test_get_allocator_backend_names_the_allocator() -> None:
+    """The allocator is PyTorch's own or CUDA's."""
+    assert torch.cuda.get_allocator_backend() in ("native", "cudaMallocAsync")
 
 
 def test_seed_is_a_new_seed_for_the_device(device: torch.device) -> None:

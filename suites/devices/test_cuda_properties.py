@@ -119,9 +119,16 @@ def test_device_count_honours_cuda_visible_devices() -> None:
         assert children.run(script, environ={name: "-1"}).lines() == ["0"]
 
 
-def test_get_gencode_flags_names_each_architecture_of_the_build() -> None:
+def test_get_gencode_flags_names_each_architecture_of_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """`get_gencode_flags` has one -gencode for each entry of `get_arch_list`: code for a device, or PTX."""
     flags = re.findall(r"-gencode compute=compute_(\w+),code=(sm|compute)_(\w+)", torch.cuda.get_gencode_flags())
     assert [f"{kind}_{code}" for _, kind, code in flags] == torch.cuda.get_arch_list()
     assert all(compute == code for compute, _, code in flags)
     assert flags
+    for built, written in (
+        ([], ""),
+        (["sm_90"], "-gencode compute=compute_90,code=sm_90"),
+        (["compute_80"], "-gencode compute=compute_80,code=compute_80"),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda built=built: built)
+        assert torch.cuda.get_gencode_flags() == written

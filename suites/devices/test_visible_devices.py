@@ -6,6 +6,8 @@ is not visible.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -115,3 +117,123 @@ def test_nvml_index_of_a_device_follows_cuda_visible_devices(monkeypatch: pytest
         for wrong in (1, -1):
             with pytest.raises(RuntimeError, match=f"device {wrong} is not visible"):
                 private.nvml_index(wrong)
+
+
+def test_device_count_before_the_first_use_follows_the_variable_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first use of CUDA, the count follows CUDA_VISIBLE_DEVICES; the runtime counts where NVML cannot."""
+    private.before_first_use(monkeypatch)
+    private.runtime_counts(monkeypatch, 7)
+    for text, counted in (("0", 1), ("", 0), ("0", 1), ("MIG-none", 7), ("99", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+        assert torch.cuda.device_count() == counted, f"CUDA_VISIBLE_DEVICES={text!r}"
+
+
+def test_device_count_after_the_first_use_is_that_of_the_runtime_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first use the runtime counts, once: neither it nor CUDA_VISIBLE_DEVICES changes the number."""
+    torch.cuda.init()
+    private.count_anew(monkeypatch)
+    private.runtime_counts(monkeypatch, 7)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert torch.cuda.device_count() == 7
+    private.runtime_counts(monkeypatch, 5)
+    assert torch.cuda.device_count() == 7
+
+
+@pytest.mark.parametrize(("variable", "asks_nvml"), [(None, False), ("0", False), ("1", True)])
+def test_is_available_asks_nvml_if_pytorch_nvml_based_cuda_check_is_1(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, asks_nvml: bool
+) -> None:
+    """`is_available` is whether there is a device: by the runtime, or by NVML with PYTORCH_NVML_BASED_CUDA_CHECK=1."""
+    private.before_first_use(monkeypatch)
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", variable)
+    for visible, runtime in (("", 1), ("0", 0), ("0", 3), ("", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        private.runtime_counts(monkeypatch, runtime)
+        assert torch.cuda.is_available() is (bool(visible) if asks_nvml else runtime > 0)
+
+
+class Library:
+    """NVML's library with these devices. The function `fails` does not succeed."""
+
+    def __init__(self, uuids: list[str], fails: str = "") -> None:
+        self.uuids, self.fails = uuids, fails
+
+    def nvmlInit(self) -> int:  # noqa: N802
+        return int(self.fails == "nvmlInit")
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(self.uuids)
+        return int(self.fails == "nvmlDeviceGetCount_v2")
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: Any) -> int:  # noqa: N802
+        handle._obj.value = index + 1
+        return int(self.fails == "nvmlDeviceGetHandleByIndex_v2")
+
+    def nvmlDeviceGetUUID(self, handle: Any, text: Any, size: int) -> int:  # noqa: N802
+        name = self.uuids[handle.value - 1].encode("ascii")
+        assert size > len(name)
+        text.value = name
+        return int(self.fails == "nvmlDeviceGetUUID")
+
+
+#: The variable, the number of devices, and NVML's number of the first of them.
+VISIBLE: list[tuple[str, int, int]] = [
+    ("0,1,2", 3, 0),
+    ("2,0", 2, 2),
+    ("1,3,0", 1, 1),
+    ("GPU-12", 1, 2),
+    ("GPU-12345678,GPU-9e8d35e3-1", 2, 2),
+    ("GPU-9e8d35e3-2,GPU-9e8d35e3,GPU-12", 1, 1),
+]
+
+
+@pytest.mark.parametrize(("text", "counted", "first"), VISIBLE, ids=str)
+def test_device_count_and_index_of_nvml_with_three_devices(
+    monkeypatch: pytest.MonkeyPatch, text: str, counted: int, first: int
+) -> None:
+    """What NVML has and the variable leaves is counted, and numbered as NVML does."""
+    monkeypatch.setattr("ctypes.CDLL", lambda _: Library(UUIDS))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    assert private.nvml_uuids() == UUIDS
+    assert private.nvml_count() == counted
+    assert private.nvml_index(0) == first
+
+
+@pytest.mark.filterwarnings("ignore:Can't:UserWarning")
+@pytest.mark.parametrize(
+    ("fails", "by_number"),
+    [
+        ("nvmlInit", -1),
+        ("nvmlDeviceGetCount_v2", -1),
+        ("nvmlDeviceGetHandleByIndex_v2", 2),
+        ("nvmlDeviceGetUUID", 2),
+    ],
+)
+def test_device_count_of_nvml_that_fails_is_left_to_the_runtime(
+    monkeypatch: pytest.MonkeyPatch, fails: str, by_number: int
+) -> None:
+    """A function of NVML that fails gives -1, so that the runtime counts, and an index by UUID raises.
+
+    Numbers need no UUIDs.
+    """
+    monkeypatch.setattr("ctypes.CDLL", lambda _: Library(UUIDS, fails))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert private.nvml_count() == by_number
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(UUIDS))
+    assert private.nvml_count() == -1
+    with pytest.raises(RuntimeError, match="UUIDs"):
+        private.nvml_index(0)
+
+
+def test_device_count_without_nvml_is_left_to_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without NVML's library the count is -1, except where the variable leaves no device."""
+
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    for text, counted in (("0", -1), ("GPU-12", -1), ("", 0), ("none", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+        assert private.nvml_count() == counted

@@ -44,6 +44,21 @@ def test_cuda_graph_waits_for_the_device_before_the_capture(device: torch.device
     graph.reset()
 
 
+def test_cuda_graph_captures_on_one_stream_by_default(device: torch.device) -> None:
+    """Without `stream` all captures are on one stream of their own, also after a capture on another."""
+    x = torch.zeros(4, device=device)
+    own, graphs, seen = torch.cuda.Stream(device), [torch.cuda.CUDAGraph() for _ in range(3)], []
+    for graph, stream in zip(graphs, (None, own, None), strict=True):
+        with torch.cuda.graph(graph, stream=stream):
+            seen.append(torch.cuda.current_stream(device))
+            x.add_(1)
+    assert seen[1] == own
+    assert seen[0] == seen[2] != own
+    assert seen[0] == torch.cuda.graph.default_capture_stream
+    for graph in graphs:
+        graph.reset()
+
+
 def test_cuda_graph_frees_cached_memory_before_the_capture(device: torch.device) -> None:
     """Entering `torch.cuda.graph` empties the caches of the device and of pinned memory."""
     x = torch.zeros(4, device=device)
@@ -85,11 +100,10 @@ def test_force_cudagraph_gc_decides_whether_a_capture_collects_garbage(device: t
 @pytest.mark.requires(torch=">=2.13")
 def test_check_input_liveness_looks_at_inputs_of_the_capture_only(device: torch.device) -> None:
     """A tensor that is used and freed after the capture does not matter, nor does one from before a `reset`."""
-    x, y = torch.zeros(4, device=device), torch.ones(4, device=device)
+    x, y, later = torch.zeros(4, device=device), torch.ones(4, device=device), torch.ones(4, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, check_input_liveness=True):
         x.add_(1)
-    later = torch.ones(4, device=device)
     x.add_(later)
     del later
     graph.replay()
@@ -172,7 +186,7 @@ def test_make_graphed_callables_graphs_share_one_pool(device: torch.device, give
 
 @pytest.mark.parametrize("warm_ups", [1, 3, 5])
 def test_make_graphed_callables_warms_up_as_often_as_it_is_told(device: torch.device, warm_ups: int) -> None:
-    """The callable runs `num_warmup_iters` times, and once more for the capture; then no more."""
+    """The callable runs `num_warmup_iters` times, three by default, and once more for the capture; then no more."""
     calls: list[bool] = []
 
     def double(x: torch.Tensor) -> torch.Tensor:
@@ -189,3 +203,6 @@ def test_make_graphed_callables_warms_up_as_often_as_it_is_told(device: torch.de
     assert found.tolist() == [6.0] * 4
     assert y.grad is not None
     assert y.grad.tolist() == [2.0, 4.0, 6.0, 8.0]
+    calls.clear()
+    torch.cuda.make_graphed_callables(double, (x,))
+    assert calls == [False] * 3 + [True]

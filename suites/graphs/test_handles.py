@@ -94,3 +94,20 @@ def test_check_input_liveness_refuses_a_replay_when_an_input_is_gone(device: tor
         graph.replay()
     assert works(device)
     assert (out == 0).all()
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_capture_begin_looks_at_no_input_by_default(device: torch.device) -> None:
+    """Without `check_input_liveness`, a replay runs although an input was freed; a graph is not kept by default."""
+    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+    out, source = torch.zeros(8, device=device), torch.ones(8, device=device)
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        out.copy_(source)
+        graph.capture_end()
+    del source
+    graph.replay()
+    with pytest.raises(RuntimeError, match="keep_graph"):
+        graph.raw_cuda_graph()
+    torch.cuda.synchronize(device)

@@ -40,6 +40,39 @@ def test_causal_bias_masks_attention_from_its_corner(device: torch.device, name:
     torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
 
 
+#: The simulated CUDA has no gradient of memory-efficient attention: it asks the meta function of
+#: `_efficient_attention_backward`, which lacks the arguments `out` and `window_size` of the operator (torch 2.13,
+#: torch/_meta_registrations.py).
+NOT_SIMULATED = pytest.mark.requires(any=[{"silicon": True}, {"not_": {"device": "cuda"}}])
+
+
+@VARIANT
+@pytest.mark.parametrize("size", [8, 12])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=NOT_SIMULATED), torch.float16], ids=str)
+def test_causal_bias_has_gradients_in_each_precision(
+    device: torch.device, name: str, size: int, dtype: torch.dtype
+) -> None:
+    """Results and gradients equal those of attention in float64, for heads of any size, scaled by 1/√d or `scale`."""
+    bias = MAKERS[name](3, 6)
+    generator = torch.Generator().manual_seed(8)
+    shapes = [(2, 3, length, size) for length in (3, 6, 6, 3)]
+    rounded = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    weights = rounded.pop()
+    for scale in (None, 0.9):
+        inputs = [each.to(device).requires_grad_() for each in rounded]
+        found = scaled_dot_product_attention(*inputs, attn_mask=bias, scale=scale)
+        gradients = torch.autograd.grad(found, inputs, weights.to(device))
+
+        exact = [each.double().requires_grad_() for each in rounded]
+        scores = exact[0] @ exact[1].mT * (scale or 1 / math.sqrt(size))
+        wanted = scores.masked_fill(~allowed(bias.variant, 3, 6), -math.inf).softmax(-1) @ exact[2]
+        expected = torch.autograd.grad(wanted, exact, weights.double())
+        near = 1e-4 if dtype == torch.float32 else 2e-2
+        for one, other in zip((found, *gradients), (wanted, *expected), strict=True):
+            assert one.dtype == dtype
+            torch.testing.assert_close(one.detach().cpu().double(), other.detach(), rtol=near, atol=near)
+
+
 @VARIANT
 def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, name: str) -> None:
     """Each function makes its own variant; the two differ unless there are as many queries as keys."""
@@ -50,6 +83,16 @@ def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, n
     other = causal_upper_left(3, 6) if name == "lower_right" else causal_lower_right(3, 6)
     results = [scaled_dot_product_attention(q, k, v, attn_mask=each) for each in (bias, other)]
     assert not torch.allclose(*results)
+
+
+def test_causal_bias_takes_a_variant_and_two_sizes() -> None:
+    """The number of a variant is no variant. The functions take two sizes."""
+    with pytest.raises(AssertionError, match="CausalVariant"):
+        CausalBias(1, 3, 3)  # type: ignore[arg-type]
+    for make in MAKERS.values():
+        for sizes in ((3,), (3, 4, 5)):
+            with pytest.raises(AssertionError, match="2D"):
+                make(*sizes)
 
 
 def test_causal_bias_is_not_combined_with_is_causal(device: torch.device) -> None:
@@ -70,7 +113,13 @@ def test_causal_bias_passes_scale_and_groups_on(device: torch.device, name: str,
     k, v = (torch.randn((2, 4, keys, 8), generator=generator, dtype=torch.float64) for _ in range(2))
     seen = ~allowed(bias.variant, queries, keys)
 
-    found = scaled_dot_product_attention(*(each.float().to(device) for each in (q, k, v)), attn_mask=bias, scale=0.9)
+    inputs = [each.float().to(device) for each in (q, k, v)]
+    with pytest.raises(RuntimeError):  # fewer heads are refused without `enable_gqa`
+        scaled_dot_product_attention(inputs[0], inputs[1][:, :2], inputs[2][:, :2], attn_mask=bias)
+    with pytest.raises((RuntimeError, ValueError), match="dtype"):
+        scaled_dot_product_attention(inputs[0], inputs[1].double(), inputs[2], attn_mask=bias)
+
+    found = scaled_dot_product_attention(*inputs, attn_mask=bias, scale=0.9)
     wanted = (q @ k.mT * 0.9).masked_fill(seen, -math.inf).softmax(-1) @ v
     torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
 

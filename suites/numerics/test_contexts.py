@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..compiled import KEEPS, KEPT
 from ._torch_private import get_sdp_priority_order
 
 # The default of `mkldnn.flags` sets what only Intel's GPUs have.
@@ -313,8 +314,39 @@ def test_sdpa_kernel_set_priority_restores_the_order() -> None:
             raise InterruptedBlockError
         assert order()[:2] == [int(each) for each in first]
         assert sorted(order()) == sorted(before)
+    with sdpa_kernel([*first, first[0]], set_priority=True):  # the first of equal ones counts
+        assert order()[:2] == [int(each) for each in first]
+        assert sorted(order()) == sorted(before)
     assert order() == before
     assert backends_of_attention() == enabled
+
+
+@pytest.mark.keeps(KEEPS, **KEPT)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # Dynamo's import of it
+def test_sdpa_kernel_set_priority_holds_within_compiled_code(request: pytest.FixtureRequest) -> None:
+    """A compiled function runs attention with the order and the backends of its block, and restores both."""
+    torch.compiler.reset()
+    request.addfinalizer(torch.compiler.reset)
+    before = get_sdp_priority_order(), backends_of_attention()
+    seen: list[tuple[list[int], tuple[bool, ...]]] = []
+
+    class Noting(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if getattr(target, "__name__", "") == "scaled_dot_product_attention":
+                seen.append((get_sdp_priority_order()[:2], backends_of_attention()))
+            return super().call_function(target, args, kwargs)
+
+    chosen = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]
+
+    @torch.compile(backend=lambda graph, _: Noting(graph).run, fullgraph=True)
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(chosen, set_priority=True):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    x = torch.rand(1, 1, 4, 8)
+    torch.testing.assert_close(attend(x), torch.nn.functional.scaled_dot_product_attention(x, x, x))
+    assert seen == [([int(each) for each in chosen], (True, False, True, False))]
+    assert (get_sdp_priority_order(), backends_of_attention()) == before
 
 
 @pytest.mark.parametrize("place", range(4), ids=["flash", "mem_efficient", "math", "cudnn"])
@@ -359,6 +391,14 @@ def test_sdpa_kernel_refuses_what_is_no_backend() -> None:
     with pytest.raises(AssertionError, match="tuple"), sdpa_kernel((SDPBackend.MATH,)):  # type: ignore[arg-type]
         pass
     assert backends_of_attention() == before
+
+
+def test_nnpack_flags_turn_nnpack_off_by_default() -> None:
+    """Without an argument `nnpack.flags` turns NNPACK off in its block."""
+    with B.nnpack.flags(True):
+        with B.nnpack.flags():
+            assert not nnpack_is_on()
+        assert nnpack_is_on()
 
 
 @pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator": True}])

@@ -268,6 +268,25 @@ def test_fp32_precision_unknown_is_refused() -> None:
     assert others == ["RuntimeError", "RuntimeError", "tf32", "ieee"]
 
 
+def test_disable_global_flags_refuses_settings_outside_of_blocks() -> None:
+    """After `disable_global_flags` an assignment raises and changes nothing; a block of `flags` sets and restores.
+
+    The flags are frozen after the block too.
+    """
+    frozen, enabled = "B.flags_frozen()", "B.cudnn.enabled"
+    block = "with B.cudnn.flags(enabled=False):\n    seen = B.cudnn.enabled"
+    blocks = [f"with B.{each}.flags():\n    pass" for each in ("mkldnn", "nnpack")] + ["with B.flags():\n    pass"]
+    found = told(
+        *(frozen, enabled, f"{enabled} = True", "B.disable_global_flags()", frozen),
+        *("setattr(B.cudnn, 'enabled', False)", enabled, "setattr(B, 'fp32_precision', 'ieee')", "B.fp32_precision"),
+        *(block, "seen", enabled, frozen),
+        *(step for each in blocks for step in (each, frozen)),
+    )
+    assert found[:4] == [False, True, None, True]
+    assert found[4:8] == ["RuntimeError", True, "RuntimeError", "none"]
+    assert found[8:] == [False, True, True, True, True, True]
+
+
 # ---- libraries ----
 
 

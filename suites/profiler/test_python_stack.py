@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 import torch
@@ -192,3 +193,31 @@ def test_with_stack_release_is_below_the_frame_that_dropped_the_tensor() -> None
 def sizes(tree: Node) -> list[int]:
     """The sizes of allocations and releases in a tree, in its order."""
     return [node.block.size for node in tree.of_kind(Kind.MEMORY) if node.block]
+
+
+def test_with_stack_calls_of_a_custom_operator_end_before_the_next_begins() -> None:
+    """Calls of Python and C that follow each other do not overlap, and end before their caller does.
+
+    The operator is one of `torch.library.custom_op` with two results and a gradient.
+    """
+    from . import parts  # registers the operator
+
+    assert parts.parts is not None
+    x = torch.rand(4, requires_grad=True)
+
+    def work() -> None:
+        for _ in range(4):
+            sine, cosine = torch.ops.suites_profiler.parts(x)
+            (sine * cosine).sum().backward()
+
+    tree = recorded(work)
+    assert sum(name.startswith("suites_profiler::parts") for name in operators(tree)) >= 4
+    calls = 0
+    for node, _ in tree.with_parents():
+        below = [each for each in node.children if each.kind in (Kind.PYTHON, Kind.C_CALL)]
+        calls += sum(each.kind is Kind.C_CALL for each in below)
+        for one, following in pairwise(below):
+            assert one.end_ns <= following.start_ns, f"{one.name} ends after the start of {following.name}"
+        for each in below:
+            assert each.end_ns <= node.end_ns, f"{each.name} ends after its caller {node.name}"
+    assert calls >= 8

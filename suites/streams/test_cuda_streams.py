@@ -28,11 +28,12 @@ def test_cuda_stream_that_is_new_is_not_the_default_stream(device: torch.device)
 
 
 def test_cuda_stream_none_leaves_the_current_stream(device: torch.device) -> None:
-    """`torch.cuda.stream(None)` does not change the current stream."""
+    """`torch.cuda.stream(None)` does not change the current stream, nor does `set_stream(None)`."""
     with torch.cuda.stream(torch.cuda.Stream(device)):
         chosen = torch.cuda.current_stream(device)
         with torch.cuda.stream(None):
             assert torch.cuda.current_stream(device) == chosen
+        torch.cuda.set_stream(None)  # type: ignore[arg-type]
         assert torch.cuda.current_stream(device) == chosen
 
 

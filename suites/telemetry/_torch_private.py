@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from suites.reaching import reach
@@ -25,3 +26,14 @@ def amdsmi_handle(device: torch.device) -> Any:
 def raw_amdsmi(name: str) -> Any:
     """What torch reads from AMD SMI before initialization: `name` is "device_count" or "device_uuid"."""
     return reach(f"torch.cuda._raw_{name}_amdsmi")()
+
+
+def replace_nvml(monkeypatch: pytest.MonkeyPatch, nvml: Any) -> None:
+    """Have torch read from this in place of pynvml; None: as if pynvml could not be imported."""
+    module = reach("torch.cuda")
+    if nvml is None:
+        reach("torch.cuda._HAS_PYNVML")
+        monkeypatch.setattr(module, "_HAS_PYNVML", False)
+    else:
+        reach("torch.cuda.pynvml")
+        monkeypatch.setattr(module, "pynvml", nvml)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from ._torch_private import amdsmi_handle, nvml_handle, raw_amdsmi
+from ._torch_private import amdsmi_handle, nvml_handle, raw_amdsmi, replace_nvml
 
 nvml = pytest.mark.requires(device="cuda", nvml=True)
 
@@ -107,3 +109,81 @@ def test_nvml_readings_without_the_library_are_refused(name: str) -> None:
 
     with pytest.raises(Exception, match=r"(?i)nvml|nvidia|driver|amdsmi"):
         read(0)
+
+
+class TwoDevices:
+    """NVML with two devices. A reading is its own number, and 1000 more for the second device.
+
+    Temperature and clock are those of the GPU and of its multiprocessors (NVML_TEMPERATURE_GPU, NVML_CLOCK_SM).
+    """
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.ready = True
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        assert self.ready
+        return 1000 * (0, 1)[index]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(gpu=handle + 1, memory=handle + 2)
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:  # noqa: N802
+        return handle + {0: 3}[sensor]
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+        return handle + 4
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:  # noqa: N802
+        return handle + {0: 50, 1: 5, 2: 52}[kind]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(total=handle + 60, free=handle + 61, used=handle + 6)
+
+
+NUMBERS = {
+    "utilization": 1,
+    "memory_usage": 2,
+    "temperature": 3,
+    "power_draw": 4,
+    "clock_rate": 5,
+    "device_memory_used": 6,
+}
+#: Those that ask about the current device first.
+CURRENT_TOO = ("memory_usage", "device_memory_used")
+
+
+@pytest.mark.requires(rocm=False)
+@pytest.mark.parametrize("visible", ["0,1", "1,0", "1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each, marks=pytest.mark.requires(device="cuda")) if each in CURRENT_TOO else each
+        for each in NUMBERS
+    ],
+)
+def test_readings_ask_nvml_about_the_device_they_are_given(
+    monkeypatch: pytest.MonkeyPatch, name: str, visible: str
+) -> None:
+    """Each reading is NVML's own of the device that CUDA_VISIBLE_DEVICES gives the number. One beyond them raises."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    read = getattr(torch.cuda, name)
+    places = [int(each) for each in visible.split(",")]
+    for index, place in enumerate(places):
+        for given in (index, f"cuda:{index}", torch.device("cuda", index)):
+            replace_nvml(monkeypatch, TwoDevices())
+            assert read(given) == NUMBERS[name] + 1000 * place
+    with pytest.raises(RuntimeError, match="is not visible"):
+        read(len(places))
+
+
+@pytest.mark.requires(rocm=False)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_readings_without_pynvml_name_its_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Without pynvml a reading raises ModuleNotFoundError, and names the package that has it."""
+    replace_nvml(monkeypatch, TwoDevices())
+    replace_nvml(monkeypatch, None)
+    with pytest.raises(ModuleNotFoundError, match="nvidia-ml-py"):
+        getattr(torch.cuda, name)(0)

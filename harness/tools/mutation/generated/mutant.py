@@ -55,9 +55,13 @@ class Mutant:
     @property
     def sentence(self) -> str:
         """What is changed, in a line."""
+        return f"{self.path}:{self.first} {self.function}: {self.change}"
+
+    @property
+    def change(self) -> str:
+        """The operator, and what becomes what, as in ``constant changed: 1 -> 2``."""
         old, new = " ".join(self.old.split()), " ".join(self.new.split())
-        where = f"{self.path}:{self.first} {self.function}"
-        return f"{where}: {self.operator}: {_short(old)} -> {_short(new)}"
+        return f"{self.operator}: {_short(old)} -> {_short(new)}"
 
     def applied(self, source: bytes, *, names_kept: bool = False) -> bytes:
         """Return the source of the module with the change.

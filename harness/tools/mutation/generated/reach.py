@@ -36,14 +36,24 @@ class Recording:
         if case in self.seconds or (keep is not None and case not in keep):
             return
         self.seconds[case] = float(record["seconds"])  # type: ignore[arg-type]
+        self._note(case, record, known=False)
+
+    def add_of_a_fork(self, record: Mapping[str, object]) -> None:
+        """Add what a fork of one of the cases ran."""
+        case = str(record["case"])
+        if case in self.seconds:
+            self._note(case, record, known=True)
+
+    def _note(self, case: str, record: Mapping[str, object], *, known: bool) -> None:
+        """Add the lines and calls of a case. `known`: it may have lines and calls already."""
         lines: Mapping[str, Sequence[int]] = record["lines"]  # type: ignore[assignment]
         for path, numbers in lines.items():
             by_line = self.lines.setdefault(path, {})
             for number in numbers:
-                by_line.setdefault(number, []).append(case)
+                _add(by_line.setdefault(number, []), case, known)
         arguments: Mapping[str, Mapping[str, Sequence[str]]] = record["arguments"]  # type: ignore[assignment]
         for name, values in arguments.items():
-            self.callers.setdefault(name, []).append(case)
+            _add(self.callers.setdefault(name, []), case, known)
             noted = self.arguments.setdefault(name, {})
             for parameter, shown in values.items():
                 noted.setdefault(parameter, set()).update(shown)
@@ -70,18 +80,30 @@ class Recording:
         return [*near, *(case for case in found if case not in near)]
 
 
+def _add(cases: list[str], case: str, known: bool) -> None:
+    if not known or case not in cases:
+        cases.append(case)
+
+
 def read_recording(folders: Iterable[Path], keep: frozenset[str] | None = None) -> Recording:
     """Read the files of folders. `keep`: only these cases; None for all. Raise RecordError."""
     recording = Recording()
+    of_forks: list[Mapping[str, object]] = []
     for folder in folders:
         for file in sorted(folder.glob("*.ndjson")):
             for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
                 try:
-                    recording.add(json.loads(line), keep)
+                    record = json.loads(line)
+                    if record["seconds"] is None:
+                        of_forks.append(record)
+                    else:
+                        recording.add(record, keep)
                 except (ValueError, KeyError, TypeError) as error:
                     if number > 1:
                         continue  # a process that was killed while it wrote its last line
                     raise RecordError(f"{file}:{number}: this is no record of a case: {error}") from None
+    for record in of_forks:
+        recording.add_of_a_fork(record)
     if not recording.seconds:
         raise RecordError(f"{', '.join(map(str, folders))}: no case is recorded: run 'harness mutate record' first")
     return recording
@@ -94,7 +116,7 @@ def in_order(
 
     `first`: cases that caught other mutants of the function; they go ahead. Of each test function the cheapest case
     follows, then the second of each, and so on: the parameters of one function check much the same. A case that
-    would make it more than `limit` seconds in all is left out, but one case is in the list at least.
+    would make it more than `limit` seconds in all is left out. If all of them would, the cheapest is in the list.
     """
     cases = list(cases)
     reaching = frozenset(cases)
@@ -108,11 +130,11 @@ def in_order(
     order: list[str] = []
     total = 0.0
     for case in [*ahead, *(case for _, _, case in sorted(ranked))]:
-        if order and total + seconds.get(case, 0.0) > limit:
+        if total + seconds.get(case, 0.0) > limit:
             continue
         total += seconds.get(case, 0.0)
         order.append(case)
-    return order
+    return order or sorted(reaching, key=lambda case: (seconds.get(case, 0.0), case))[:1]
 
 
 def sampled(mutants: Iterable[Mutant], share: float, seed: int) -> list[Mutant]:

@@ -2,7 +2,7 @@
 
 ``harness mutate record`` loads it with ``-p``. The variable `VARIABLE` has a line of JSON: the folder for the records,
 the folder above the modules, and the patterns of the modules. Each executor appends to a file of its own, one line of
-JSON per case.
+JSON per case, and one per fork of a case.
 
 From Python 3.12 on, `sys.monitoring` reports a line once per case, in all threads. Before, `sys.settrace` and
 `threading.settrace` report to the threads of Python only: code that autograd calls in the thread of a device is not
@@ -11,6 +11,7 @@ seen.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -184,18 +185,41 @@ class RecordingPlugin:
         process, begin = os.getpid(), time.perf_counter()
         self._watch.start()
         try:
-            return (yield)
+            with self._forks_recorded(item.nodeid, process):
+                return (yield)
         finally:
             self._watch.stop()
             if os.getpid() == process:  # a case may have left a fork of itself
                 self._write(item.nodeid, time.perf_counter() - begin)
 
-    def _write(self, case: str, seconds: float) -> None:
+    @contextlib.contextmanager
+    def _forks_recorded(self, case: str, process: int) -> Iterator[None]:
+        """A block in which a fork of the case writes what it has run before it ends with `os._exit`."""
+        leave = os._exit
+
+        def write_and_leave(status: int) -> NoReturn:
+            if os.getpid() != process:
+                self._write(case, None)
+            leave(status)
+
+        os._exit = write_and_leave
+        try:
+            yield
+        finally:
+            os._exit = leave
+
+    def _write(self, case: str, seconds: float | None) -> None:
+        """Write a record. `seconds`: None for a fork of the case."""
         arguments = {
             name: {argument: sorted(values) for argument, values in noted.items()}
             for name, noted in self._watch.arguments.items()
         }
-        record = {"case": case, "seconds": round(seconds, 4), "lines": self._watch.lines(), "arguments": arguments}
+        record = {
+            "case": case,
+            "seconds": None if seconds is None else round(seconds, 4),
+            "lines": self._watch.lines(),
+            "arguments": arguments,
+        }
         with open(f"{self._folder}/{os.getpid()}.ndjson", "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 

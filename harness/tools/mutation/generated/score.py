@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.core.text import format_count
@@ -16,7 +16,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The mutants of a module. `all` of them, those that cases `reached`, and what came of these."""
+    """The mutants of a module. `all` of them, those that cases `reached`, and what came of these.
+
+    `survived` are without those that no case can observe, which are `unobservable`.
+    """
 
     module: str
     all: int = 0
@@ -25,6 +28,7 @@ class Score:
     survived: int = 0
     stillborn: int = 0
     unfit: int = 0
+    unobservable: int = 0
 
     @property
     def tried(self) -> int:
@@ -32,10 +36,21 @@ class Score:
         return self.killed + self.survived
 
 
-def scores(mutants: Iterable[Mutant], reached: Iterable[Mutant], results: Iterable[Result]) -> list[Score]:
-    """Return the scores by module, in order."""
+def scores(
+    mutants: Iterable[Mutant],
+    reached: Iterable[Mutant],
+    results: Iterable[Result],
+    reason: Callable[[Mutant], str] = lambda _: "",
+) -> list[Score]:
+    """Return the scores by module, in order. `reason`: why no case can observe a mutant, or an empty text."""
     all_, some = (Counter(each.module for each in group) for group in (mutants, reached))
-    verdicts = Counter((each.mutant.module, each.verdict) for each in results)
+    verdicts = Counter(
+        (
+            each.mutant.module,
+            "unobservable" if each.verdict == "survived" and reason(each.mutant) else each.verdict,
+        )
+        for each in results
+    )
     return [
         Score(
             module,
@@ -45,6 +60,7 @@ def scores(mutants: Iterable[Mutant], reached: Iterable[Mutant], results: Iterab
             verdicts[module, "survived"],
             verdicts[module, "stillborn"],
             verdicts[module, "unfit"],
+            verdicts[module, "unobservable"],
         )
         for module in sorted(all_)
     ]
@@ -60,12 +76,13 @@ def total(found: Sequence[Score]) -> Score:
         sum(each.survived for each in found),
         sum(each.stillborn for each in found),
         sum(each.unfit for each in found),
+        sum(each.unobservable for each in found),
     )
 
 
 def scores_text(found: Sequence[Score]) -> str:
     """Return the table: mutants, share reached, those tried, and share killed."""
-    cells = [("module", "mutants", "reached", "tried", "killed", "stillborn", "unfit")]
+    cells = [("module", "mutants", "reached", "tried", "killed", "unobservable", "stillborn", "unfit")]
     cells += [
         (
             each.module,
@@ -73,6 +90,7 @@ def scores_text(found: Sequence[Score]) -> str:
             _share(each.reached, each.all),
             str(each.tried),
             _share(each.killed, each.tried),
+            str(each.unobservable),
             str(each.stillborn),
             str(each.unfit),
         )
@@ -88,11 +106,23 @@ def scores_text(found: Sequence[Score]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def survivors_text(results: Iterable[Result], nearest: Mapping[str, Sequence[str]]) -> str:
-    """Return the survivors by module and function. `nearest`: by name of the mutant, the cases nearest to it."""
+def survivors_text(
+    results: Iterable[Result],
+    nearest: Mapping[str, Sequence[str]],
+    reason: Callable[[Mutant], str] = lambda _: "",
+) -> str:
+    """Return the survivors by module and function, and those that no case can observe by reason.
+
+    `nearest`: by name of the mutant, the cases nearest to it. `reason`: as of `scores`.
+    """
     by_function: dict[tuple[str, str], list[Result]] = {}
+    by_reason: Counter[str] = Counter()
     for each in results:
-        if each.verdict == "survived":
+        if each.verdict != "survived":
+            continue
+        if why := reason(each.mutant):
+            by_reason[why] += 1
+        else:
             by_function.setdefault((each.mutant.path, each.mutant.function), []).append(each)
     lines = []
     for (path, function), found in sorted(by_function.items()):
@@ -102,11 +132,16 @@ def survivors_text(results: Iterable[Result], nearest: Mapping[str, Sequence[str
             cases = ", ".join(case.rpartition("/")[2] for case in nearest.get(each.mutant.name, ())[:_SHOWN])
             ran = f"{each.ran} of {each.reaching} cases ran"
             lines.append(f"    {each.mutant.name} line {each.mutant.first}: {words} ({ran}; nearest: {cases})")
+    if by_reason:
+        lines.append(f"{format_count(by_reason.total(), 'survivor')} that no case can observe:")
+        lines += [f"    {count} {why}" for why, count in sorted(by_reason.items())]
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def scores_json(found: Sequence[Score], results: Iterable[Result]) -> str:
-    """Return all as JSON."""
+def scores_json(
+    found: Sequence[Score], results: Iterable[Result], reason: Callable[[Mutant], str] = lambda _: ""
+) -> str:
+    """Return all as JSON. `reason`: as of `scores`."""
     values = {
         "modules": [
             {
@@ -117,10 +152,18 @@ def scores_json(found: Sequence[Score], results: Iterable[Result]) -> str:
                 "survived": each.survived,
                 "stillborn": each.stillborn,
                 "unfit": each.unfit,
+                "unobservable": each.unobservable,
             }
             for each in found
         ],
-        "mutants": [{"name": each.mutant.name, **each.to_json()} for each in results],
+        "mutants": [
+            {
+                "name": each.mutant.name,
+                "reason": reason(each.mutant) if each.verdict == "survived" else "",
+                **each.to_json(),
+            }
+            for each in results
+        ],
     }
     return json.dumps(values, indent=2) + "\n"
 

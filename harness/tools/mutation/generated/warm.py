@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,7 +50,9 @@ class Warm:
         """Run all mutants, and end the process."""
         for path in {mutant.path for mutant, _ in self._mutants}:
             name = Mutant(path, "", 0, 0, "", 0, 0, "", "").module
-            with contextlib.suppress(Exception):  # a module may need what the machine lacks; its mutants are unfit
+            # A module may need what the machine lacks; its mutants are unfit. Cases make errors of warnings.
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 importlib.import_module(name)
         gc.unfreeze()
         functions = living_functions({self._root / mutant.path for mutant, _ in self._mutants})

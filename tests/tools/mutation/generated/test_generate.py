@@ -25,8 +25,28 @@ def clipped(x, most=10):
 
 def unused():
     return 1
+
+
+def halved(x):
+    return x / 2
+"""
+LATE = """\
+import warnings
+
+warnings.warn("this module is old", DeprecationWarning)
+
+
+def doubled(x):
+    return x * 2
+"""
+SETTINGS = """\
+[tool.pytest.ini_options]
+harness_suites = ['checks']
+filterwarnings = ['error:this module is old']
 """
 CASES = """\
+import os
+
 import pytest
 
 from harness.core.outcome import EXIT_USAGE
@@ -35,6 +55,20 @@ from clipping import clip
 
 def test_clipped_returns_the_limit_for_more():
     assert clip.clipped(11) == 10
+
+
+def test_halved_in_a_fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(int(clip.halved(4) != 2))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:this module is old")
+def test_doubled_of_a_module_that_is_imported_late():
+    from clipping import late
+
+    assert late.doubled(3) == 6
 
 
 @pytest.mark.skip
@@ -48,9 +82,10 @@ def test_generate_finds_the_clause_that_no_case_checks(tmp_path: Path) -> None:
     (tmp_path / "clipping").mkdir()
     (tmp_path / "clipping" / "__init__.py").touch()
     (tmp_path / "clipping" / "clip.py").write_text(PACKAGE)
+    (tmp_path / "clipping" / "late.py").write_text(LATE)
     (tmp_path / "checks").mkdir()
     (tmp_path / "checks" / "test_clip.py").write_text(CASES)
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nharness_suites = ['checks']\n")
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
     command = [sys.executable, "-m", "harness.cli", "mutate", "generate", "checks", "--module", "clipping/*.py"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HARNESS_CACHE_DIR": str(tmp_path / "cache")}
 
@@ -76,9 +111,12 @@ def test_generate_finds_the_clause_that_no_case_checks(tmp_path: Path) -> None:
         ("comparison changed", "(x >= most)"): "survived",
         ("nothing returned", "return None"): "killed",
         ("early return", "return None\n    "): "killed",
+        ("arithmetic changed", "(x * 2)"): "killed",
+        ("arithmetic changed", "(x / 2)"): "killed",
+        ("constant changed", "3"): "killed",
     }
     assert "clipping/clip.py clipped: 2 survivors" in done.stdout
-    assert "recorded: 1 passed, 0 red" in done.stderr
+    assert "recorded: 3 passed, 0 red" in done.stderr
     again = generate()
     assert again.returncode == 0
     assert again.stdout == done.stdout

@@ -56,6 +56,8 @@ def test_callers_and_arguments_of_a_function() -> None:
         ((), 2.5, ["t[2]"]),
         ((), 4.0, ["t[2]", "u"]),
         ((), 0.1, ["t[2]"]),  # one at least
+        (("t[1]",), 2.5, ["t[2]"]),  # a case that is beyond the limit by itself leaves the time to others
+        (("t[1]",), 0.1, ["t[2]"]),
     ],
 )
 def test_the_order_of_cases(first: tuple[str, ...], limit: float, expected: list[str]) -> None:
@@ -77,6 +79,17 @@ def test_a_recording_leaves_out_red_cases_and_half_written_lines(tmp_path: Path)
     (tmp_path / "1.ndjson").write_text("no JSON\n")
     with pytest.raises(RecordError, match=r"1\.ndjson:1: this is no record of a case"):
         read_recording([tmp_path])
+
+
+def test_what_a_fork_of_a_case_ran_is_its_own(tmp_path: Path) -> None:
+    """The file of a fork may come first; a fork of a case that is not kept does not count."""
+    fork = {**record("a", 2, 3), "seconds": None}
+    (tmp_path / "1.ndjson").write_text(f"{json.dumps(fork)}\n{json.dumps({**fork, 'case': 'b'})}\n")
+    (tmp_path / "2.ndjson").write_text(f"{json.dumps(record('a', 1, 2))}\n{json.dumps(record('b', 1))}\n")
+    found = read_recording([tmp_path], frozenset({"a"}))
+    assert found.seconds == {"a": 1.0}
+    assert found.lines == {"p/m.py": {1: ["a"], 2: ["a"], 3: ["a"]}}
+    assert found.callers == {"p/m.py:f": ["a"]}
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ RESULTS = [result(A[0], "killed"), result(A[1], "survived"), result(A[2], "still
 def test_the_table() -> None:
     found = scores([*A, *B], A[:3], RESULTS)
     assert scores_text(found) == (
-        "module   mutants  reached  tried  killed  stillborn  unfit\n"
-        "torch.a        4      75%      2     50%          1      0\n"
-        "torch.b        1       0%      0       -          0      0\n"
-        "total          5      60%      2     50%          1      0\n"
+        "module   mutants  reached  tried  killed  unobservable  stillborn  unfit\n"
+        "torch.a        4      75%      2     50%             0          1      0\n"
+        "torch.b        1       0%      0       -             0          0      0\n"
+        "total          5      60%      2     50%             0          1      0\n"
     )
     assert total(found).tried == 2
 
@@ -44,9 +44,21 @@ def test_survivors_are_listed_by_function_with_the_nearest_cases() -> None:
     assert survivors_text(RESULTS[:1], {}) == ""
 
 
+def test_a_survivor_with_a_reason_does_not_count_and_is_listed_by_its_reason() -> None:
+    def reason(each: Mutant) -> str:
+        return "a cache" if each.path == A[0].path else ""
+
+    (found, _) = scores([*A, *B], A[:3], RESULTS, reason)
+    assert (found.tried, found.killed, found.survived, found.unobservable) == (1, 1, 0, 1)
+    assert survivors_text(RESULTS, {}, reason) == "1 survivor that no case can observe:\n    1 a cache\n"
+    values = json.loads(scores_json([found], RESULTS, reason))
+    assert [each["reason"] for each in values["mutants"]] == ["", "a cache", ""]
+    assert values["modules"][0]["unobservable"] == 1
+
+
 def test_the_json_has_every_result() -> None:
     values = json.loads(scores_json(scores(A, A, RESULTS), RESULTS))
     assert [each["verdict"] for each in values["mutants"]] == ["killed", "survived", "stillborn"]
     assert values["modules"][0]["killed"] == 1
-    kept = {name: value for name, value in values["mutants"][0].items() if name != "name"}
+    kept = {name: value for name, value in values["mutants"][0].items() if name not in ("name", "reason")}
     assert Result.from_json(kept) == RESULTS[0]

@@ -1,0 +1,71 @@
+"""Reasons why no case can observe some mutants: a YAML file, which people write. Survivors with a reason do not count.
+
+    mutants:
+      - path: torch/cuda/__init__.py
+        functions: ["_lazy_init", "init"]
+        changes: ["statement dropped: *", "condition negated: if a: -> *"]
+        reason: a fork's first use is over before the case
+
+A star stands for any text. Without `changes`, an entry is about all mutants of its functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.gating import configfile
+from harness.tools.mutation.generated.mutant import Mutant
+
+#: The file of a project, in its root folder.
+DEFAULT = Path("configs") / "unobservable.yaml"
+
+_Text = Annotated[str, Field(min_length=1)]
+_Patterns = Annotated[tuple[_Text, ...], Field(min_length=1)]
+
+
+class Entry(BaseModel):
+    """One reason. `functions`: patterns of qualified names. `changes`: patterns of `Mutant.change`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    path: _Text
+    functions: _Patterns
+    changes: _Patterns = ("*",)
+    reason: _Text
+
+    def is_about(self, mutant: Mutant) -> bool:
+        """Return whether the entry gives the reason of a mutant."""
+        return (
+            mutant.path == self.path
+            and matches(self.functions, mutant.function)
+            and matches(self.changes, mutant.change)
+        )
+
+
+class Reasons(BaseModel):
+    """The entries of a file, in order."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    mutants: tuple[Entry, ...] = ()
+
+    def of(self, mutant: Mutant) -> str:
+        """Return the reason of the first entry that is about a mutant, or an empty text."""
+        return next((entry.reason for entry in self.mutants if entry.is_about(mutant)), "")
+
+
+def read_reasons(file: Path | None) -> Reasons:
+    """Return the reasons of a file, or of the project's own, if it has one. Raise ConfigError."""
+    if file is None and not DEFAULT.is_file():
+        return Reasons()
+    return configfile.load_config(file or DEFAULT, Reasons).value
+
+
+def matches(patterns: Iterable[str], text: str) -> bool:
+    """Return whether one of the patterns stands for the whole text."""
+    return any(re.fullmatch(".*".join(map(re.escape, each.split("*"))), text) for each in patterns)
