@@ -17,7 +17,7 @@ INDUCTOR = Within(1e-5, 1e-6, "inductor fuses and reorders the sums")
 
 
 @pytest.mark.requires(cpp_compiler=True)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_basic")
 def test_compiled_autograd_has_the_gradients_of_the_engine(device: torch.device, backend: str) -> None:
     """A compiled backward pass gives the engine's gradients, bitwise where the same operations run.
@@ -121,10 +121,17 @@ def _indices(device: torch.device) -> Iterator[torch.Tensor]:
     yield x.grad
 
 
-WORKLOADS = [_convolutions, _embedding, _attention, _views, _complex, _indices]
+WORKLOADS = [
+    _convolutions,
+    pytest.param(_embedding, marks=pytest.mark.extended),
+    pytest.param(_attention, marks=pytest.mark.extended),
+    _views,
+    pytest.param(_complex, marks=pytest.mark.extended),
+    _indices,
+]
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=[each.__name__.strip("_") for each in WORKLOADS])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda work: work.__name__.strip("_"))
 def test_compiled_autograd_passes_of_many_kinds_have_the_engines_gradients(device: torch.device, workload: Any) -> None:
     """Convolutions, normalization, attention, in-place views, complex numbers and indexing match the engine in one
     capture."""

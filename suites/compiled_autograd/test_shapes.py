@@ -108,7 +108,12 @@ def test_dynamic_sizes_saved_by_functions_of_the_engine(device: torch.device) ->
 
 
 @pytest.mark.parametrize(
-    ("mark", "compiles"), [("dynamic", 1), ("unbacked", None), ("static", None)], ids=["dynamic", "maybe", "static"]
+    ("mark", "compiles"),
+    [
+        pytest.param("dynamic", 1, id="dynamic"),
+        pytest.param("unbacked", None, id="maybe", marks=pytest.mark.extended),
+        pytest.param("static", None, id="static"),
+    ],
 )
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_annotations")
 def test_mark_dynamic_and_mark_static_do_not_change_gradients(

@@ -170,7 +170,9 @@ def test_compile_of_the_call_of_backward_alone(device: torch.device) -> None:
     assert_same(expected, list(gradients(model)))
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "dynamic", [pytest.param(False, id="static"), pytest.param(True, id="dynamic", marks=pytest.mark.extended)]
+)
 @pytest.mark.covers(
     "test_compiled_autograd::TestCompiledAutograd::test_mismatch_fake_tensor_mode",
     "test_compiled_autograd::TestCompiledAutograd::test_mismatch_fake_tensor_mode_dynamic_shape",

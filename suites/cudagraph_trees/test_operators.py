@@ -71,7 +71,9 @@ def samples(name: str, device: torch.device) -> list[tuple[Callable[..., Any], l
     return found
 
 
-@pytest.mark.parametrize("name", INDEXING)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in INDEXING[::4] else pytest.mark.extended) for name in INDEXING]
+)
 @pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
 def test_cudagraphs_backend_skips_indexing_without_a_gpu(name: str) -> None:
     """On the host, the backend "cudagraphs" skips each sample with that reason and gives the eager results."""
