@@ -58,8 +58,9 @@ def test_what_is_expected(known: dict[str, float], limits: dict[str, float], exp
     [
         ({}, {}, [5.0, 0.25, 0.25]),
         ({}, {"s/b.py::x": 600.0}, [5.0, 0.5, 0.25]),
-        ({A: 2.0}, {}, [2.0, 2.0, 2.0]),
-        ({"s/b.py::y": 3.0}, {}, [5.0, 3.0, 3.0]),
+        ({A: 2.0}, {}, [2.0, 0.25, 0.25]),  # one case that somebody ran by name says nothing about others
+        ({"s/b.py::y": 3.0}, {}, [5.0, 3.0, 0.25]),
+        ({A: 2.0, "s/b.py::x": 2.0}, {}, [2.0, 2.0, 2.0]),
     ],
 )
 def test_without_history_slow_test_files_are_known(
