@@ -25,7 +25,8 @@ def operators() -> Mapping[str, Any]:
     for name in set(os.environ) - set(environment):
         del os.environ[name]
     if changeable:
-        setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+        # `torch.backends` is an object in the module's place; its functions read the name in the module itself.
+        torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     return {full_name(each): each for each in listed}
 
 
