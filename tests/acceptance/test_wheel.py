@@ -93,8 +93,8 @@ def test_an_installed_wheel_does_what_a_checkout_does(harness: Harness) -> None:
     """The fast profile, the software device with a fault, the catalogue, and evidence."""
     assert " passed" in harness("run", "-n2", "--profile=smoke", "--results-dir=smoke")
     fault = ["--device=soft", "--inject=wait_ignored", "--results-dir=soft"]
-    told = harness("run", "suites/streams/test_generic.py", "-n2", *fault, status=1)
-    assert "FAILED suites/streams/test_generic.py::" in told
+    told = harness("run", "suites/streams/test_streams.py", "-n2", *fault, status=1)
+    assert "FAILED suites/streams/test_streams.py::" in told
     assert "suites/streams/test_on_cpu.py" in harness("catalog")
     harness("package", "smoke", "-o", "evidence.tar")
     harness("verify", "evidence.tar")

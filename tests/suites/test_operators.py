@@ -72,6 +72,21 @@ def test_collection_does_not_import_the_catalogue_of_torch() -> None:
     assert found.stdout.strip() == "False"
 
 
+def test_the_catalogue_of_torch_leaves_the_process_as_it_was() -> None:
+    """It is imported before executors are forked, so what it changes is changed for the cases of all suites."""
+    program = (
+        "import torch\n"
+        "from harness.checks.state.guard import StateGuard\n"
+        "guard = StateGuard()\n"
+        "guard.capture()\n"
+        "from suites.operators import preloaded\n"
+        "print(torch.backends.flags_frozen(), [problem.text for problem in guard.compare()])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "False []"
+
+
 def test_an_unknown_operator_is_an_error(tmp_path: Path) -> None:
     arguments = [
         "suites/operators/test_values.py",
