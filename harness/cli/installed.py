@@ -35,10 +35,10 @@ class Home:
             "run pytest in a checkout, or build the wheel there"
         )
 
-    def arguments(self, given: Sequence[str], here: Path) -> list[str]:
+    def arguments(self, given: Sequence[str], here: Path | None) -> list[str]:
         """Return pytest's arguments: `given`, with the named suites located here. Without a suite, all suites.
 
-        `here` is the working directory of the command; pytest keeps its cache there.
+        `here` is the working directory of the command, where pytest keeps its cache; None for pytest without one.
         """
         words, named = [], False
         for word in given:
@@ -47,5 +47,5 @@ class Home:
             words.append(f"{self.folder / path}{separator}{rest}" if is_suite else word)
             named = named or is_suite
         head = ["-c", str(self.folder / SETTINGS), f"--rootdir={self.folder}"]
-        head += [f"-ocache_dir={here / '.pytest_cache'}"] if self.is_bundle else []
+        head += [f"-ocache_dir={here / '.pytest_cache'}"] if self.is_bundle and here else []
         return [*head, *words, *([] if named else [str(self.folder / SUITES)])]

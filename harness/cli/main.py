@@ -306,7 +306,7 @@ def catalog(
         from harness.cli.installed import Home
 
         home = Home.find()
-        chosen, configs = home.arguments(chosen, Path.cwd()), home.folder / "configs"
+        chosen, configs = home.arguments(chosen, None), home.folder / "configs"
     entries = cases.collect_catalog(chosen)
     if hardware:
         entries = _promised(entries, hardware, configs)

@@ -51,3 +51,4 @@ def test_the_arguments_of_pytest(tmp_path: Path, given: list[str], made: list[st
 def test_the_cache_of_pytest_is_not_written_into_a_bundle(tmp_path: Path) -> None:
     home = Home(home_in(tmp_path), is_bundle=True)
     assert "-ocache_dir=/here/.pytest_cache" in home.arguments([], Path("/here"))
+    assert not any("cache_dir" in word for word in home.arguments([], None))
