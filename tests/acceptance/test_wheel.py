@@ -72,7 +72,6 @@ def test_the_wheel_has_every_file_of_the_package_and_the_suites(wheel: Path) -> 
     assert packed == wanted
 
 
-@pytest.mark.nightly
 def test_an_installed_wheel_runs_suites_and_its_reproduce_lines_name_them(harness: Harness) -> None:
     told = harness(
         "run", "suites/streams/test_on_cpu.py", "suites/autograd/test_grad_modes.py", "-n0", "--results-dir=run"
@@ -81,6 +80,7 @@ def test_an_installed_wheel_runs_suites_and_its_reproduce_lines_name_them(harnes
     assert "/harness/bundle" in told
     assert " passed" in told
     assert "suites/streams/test_on_cpu.py::" in harness("report", "json", "run")
+    assert "suites/streams/test_on_cpu.py::" in harness("catalog", "suites/streams/test_on_cpu.py", "--format", "json")
 
 
 @pytest.mark.nightly

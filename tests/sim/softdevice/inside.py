@@ -101,7 +101,11 @@ def _run(module: str, names: tuple[str, ...], setting: Setting) -> dict[str, str
         except subprocess.TimeoutExpired as expired:
             end = f"no end in {_LIMIT:.0f} s"
             output = str(expired.stdout or "") + str(expired.stderr or "")
-        problems = dict(_read(results))
+        problems: dict[str, str] = {}
+        for name, trouble in _read(results):
+            problems[name] = (
+                problems.get(name) or trouble
+            )  # the check's own trouble says more than how its process ended
     if end != "status 0" and len(problems) == len(names):
         return {
             name: trouble or f"the process went wrong at its end: {end}\n{output}" for name, trouble in problems.items()
