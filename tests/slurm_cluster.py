@@ -1,7 +1,8 @@
 """A Slurm of four pretended nodes with GPUs, in namespaces of its own: for tests, as root, where Slurm is installed.
 
 ``python -m tests.slurm_cluster WORD...`` runs a command inside. Nodes h0 and h1 have 8 GPUs of one type, a0 and a1 4 of
-another. They are daemons on this machine, so their processes see its processors and files.
+another. They are daemons on this machine, so their processes see its processors and files. The partition `short` gives
+a job one minute, and `all`, the default, an hour.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def _configuration(folder: Path) -> None:
         # Slurm sets CUDA_VISIBLE_DEVICES in steps only for character devices with such names.
         gres.append(f"NodeName={name} Name=gpu Type={kind} File={folder}/nvidia[0-{gpus - 1}]")
     lines.append("PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP")
+    lines.append("PartitionName=short Nodes=a0 MaxTime=1 State=UP")
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("\n".join(gres) + "\n")
     for number in range(8):

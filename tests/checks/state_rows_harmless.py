@@ -11,7 +11,6 @@ import math
 import multiprocessing
 import os
 import random
-import signal
 import sys
 import types
 import unittest.mock
@@ -188,7 +187,6 @@ def enter_rows() -> None:
         import faulthandler
 
         faulthandler.enable()
-        faulthandler.register(signal.SIGUSR2)
 
     @harmless
     def variables_of_libraries() -> None:

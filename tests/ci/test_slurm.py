@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -60,13 +61,21 @@ def test_a_red_case_and_a_job_that_slurm_refuses_make_the_night_red(tmp_path: Pa
     plan = folder / "configs" / "matrix.yaml"
     plan.write_text(
         plan.read_text()
-        .replace("jobs:", "  other: {hardware: cpu, slurm: {partition: nowhere}}\njobs:")
-        .replace("machines: [cpu]", "machines: [cpu, other]")
+        .replace(
+            "jobs:",
+            "  other: {hardware: cpu, slurm: {partition: nowhere}}\n"
+            "  brief: {hardware: cpu, slurm: {partition: short}}\njobs:",
+        )
+        .replace("machines: [cpu]", "machines: [cpu, other, brief]")
     )
     done = night(folder, FAULTY="yes")
     assert done.returncode == 1, done.stdout + done.stderr + logs(folder)
     assert "invalid partition specified: nowhere" in done.stderr
-    assert "ci/slurm/nightly.sbatch: jobs that were refused, for the reasons above: 2" in done.stderr
+    too_long = (
+        r"job brief-\S+-small-[12]of2 asks for \d+ minutes, and partition short gives a job at most 1 \(MaxTime\)"
+    )
+    assert len(re.findall(too_long, done.stderr)) == 2, done.stderr
+    assert "ci/slurm/nightly.sbatch: jobs that were refused, for the reasons above: 4" in done.stderr
     assert "jobs submitted: 2;" in done.stdout
     made = json.loads((folder / "page" / "matrix.json").read_text())
     assert [run["red"] for run in made["runs"]] == [True]

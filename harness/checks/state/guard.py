@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from harness.checks.process import StateProblem
+from harness.checks.state.attributes import KernelStatus, attribute_settings
 from harness.checks.state.config import TorchConfigModules
 from harness.checks.state.devices import accelerator_settings, cuda_settings
 from harness.checks.state.interpreter import (
@@ -63,6 +64,8 @@ class StateGuard:
             self._modules,
             SettingsSection(process_settings),
             SettingsSection(kernel_settings),
+            KernelStatus(),
+            SettingsSection(attribute_settings),
             SettingsSection(decimal_settings),
             SettingsSection(asyncio_settings),
             SignalHandlers(),

@@ -1,5 +1,6 @@
 """What the kernel and Python keep for a process: changed by a case, of which the next case would suffer."""
 
+import ctypes
 import faulthandler
 import os
 import resource
@@ -9,9 +10,11 @@ import sys
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+LIBC = ctypes.CDLL(None)
 EXPECTED = {
     "test_dump_later": "contaminated: left faulthandler.dump_traceback_later() running",
     "test_exit_later": "contaminated: left faulthandler.dump_traceback_later() running",
@@ -28,6 +31,19 @@ EXPECTED = {
     "test_faulthandler": "contaminated: did not restore faulthandler.is_enabled() (now False, was True)",
     "test_tracemalloc": "contaminated: did not restore tracemalloc.is_tracing() (now True, was False)",
     "test_traceback_limit": "contaminated: did not restore sys.tracebacklimit (now 1, was None)",
+    "test_death_signal": "contaminated: did not restore the signal at its parent's death (now 0, was 9)",
+    "test_orphans": "contaminated: did not restore whether it adopts orphans (now False, was True)",
+    "test_dumpable": "contaminated: did not restore whether it can dump core (now False, was True)",
+    "test_timer_slack": "contaminated: did not restore the timer slack in ns (now 1000000000, was",
+    "test_memory_errors": "contaminated: did not restore when memory errors kill it (now 'killed early', was",
+    "test_execution_domain": "contaminated: did not restore the execution domain (now '0x40000', was",
+    "test_traps": "contaminated: did not restore the floating-point exceptions that trap (now",
+    "test_oom_score": "contaminated: did not restore the adjustment of its OOM score (now 500, was",
+    "test_timer_of_c": "contaminated: did not restore the number of timers of C code (now 2, was 1)",
+    "test_privileges": "contaminated: did not restore no_new_privs (now '1', was '0')",
+    "test_handler_of_c": "contaminated: did not restore the signals that C code handles (added 'SIGUSR2 ignored'",
+    "test_handler_of_python": "contaminated: did not restore the handler of SIGUSR2 (now",
+    "test_huge_pages": "contaminated: did not restore whether it may have transparent huge pages (now '0', was '1')",
     "test_fixture_of_the_module[1]": "passed",
     "test_fixture_of_the_module[2]": "passed",
     "test_after": "passed",
@@ -97,6 +113,63 @@ def test_tracemalloc() -> None:
 
 def test_traceback_limit() -> None:
     sys.tracebacklimit = 1
+
+
+def prctl(option: int, argument: int, *others: int) -> None:
+    """Calls prctl(2). The numbers are those of <linux/prctl.h>."""
+    assert LIBC.prctl(option, ctypes.c_ulong(argument), *map(ctypes.c_ulong, (*others, 0, 0, 0)[:3])) == 0
+
+
+def test_death_signal() -> None:
+    prctl(1, 0)
+
+
+def test_orphans() -> None:
+    prctl(36, 0)
+
+
+def test_dumpable() -> None:
+    prctl(4, 0)
+
+
+def test_timer_slack() -> None:
+    prctl(29, 1_000_000_000)
+
+
+def test_memory_errors() -> None:
+    prctl(33, 1, 1)
+
+
+def test_execution_domain() -> None:
+    assert LIBC.personality(ctypes.c_ulong(0x40000)) == 0  # addresses are not random
+
+
+def test_traps() -> None:
+    assert LIBC.feenableexcept(8) == 0  # overflow, on x86-64 and AArch64
+
+
+def test_oom_score() -> None:
+    Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def test_timer_of_c() -> None:
+    assert LIBC.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0
+
+
+def test_privileges() -> None:
+    prctl(38, 1)
+
+
+def test_handler_of_c() -> None:
+    LIBC.signal(signal.SIGUSR2, ctypes.c_void_p(1))
+
+
+def test_handler_of_python() -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def test_huge_pages() -> None:
+    prctl(41, 1)
 
 
 @pytest.fixture(scope="module")
