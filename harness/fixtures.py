@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MARKERS = (
     "requires(**conditions): what the case needs from device, driver and software, for example "
     "requires(device='cuda', memory='>=12GiB'); if a condition is not met, the case is gated",
+    "types(*names): the types of tensors on the device that the case needs beside those of its parameters, for example "
+    "types('float64'); it is gated if the run's hardware file declares that the device lacks one",
     "covers(*rows): the rows of the reference inventory that the case checks, by name",
     "leaks(reason, *, link, kind='leaked'): a waiver for a known leak or, with kind='contaminated', for known changed "
     "state; the case is red if it no longer leaks or changes state",

@@ -48,6 +48,7 @@ class NodeRecord:
 
     - `marks`: its own, as positions in `Description.marks`. `keywords`: its own other keywords. `extra`: its extra
       names for ``-k``. `attributes`: the names of the attributes of an item's function, for ``-k``.
+    - `types`: the types of tensors among the parameters of an item.
     - `location`: that of an item: path, line and name as pytest reports them.
     - `children`: None for an item. `report`: the report of a collector that failed or skipped itself, serialised by
       pytest.
@@ -58,6 +59,7 @@ class NodeRecord:
     keywords: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
     location: tuple[str, int | None, str] | None = None
     children: tuple[NodeRecord, ...] | None = None
     report: PlainDict | None = None
@@ -163,7 +165,7 @@ def _mark_from(line: Sequence[Any]) -> MarkRecord:
     return MarkRecord(name, tuple(plain.decode_plain(value) for value in args), decoded)
 
 
-_FIELDS = ("marks", "keywords", "extra", "attributes", "location", "report")
+_FIELDS = ("marks", "keywords", "extra", "attributes", "types", "location", "report")
 
 
 def _node_to(node: NodeRecord) -> PlainDict:
@@ -184,6 +186,7 @@ def _node_from(line: PlainDict) -> NodeRecord:
         keywords=tuple(line.get("keywords", ())),
         extra=tuple(line.get("extra", ())),
         attributes=tuple(line.get("attributes", ())),
+        types=tuple(line.get("types", ())),
         location=None if location is None else (location[0], location[1], location[2]),
         children=None if children is None else tuple(_node_from(child) for child in children),
         report=line.get("report"),

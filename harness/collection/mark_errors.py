@@ -8,7 +8,7 @@ from harness import fixtures
 from harness.collection import scope
 from harness.configuration import options
 from harness.core.errors import HarnessError
-from harness.gating import requirements, waivers
+from harness.gating import requirements, types, waivers
 
 
 def find_mark_errors(item: pytest.Item) -> list[str]:
@@ -18,6 +18,10 @@ def find_mark_errors(item: pytest.Item) -> list[str]:
         errors += [f"{item.nodeid}: {error}" for error in fixtures.misspelt_marks(item)]
     try:
         requirements.requirements_from_marks(item.iter_markers("requires"))
+    except HarnessError as error:
+        errors.append(f"{item.nodeid}: {error}")
+    try:
+        types.types_needed((), item.iter_markers("types"))
     except HarnessError as error:
         errors.append(f"{item.nodeid}: {error}")
     try:

@@ -40,6 +40,8 @@ class DescribedItem(pytest.Item):
     def __init__(self, *, record: NodeRecord, marks: DescribedMarks, **more: Any) -> None:
         super().__init__(**more)
         _describe(self, record, marks)
+        #: The types of tensors among its parameters, which are not here.
+        self.parameter_types = record.types
         if record.location is not None:
             self.location = record.location
         if record.attributes:

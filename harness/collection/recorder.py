@@ -12,6 +12,7 @@ import pytest
 from harness.collection import description, real_items
 from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
 from harness.collection.scope import CaseScope
+from harness.gating import types
 from harness.journal.journal import digest_of_ids
 from harness.protocol import reports
 
@@ -118,6 +119,7 @@ class CollectionRecorder:
             node = self._items.get(node.nodeid, node)  # of two nodes, that which all plugins have seen
             names = getattr(getattr(node, "function", None), "__dict__", ())
             more["location"] = node.location
+            more["types"] = types.parameter_types(node)
             more["attributes"] = tuple(name for name in names if name != "pytestmark" and not name.startswith("_"))
         elif node.nodeid in self._collected:
             node, report = self._collected[node.nodeid]

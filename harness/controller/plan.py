@@ -241,6 +241,7 @@ def _policy(
             "hardware": settings["hardware"],
             "promised": {**kind.value.device, **kind.value.offers},
             "floors": kind.value.floors,
+            "without_types": kind.value.without_types,
         }
     if settings["waivers"]:
         from harness.gating.waiverfile import load_waivers

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from harness.core import figures
 from harness.devices.capabilities import Capabilities
 from harness.devices.vocabulary import VOCABULARY
-from harness.gating import configfile, requirements
+from harness.gating import configfile, requirements, types
 from harness.gating.configfile import Conditions, Loaded
 from harness.gating.implication import implication
 from harness.gating.requirements import Unmet
@@ -50,6 +50,13 @@ def _floors(written: dict[str, Any]) -> dict[str, str]:
     return written
 
 
+def _known_type(name: str) -> str:
+    if name not in types.KNOWN:
+        raise ValueError(f"{name!r} is no type of torch: expected one of {', '.join(types.KNOWN)}")
+    return name
+
+
+TypeName = Annotated[str, AfterValidator(_known_type)]
 Facts = Annotated[Conditions, AfterValidator(_flat_conditions)]
 FloorTexts = Annotated[dict[str, Any], AfterValidator(_floors)]
 
@@ -57,7 +64,8 @@ FloorTexts = Annotated[dict[str, Any], AfterValidator(_floors)]
 class Hardware(BaseModel):
     """A kind of hardware. `device` identifies it; `offers`: further conditions that hold on its machine.
 
-    `floors`: the least speed of a healthy device, by figure, as written.
+    `floors`: the least speed of a healthy device, by figure, as written. `without_types`: the types that tensors on the
+    device cannot have.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -66,6 +74,7 @@ class Hardware(BaseModel):
     device: Annotated[Facts, AfterValidator(_names_the_device)]
     offers: Facts = Field(default_factory=dict)
     floors: FloorTexts = Field(default_factory=dict)
+    without_types: tuple[TypeName, ...] = ()
 
     @model_validator(mode="after")
     def _check_each_capability_once(self) -> Self:

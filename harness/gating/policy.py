@@ -22,11 +22,10 @@ class Policy:
     """The requirements of profile, hardware, waivers and options for every case of a run.
 
     `promised` are the conditions, as in ``requires``, that the hardware file `hardware` promises; `floors` are those of
-    that file, by figure. `gates` are the
-    capabilities that a case may be gated for; None means any. `skips`: a case may skip itself. `suites`, `cases`
-    (patterns) and `exclude` (patterns) select cases; None means all. `repeat` and `retries` are numbers of runs.
-    `extended`: cases with the mark ``extended`` are selected too. `operators`: only cases about these operators are
-    selected; None means all.
+    that file, by figure, and `without_types` the types that its device lacks. `gates` are the capabilities that a case
+    may be gated for; None means any. `skips`: a case may skip itself. `suites`, `cases` (patterns) and `exclude`
+    (patterns) select cases; None means all. `repeat` and `retries` are numbers of runs. `extended`: cases with the mark
+    ``extended`` are selected too. `operators`: only cases about these operators are selected; None means all.
     `until_fail` stops repeating at the first red run. `verify` is 0 or the number of loops of ``--verify``.
     """
 
@@ -34,6 +33,7 @@ class Policy:
     hardware: str = ""
     promised: Mapping[str, Any] = field(default_factory=dict)
     floors: Mapping[str, str] = field(default_factory=dict)
+    without_types: tuple[str, ...] = ()
     gates: tuple[str, ...] | None = None
     skips: bool = True
     suites: tuple[str, ...] | None = None

@@ -18,8 +18,9 @@ from harness.devices import capabilities
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import Device, Inventory
 from harness.gating import policy as rules
-from harness.gating import requirements, waivers
+from harness.gating import requirements, types, waivers
 from harness.gating.policy import Policy
+from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
 from harness.scheduling import claims
 from harness.scheduling.resumption import Resumption
@@ -66,6 +67,7 @@ class CasePreparation:
         wanted = requirements.requirements_from_marks(_named(marks, "requires"))
         case_id = item.stash[CASE_ID]
         unmet = requirements.first_unmet(wanted, offered)
+        lacking = self._lacking_type(item, marks)
         memory = requirements.memory_wanted(wanted)
         alone = bool(_named(marks, "serial"))
         return Case(
@@ -77,8 +79,8 @@ class CasePreparation:
             )
             + (self._context.endurance if _named(marks, "endurance") else 0.0),
             devices=requirements.devices_wanted(wanted, per_rank=device.backend.accelerator),
-            unmet=unmet,
-            objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet is not None else None,
+            unmet=lacking or unmet,
+            objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet and not lacking else None,
             waivers=(
                 *_own_waivers(item, case_id, _named(marks, "leaks")),
                 *waivers.applying_waivers(self._policy.waivers, case_id, offered, self._today),
@@ -90,6 +92,14 @@ class CasePreparation:
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )
+
+    def _lacking_type(self, item: pytest.Item, marks: Iterable[pytest.Mark]) -> Unmet | None:
+        """Return why the case is gated by a type that the hardware file says its device lacks; None otherwise."""
+        without = self._policy.without_types
+        if not without:
+            return None
+        needed = types.types_needed(types.parameter_types(item), _named(marks, "types"))
+        return types.first_lacking(needed, without, self._policy.hardware)
 
     def whole_devices(self, item: pytest.Item) -> int:
         """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""

@@ -28,6 +28,7 @@ from harness.devices.visibility import masks_for
 from harness.executor import seeding
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, CaseSettings, Current
+from harness.gating import types
 from harness.gating.policy import Policy
 from harness.journal import lines
 from harness.journal.journal import Journal, JournalWriteError, digest_of_ids
@@ -340,6 +341,7 @@ class Worker:
         elif backend.warmed:
             backend.import_torch()
         item.config.stash[CURRENT] = Current(backend.kind, case.seed, self._case_settings())
+        os.environ.update({name: value for name, value in self._types().items() if value is not None})
         seeding.seed_everything(case.seed, backend)
         plugins = item.config.pluginmanager
         if not plugins.has_plugin(_PHASE_CLOCK):
@@ -424,13 +426,17 @@ class Worker:
         return Binding(
             devices=tuple(device.uuid for device in devices),
             kind=devices[0].kind,
-            environment=executor_environment(os.environ, visible, _XDIST_VARIABLES),
+            environment=executor_environment(os.environ, {**visible, **self._types()}, _XDIST_VARIABLES),
             workerinput=self._workerinput,
             leak_check=self.context.leak_check,
             library=self.context.library,
             snapshots="allocator" in self.context.collect_on_failure,
             settings=self._case_settings(),
         )
+
+    def _types(self) -> dict[str, str | None]:
+        """The variable of the types that the device lacks."""
+        return {types.VARIABLE: ",".join(self.policy.without_types) or None}
 
     def _case_settings(self) -> CaseSettings:
         return CaseSettings(self.context.endurance, self.policy.floors, self.policy.hardware)

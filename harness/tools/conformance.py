@@ -19,6 +19,7 @@ from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import MustPass, must_pass_digest
+from harness.gating.types import TYPES
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 
@@ -90,7 +91,7 @@ def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelRes
             missing.append(case_id)
         elif verdict.outcome is Outcome.PASSED:
             passed += 1
-        elif _gated_by(verdict) in (*level.level.may_lack, *level.level.needs):
+        elif _gated_by(verdict) in (TYPES, *level.level.may_lack, *level.level.needs):
             lacking[verdict.message] += 1
         else:
             failed[case_id] = (

@@ -120,7 +120,7 @@ def test_result_is_on_the_device_of_its_operands(device: torch.device) -> None:
         x = torch.arange(6.0, device=other)
 
         with torch.accelerator.device_index(chosen):
-            results = [x + 1, x.view(2, 3) @ x.view(3, 2), x.sum(), torch.empty_like(x), x[2:], x.clone(), x.double()]
+            results = [x + 1, x.view(2, 3) @ x.view(3, 2), x.sum(), torch.empty_like(x), x[2:], x.clone(), x.int()]
             assert current(device) == (chosen, chosen)
 
         assert {result.device for result in results} == {other}

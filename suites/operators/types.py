@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -28,8 +29,12 @@ def declared(info: Any, kind: str) -> set[torch.dtype]:
 
 
 def supported(info: Any, device: torch.device) -> set[torch.dtype]:
-    """Return the types that an operator supports on a device: on a simulated GPU, those that the CPU has as well."""
-    found = declared(info, device.type)
+    """Return the types that an operator supports on a device: on a simulated GPU, those that the CPU has as well.
+
+    A hardware file may declare that its device lacks some: the harness names them in HARNESS_WITHOUT_TYPES.
+    """
+    lacking = [name for name in os.environ.get("HARNESS_WITHOUT_TYPES", "").split(",") if name]
+    found = declared(info, device.type) - {getattr(torch, name, None) for name in lacking}
     if not has_host_kernels(device):
         return found
     return found & declared(info, "cpu") - {getattr(torch, name, None) for name in _REFUSED.get(info.name, ())}

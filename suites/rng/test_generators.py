@@ -93,8 +93,8 @@ def test_rand_and_randn_have_their_mean_and_variance(device: torch.device) -> No
     bounds are ten of them, so a correct generator fails less than once in 10^20.
     """
     generator = seeded(device, 11)
-    uniform = torch.rand(100_000, device=device, generator=generator).double().cpu()
-    normal = torch.randn(100_000, device=device, generator=generator).double().cpu()
+    uniform = torch.rand(100_000, device=device, generator=generator).cpu().double()
+    normal = torch.randn(100_000, device=device, generator=generator).cpu().double()
 
     assert uniform.min() >= 0
     assert uniform.max() < 1

@@ -74,7 +74,9 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.types("float64") if kind == "to_float64" else ()) for kind in KINDS]
+)
 def test_operations_of_each_kind_keep_a_sane_pace(device: torch.device, kind: str) -> None:
     """The same holds for operations of other kinds, each with the host's result.
 

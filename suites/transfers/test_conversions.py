@@ -133,6 +133,7 @@ def test_to_smaller_integer_wraps(device: torch.device, dtype: torch.dtype) -> N
     assert x.to(device).to("cpu", dtype).tolist() == expected
 
 
+@pytest.mark.types("float64")
 def test_to_converts_dtype_and_layout_together(device: torch.device) -> None:
     """A copy may change dtype, device and strides together."""
     rows = [[float(30 * row + column) for column in range(30)] for row in range(20)]

@@ -219,7 +219,7 @@ def test_unsigned_to_floats_rounds_to_nearest(device: torch.device, dtype: torch
     values = around_powers(8 * dtype.itemsize)
 
     for found in ways(codes(values, dtype), target, device):
-        assert found.double().cpu().tolist() == [nearest(value, target) for value in values]
+        assert found.cpu().double().tolist() == [nearest(value, target) for value in values]
 
 
 def nearest(value: int, target: torch.dtype) -> float:

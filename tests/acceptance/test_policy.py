@@ -424,6 +424,59 @@ def test_a_promise_that_the_machine_does_not_keep(make_project: MakeProject, iso
     assert result.ledger.run.hardware == "mine"
 
 
+LACKING = "gated: types: wanted float64, found a device without it, as hardware mine declares"
+TYPES = f"""
+import os
+import pytest
+import torch
+
+EXPECTED = {{
+    "test_parameter[float32]": "passed",
+    "test_parameter[float64]": "{LACKING}",
+    "test_dtype[torch.float64]": "{LACKING}",
+    "test_marked": "{LACKING}",
+    "test_goes_through_several": "passed",
+}}
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_parameter(kind): pass
+
+@pytest.mark.parametrize("dtype", [torch.float64], ids=str)
+def test_dtype(dtype): pass
+
+@pytest.mark.types("int8", "float64")
+def test_marked(): pass
+
+def test_goes_through_several():
+    assert os.environ["HARNESS_WITHOUT_TYPES"] == "float64,complex128"
+"""
+
+
+@pytest.mark.ways(("isolation", "spread"), [("batch", "-n0"), ("case", "-n2"), ("none", "-n0")])
+def test_cases_of_types_that_the_hardware_lacks_are_gated(
+    make_project: MakeProject, isolation: str, spread: str
+) -> None:
+    """Also where the profile allows no gate: the hardware file is the operator's own declaration."""
+    project = make_project()
+    project.write("suites/types/test_types.py", TYPES)
+    without = ["float64", "complex128"]
+    configure(project, "hardware/mine", description="mine", device={"device": "cpu"}, without_types=without)
+    configure(project, "profiles/strict", description="strict", gates=["memory"], hardware="mine")
+    result = project.run(spread, f"--isolation={isolation}", "--profile=strict")
+    assert result.status == 0, result.tail()
+    compare(result, expected(project, isolation), alone=isolation == "case")
+
+
+@pytest.mark.ways(
+    ("mark", "text"),
+    [("types('double')", "types('double'): expected names among float64"), ("types()", "names of one or more types")],
+)
+def test_a_mark_of_no_type_is_an_error_of_the_collection(make_project: MakeProject, mark: str, text: str) -> None:
+    project = make_project()
+    project.write("suites/types/test_types.py", f"import pytest\n@pytest.mark.{mark}\ndef test_a(): pass\n")
+    refused(project.run("-n0"), text)
+
+
 def test_the_wrong_hardware_stops_the_run(make_project: MakeProject) -> None:
     project = two_suites(make_project)
     configure(project, "hardware/gpus", description="GPUs", device={"device": "cuda"})

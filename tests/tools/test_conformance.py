@@ -55,6 +55,7 @@ def a_level(folder: Path, *ids: str) -> ListedLevel:
     [
         ({"a": ("passed", ""), "b": ("passed", "")}, PASSED, 2, 0, 0),
         ({"a": ("passed", ""), "b": ("gated", "devices")}, PASSED, 1, 0, 1),
+        ({"a": ("passed", ""), "b": ("gated", "types")}, PASSED, 1, 0, 1),
         ({"a": ("passed", ""), "b": ("gated", "memory")}, FAILED, 1, 1, 0),
         ({"a": ("passed", ""), "b": ("failed", "")}, FAILED, 1, 1, 0),
         ({"a": ("passed", ""), "b": ("waived", "")}, FAILED, 1, 1, 0),

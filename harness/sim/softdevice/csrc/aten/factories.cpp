@@ -6,9 +6,12 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "../core/config.h"
 #include "memory.h"
 
 namespace soft::aten {
@@ -18,6 +21,25 @@ Device& target(std::optional<c10::Layout> layout, std::optional<c10::Device> dev
   TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "soft: only strided tensors, asked for ", *layout);
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   return core_device(device.value_or(c10::Device(kSoft)));
+}
+
+std::vector<c10::ScalarType> types_left_out() {
+  std::vector<c10::ScalarType> found;
+  for (const std::string& name : Config::get().without_types) {
+    const std::size_t before = found.size();
+    for (int i = 0; i < static_cast<int>(c10::ScalarType::Undefined); ++i) {
+      const auto dtype = static_cast<c10::ScalarType>(i);
+      if (c10::getDtypeNames(dtype).first == name) found.push_back(dtype);
+    }
+    TORCH_CHECK(found.size() > before, "SOFT_WITHOUT_TYPES: '", name, "' is no type of torch");
+  }
+  return found;
+}
+
+// Whether tensors of the devices can have a type: as on real ones, not every type of torch.
+bool has_type(c10::ScalarType dtype) {
+  static const std::vector<c10::ScalarType> without = types_left_out();
+  return std::find(without.begin(), without.end(), dtype) == without.end();
 }
 
 c10::ScalarType or_default(std::optional<c10::ScalarType> dtype) {
@@ -69,6 +91,7 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes, std::op
 }  // namespace
 
 at::Tensor make_strided(Device& device, at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
+  TORCH_CHECK_TYPE(has_type(dtype), "soft: this device has no ", c10::getDtypeNames(dtype).first);
   const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        allocate(bytes, device), c10::GetAllocator(kSoft), true);

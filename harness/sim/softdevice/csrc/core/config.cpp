@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 
@@ -68,8 +69,10 @@ std::vector<std::string> parse_visible(const char* text, std::size_t count) {
 
 }  // namespace
 
-Config Config::parse(const char* count, const char* memory, const char* visible) {
+Config Config::parse(const char* count, const char* memory, const char* visible, const char* without_types) {
   Config config;
+  std::istringstream types(without_types ? without_types : "");
+  for (std::string name; std::getline(types, name, ',');) config.without_types.emplace_back(trimmed(name));
   config.uuids = parse_visible(visible, parse_count(count));
   config.memory = parse_memory(memory);
   return config;
@@ -86,7 +89,7 @@ const Config& Config::get() {
       }
     }
     return new Config(parse(std::getenv("SOFT_DEVICE_COUNT"), std::getenv("SOFT_DEVICE_MEMORY"),
-                            std::getenv("SOFT_VISIBLE_DEVICES")));
+                            std::getenv("SOFT_VISIBLE_DEVICES"), std::getenv("SOFT_WITHOUT_TYPES")));
   }();
   return *config;
 }
