@@ -52,3 +52,22 @@ def test_no_device_is_seen_where_none_is_visible() -> None:
         "print(torch.soft.device_count(), torch.accelerator.is_available())", {"SOFT_VISIBLE_DEVICES": ""}
     )
     assert (done.stdout, done.stderr) == ("0 False\n", "")
+
+
+@pytest.mark.ways(
+    ("without", "made", "said"),
+    [
+        ("float64", "float64", "TypeError: soft: this device has no float64"),
+        ("float64,complex128", "complex128", "TypeError: soft: this device has no complex128"),
+        ("float64", "float32", ""),
+        ("double", "float32", "RuntimeError: SOFT_WITHOUT_TYPES: 'double' is no type of torch"),
+    ],
+)
+def test_types_that_are_left_out_are_refused(without: str, made: str, said: str) -> None:
+    program = f"print(torch.ones(2, dtype=torch.{made}).to('soft').cpu().tolist())"
+    done = inside.run_script(program, {"SOFT_WITHOUT_TYPES": without})
+    if said:
+        assert said in done.stderr
+        assert done.returncode == 1
+    else:
+        assert (done.stdout, done.stderr) == ("[1.0, 1.0]\n", "")
