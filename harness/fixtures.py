@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -77,6 +77,8 @@ class Current:
 
 
 CURRENT = pytest.StashKey[Current]()
+#: What ``record_testsuite_property`` was given in this process and has not been passed on.
+SUITE_PROPERTIES = pytest.StashKey[list[tuple[str, str]]]()
 _NO_RUN = Current(kind="cpu", seed=0)
 
 
@@ -168,6 +170,19 @@ def ranks(pytestconfig: pytest.Config, tmp_path: Path) -> Ranks:
     return Ranks(settings, tmp_path)
 
 
+@pytest.fixture(scope="session", name="record_testsuite_property")
+def record_property_of_run(
+    pytestconfig: pytest.Config, record_testsuite_property: Callable[[str, object], None]
+) -> Callable[[str, object], None]:
+    """pytest's fixture of this name, which only reaches the report of its own process. This one reaches the run's."""
+
+    def record(name: str, value: object) -> None:
+        record_testsuite_property(name, value)
+        pytestconfig.stash.setdefault(SUITE_PROPERTIES, []).append((name, str(value)))
+
+    return record
+
+
 def _torch() -> ModuleType:
     import torch
 
@@ -211,6 +226,8 @@ def provide(config: pytest.Config, *, foreign: bool) -> None:
         for name, fixture in own.items()
         if not (foreign and any(type(vars(other).get(name)) is type(fixture) for other in others))
     }
+    if config.pluginmanager.has_plugin("junitxml"):  # it declares the fixture that this one extends
+        kept["record_testsuite_property"] = record_property_of_run
     provided = ModuleType("harness-fixtures")
     vars(provided).update(kept)
     config.pluginmanager.register(provided, provided.__name__)

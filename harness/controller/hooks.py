@@ -97,6 +97,8 @@ class ControllerHooks:
         if what := worker_messages.write_failure_of(node):
             self._run.fail(what)
         self._usage_error = self._usage_error or worker_messages.usage_error_of(node)
+        if self._session is not None:
+            self._session.testsfailed += worker_messages.failed_of(node)
         for report in worker_messages.late_reports_of(node):
             show_late(node.config, report)
 
@@ -183,6 +185,16 @@ class ControllerHooks:
     def pytest_begin_to_finish(self) -> None:
         """Run before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
         self._run.signals.end()
+        if self._reports_are_missing_properties:
+            for name, value in self._run.session_properties():
+                for plugin in self._config.pluginmanager.get_plugins():
+                    if (add := getattr(plugin, "add_global_property", None)) is not None:  # pytest's JUnit report
+                        add(name, value)
+
+    @property
+    def _reports_are_missing_properties(self) -> bool:
+        """Whether tests ran in other processes than this one, which then lack what `record_testsuite_property` adds."""
+        return not self._run.inline or self._config.getoption("dist", "no") != "no"
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:

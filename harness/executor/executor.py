@@ -42,7 +42,7 @@ from harness.core.text import format_count
 from harness.devices import health
 from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
 from harness.executor.peak_memory import PeakMemory
-from harness.executor.session import CollectedSession, late_marks, make_late_warning, session_requests
+from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
 from harness.fixtures import CURRENT, CaseSettings, Current, kept
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
@@ -106,6 +106,7 @@ class Executor:
         self._snapshots = snapshots
         self._settings = settings
         self._snapshots_made = 0
+        self._session = SessionWatch(collected.session, collected.relay)
         self._listen()
 
     def serve(self) -> NoReturn:
@@ -218,7 +219,8 @@ class Executor:
         self._inspector.begin()
         marks = len(item.own_markers)
         self._peaks.begin()
-        done: Message = {"op": "done", **self._protocol(item, message), **session_requests(item.session)}
+        self._session.begin()
+        done: Message = {"op": "done", **self._protocol(item, message), **self._session.news()}
         for name in late_marks(item.own_markers[marks:]):
             text = f"the mark {name!r} was added while the case ran: too late, since it is read before"
             self._on_warning(make_late_warning(text, item), "runtest")
@@ -459,6 +461,7 @@ class Executor:
         """Tear down all fixtures, then exit under the watchdog, as the request says."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
+        self._session.begin()
         # After a single case that has torn down all, nothing is left to compare.
         compared = not self._poisoned and (self._inspector.several or _compat.is_set_up(self._collected.session))
         try:
@@ -473,7 +476,7 @@ class Executor:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
                 bye |= {"grown": grown, "by_case": by_case}
-        bye |= session_requests(self._collected.session)
+        bye |= self._session.news()
         bridges.save_coverage()
         self._send(bye)
         if message["light"]:

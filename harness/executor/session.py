@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
+from harness.fixtures import SUITE_PROPERTIES
 
 #: The attributes of a session that end it after the current test.
 SESSION_ENDS = ("shouldfail", "shouldstop")
@@ -28,8 +29,12 @@ class ReportRelay:
     def __init__(self) -> None:
         self.on_report: Callable[[pytest.TestReport], None] | None = None
         self.on_warning: Callable[[warnings.WarningMessage, str], None] | None = None
+        #: The reports that have made pytest count a failure.
+        self.failed = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # pytest's session does the same before: registered later, its hooks are called first.
+        self.failed += report.failed and not hasattr(report, "wasxfail")
         if self.on_report is not None:
             self.on_report(report)
 
@@ -68,12 +73,63 @@ def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
     return warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
 
 
-def session_requests(session: pytest.Session) -> dict[str, dict[str, str]]:
-    """Return the requests of a case, a fixture or a hook to its session: to fail or to stop, with the reason.
+@dataclass(frozen=True, slots=True)
+class SessionNews:
+    """What code in an executor has told its session, which is a copy of pytest's.
 
-    The executor has a copy of the session, so pytest does not see them.
+    `ends`: reasons to fail or to stop, by the attribute of the session. `failed`: what was added to
+    ``session.testsfailed``, less if negative. `properties`: of ``record_testsuite_property``.
     """
-    requests = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
-    if not requests:
-        return {}
-    return {"session": {name: value if type(value) is str else f"{name} was set" for name, value in requests.items()}}
+
+    ends: Mapping[str, str] = field(default_factory=dict)
+    failed: int = 0
+    properties: Sequence[tuple[str, str]] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ends or self.failed or self.properties)
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> SessionNews:
+        """Return the news in a message of an executor. Raise TypeError, ValueError or AttributeError without any."""
+        data = message.get("session")
+        if not data:
+            return cls()
+        return cls(
+            {name: str(reason) for name, reason in data["ends"].items() if name in SESSION_ENDS},
+            int(data["failed"]),
+            [(str(name), str(value)) for name, value in data["properties"]],
+        )
+
+
+class SessionWatch:
+    """Finds out what cases, fixtures and hooks tell the session of an executor: pytest's own does not see it."""
+
+    def __init__(self, session: pytest.Session, relay: ReportRelay) -> None:
+        self._session = session
+        self._relay = relay
+        self._others = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """What has been counted so far is no news."""
+        self._others = self._failed_otherwise()
+
+    def news(self) -> dict[str, dict[str, object]]:
+        """Return what is new since `begin`, as a part of a message; empty if nothing is."""
+        session = self._session
+        ends = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
+        failed = self._failed_otherwise() - self._others
+        self._others += failed
+        properties = session.config.stash.get(SUITE_PROPERTIES, None)
+        if not (ends or failed or properties):
+            return {}
+        told = {name: value if type(value) is str else f"{name} was set" for name, value in ends.items()}
+        found = {"ends": told, "failed": failed, "properties": list(properties or ())}
+        if properties:
+            properties.clear()
+        return {"session": found}
+
+    def _failed_otherwise(self) -> int:
+        """Return what others than pytest have added to the number of failed tests."""
+        count = self._session.testsfailed
+        return count - self._relay.failed if isinstance(count, int) else 0

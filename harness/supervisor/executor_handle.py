@@ -19,6 +19,7 @@ from harness.backends.table import device_variables as variables_of_devices
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
+from harness.executor.session import SessionNews
 from harness.fixtures import CaseSettings
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
@@ -188,8 +189,8 @@ class ExecutorHandle:
         self.grown: dict[str, int] = {}
         #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
-        #: The attributes of pytest's session that the teardown of the last fixtures set.
-        self.told_session: dict[str, str] = {}
+        #: What the teardown of the last fixtures has told the session.
+        self.told_session = SessionNews()
         self.temp = temp
         self.kept = kept
         self.pid = 0
