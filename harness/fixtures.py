@@ -79,6 +79,8 @@ class Current:
 CURRENT = pytest.StashKey[Current]()
 #: What ``record_testsuite_property`` was given in this process and has not been passed on.
 SUITE_PROPERTIES = pytest.StashKey[list[tuple[str, str]]]()
+#: What the case in hand has given ``record_xml_attribute``.
+XML_ATTRIBUTES = pytest.StashKey[dict[str, str]]()
 _NO_RUN = Current(kind="cpu", seed=0)
 
 
@@ -183,6 +185,19 @@ def record_property_of_run(
     return record
 
 
+@pytest.fixture(name="record_xml_attribute")
+def record_attribute_of_case(
+    pytestconfig: pytest.Config, record_xml_attribute: Callable[[str, object], None]
+) -> Callable[[str, object], None]:
+    """pytest's fixture of this name, which only reaches the report of its own process. This one reaches the run's."""
+
+    def record(name: str, value: object) -> None:
+        record_xml_attribute(name, value)
+        pytestconfig.stash.setdefault(XML_ATTRIBUTES, {})[str(name)] = str(value)
+
+    return record
+
+
 def _torch() -> ModuleType:
     import torch
 
@@ -226,8 +241,9 @@ def provide(config: pytest.Config, *, foreign: bool) -> None:
         for name, fixture in own.items()
         if not (foreign and any(type(vars(other).get(name)) is type(fixture) for other in others))
     }
-    if config.pluginmanager.has_plugin("junitxml"):  # it declares the fixture that this one extends
+    if config.pluginmanager.has_plugin("junitxml"):  # it declares the fixtures that these extend
         kept["record_testsuite_property"] = record_property_of_run
+        kept["record_xml_attribute"] = record_attribute_of_case
     provided = ModuleType("harness-fixtures")
     vars(provided).update(kept)
     config.pluginmanager.register(provided, provided.__name__)

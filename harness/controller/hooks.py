@@ -8,9 +8,9 @@ import gc
 import shlex
 import sys
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,7 +21,7 @@ from harness.controller.header import header
 from harness.controller.run import Run
 from harness.core.outcome import EXIT_INTERNAL
 from harness.progress.signs_of_life import SignsOfLife
-from harness.protocol import worker_messages
+from harness.protocol import reports, worker_messages
 from harness.reporting import plot, terminal
 from harness.scheduling.handed_out import HandedOut
 from harness.scheduling.remote_queue import RemoteQueue
@@ -67,7 +67,10 @@ class ControllerHooks:
         return f"--resume {shlex.quote(str(self._run.run_dir))}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logreport(self) -> Generator[None]:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None]:
+        for name, value in reports.xml_attributes_of(report).items():
+            for node_reporter in self._of_plugins("node_reporter"):
+                node_reporter(report).add_attribute(name, value)
         with self._signs.printing():
             return (yield)
 
@@ -187,9 +190,13 @@ class ControllerHooks:
         self._run.signals.end()
         if self._reports_are_missing_properties:
             for name, value in self._run.session_properties():
-                for plugin in self._config.pluginmanager.get_plugins():
-                    if (add := getattr(plugin, "add_global_property", None)) is not None:  # pytest's JUnit report
-                        add(name, value)
+                for add_property in self._of_plugins("add_global_property"):
+                    add_property(name, value)
+
+    def _of_plugins(self, method: str) -> list[Callable[..., Any]]:
+        """Return a method of each plugin that has it: of pytest's JUnit report, for which there is no other way."""
+        found = (getattr(plugin, method, None) for plugin in self._config.pluginmanager.get_plugins())
+        return [each for each in found if callable(each)]
 
     @property
     def _reports_are_missing_properties(self) -> bool:

@@ -43,7 +43,7 @@ from harness.devices import health
 from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
 from harness.executor.peak_memory import PeakMemory
 from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
-from harness.fixtures import CURRENT, CaseSettings, Current, kept
+from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
@@ -164,6 +164,8 @@ class Executor:
         """
         config, clock = self._collected.session.config, self._collected.clock
         outcome = reports.outcome_of_phase(report)
+        if attributes := config.stash.get(XML_ATTRIBUTES, None):
+            reports.attach_xml_attributes(report, attributes)
         if (
             outcome == "failed"
             and self._snapshots is not None
@@ -220,7 +222,7 @@ class Executor:
         marks = len(item.own_markers)
         self._peaks.begin()
         self._session.begin()
-        done: Message = {"op": "done", **self._protocol(item, message), **self._session.news()}
+        done: Message = {"op": "done", **self._protocol(item, message), **self._session.news().fields}
         for name in late_marks(item.own_markers[marks:]):
             text = f"the mark {name!r} was added while the case ran: too late, since it is read before"
             self._on_warning(make_late_warning(text, item), "runtest")
@@ -324,6 +326,7 @@ class Executor:
                 raise
             return {"hook_error": failure.describe_exception(error)}
         finally:
+            item.config.stash.get(XML_ATTRIBUTES, {}).clear()
             del item.user_properties[had:]  # they are in the reports; kept, they would look like a leak of the case
         return {}
 
@@ -476,7 +479,7 @@ class Executor:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
                 bye |= {"grown": grown, "by_case": by_case}
-        bye |= self._session.news()
+        bye |= self._session.news().fields
         bridges.save_coverage()
         self._send(bye)
         if message["light"]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,11 +13,12 @@ import pytest
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import SUITE_PROPERTIES
+from harness.protocol.session_news import SESSION_ENDS, SessionNews
 
-#: The attributes of a session that end it after the current test.
-SESSION_ENDS = ("shouldfail", "shouldstop")
 #: Marks that the supervisor reads before it requests the case.
 _READ_BEFORE = frozenset({"requires", "timeout", "serial", "own_process", "leaks", "endurance"})
+
+_NONE = SessionNews()
 
 
 class ReportRelay:
@@ -73,34 +74,6 @@ def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
     return warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionNews:
-    """What code in an executor has told its session, which is a copy of pytest's.
-
-    `ends`: reasons to fail or to stop, by the attribute of the session. `failed`: what was added to
-    ``session.testsfailed``, less if negative. `properties`: of ``record_testsuite_property``.
-    """
-
-    ends: Mapping[str, str] = field(default_factory=dict)
-    failed: int = 0
-    properties: Sequence[tuple[str, str]] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.ends or self.failed or self.properties)
-
-    @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> SessionNews:
-        """Return the news in a message of an executor. Raise TypeError, ValueError or AttributeError without any."""
-        data = message.get("session")
-        if not data:
-            return cls()
-        return cls(
-            {name: str(reason) for name, reason in data["ends"].items() if name in SESSION_ENDS},
-            int(data["failed"]),
-            [(str(name), str(value)) for name, value in data["properties"]],
-        )
-
-
 class SessionWatch:
     """Finds out what cases, fixtures and hooks tell the session of an executor: pytest's own does not see it."""
 
@@ -114,20 +87,20 @@ class SessionWatch:
         """What has been counted so far is no news."""
         self._others = self._failed_otherwise()
 
-    def news(self) -> dict[str, dict[str, object]]:
-        """Return what is new since `begin`, as a part of a message; empty if nothing is."""
+    def news(self) -> SessionNews:
+        """Return what is new since `begin`."""
         session = self._session
         ends = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
         failed = self._failed_otherwise() - self._others
         self._others += failed
         properties = session.config.stash.get(SUITE_PROPERTIES, None)
         if not (ends or failed or properties):
-            return {}
+            return _NONE
         told = {name: value if type(value) is str else f"{name} was set" for name, value in ends.items()}
-        found = {"ends": told, "failed": failed, "properties": list(properties or ())}
+        news = SessionNews(told, failed, list(properties or ()))
         if properties:
             properties.clear()
-        return {"session": found}
+        return news
 
     def _failed_otherwise(self) -> int:
         """Return what others than pytest have added to the number of failed tests."""

@@ -395,7 +395,7 @@ class SessionProperty(_NodeLine):
     A line may occur several times: each executor sets up the fixtures of the session for itself.
     """
 
-    event: Literal["property"]
+    event: Literal["session_property"]
     name: str
     value: str
 

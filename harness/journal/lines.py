@@ -26,7 +26,7 @@ def wait(worker: str, message: str) -> Line:
 
 def session_property(name: str, value: str) -> Line:
     """Return a line for a property of the run as a whole, which a case or a fixture recorded."""
-    return {"event": "property", "name": name, "value": value}
+    return {"event": "session_property", "name": name, "value": value}
 
 
 def stopped(by: str, grace: float) -> Line:

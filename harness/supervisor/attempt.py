@@ -14,10 +14,10 @@ from harness.checks.meters.table import meter_of
 from harness.checks.process import StateProblem
 from harness.core import clock
 from harness.core.outcome import Outcome
-from harness.executor.session import SessionNews
 from harness.protocol import phase_page, reports
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.reports import RecordedWarning, RemoteFailure
+from harness.protocol.session_news import SessionNews
 from harness.protocol.wire import Message, ProtocolError, decode_messages
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from harness.core.errors import NoDeviceError
 from harness.devices.device import Device
-from harness.executor.session import SessionNews
+from harness.protocol.session_news import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
 from harness.supervisor.burst import Begun

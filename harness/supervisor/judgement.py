@@ -10,9 +10,9 @@ import pytest
 from harness.checks.process import StateProblem
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
-from harness.executor.session import SessionNews
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.reports import RemoteFailure
+from harness.protocol.session_news import SessionNews
 
 
 @dataclass(frozen=True, slots=True)

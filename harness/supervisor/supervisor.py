@@ -14,11 +14,11 @@ from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome, Ruling
 from harness.core.text import format_exit_code
 from harness.devices.device import Device
-from harness.executor.session import SessionNews
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.journal import lines
 from harness.protocol import worker_messages
+from harness.protocol.session_news import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, pytest_reports
 from harness.supervisor.ahead import Upcoming
