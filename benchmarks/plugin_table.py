@@ -12,7 +12,6 @@ FLAKY = (
     "import pathlib\nRUNS = pathlib.Path(__file__).with_name('runs')\n{mark}def test_flaky():\n"
     "    RUNS.write_text('x' + (RUNS.read_text() if RUNS.exists() else ''))\n    assert len(RUNS.read_text()) > 1\n"
 )
-_IN_PROCESS = "import pytest\n{mark}\ndef test_a({fixture}):\n    {body}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class Plugin:
     """A plugin: what to install, a suite that uses it, and a difference from plain pytest that is documented.
 
     `shows`: what plain pytest has in its output or in a file that it leaves, so the harness must have it too. `files`:
-    more files of the suite. `both`: both runs have these arguments of the harness's, too.
+    more files of the suite. `ini`: lines of its pytest.ini. `env`: more variables.
     """
 
     needs: tuple[str, ...]
@@ -42,7 +41,8 @@ _DJANGO = "SECRET_KEY = 'x'\nDATABASES = {'default': {'ENGINE': 'django.db.backe
 _BDD = "Feature: sums\n  Scenario: one and one\n    Given one\n    Then one more is two\n"
 _BDD_STEPS = (
     "from pytest_bdd import given, scenarios, then\nscenarios('sums.feature')\n"
-    "@given('one', target_fixture='one')\ndef _(): return 1\n@then('one more is two')\ndef _(one): assert one + 1 == 2\n"
+    "@given('one', target_fixture='one')\ndef _(): return 1\n"
+    "@then('one more is two')\ndef _(one): assert one + 1 == 2\n"
 )
 
 #: What reports: it is made of the reports, in the process that the user started.
@@ -67,11 +67,11 @@ REPORTING = {
     "pytest-csv": _of("pytest-csv", PLAIN + RED, "--csv=report.csv", shows=("test_red",)),
     "pytest-md-report": _of("pytest-md-report", PLAIN, "--md-report", "--md-report-output=r.md", shows=("test_it.py",)),
     "pytest-nunit": _of("pytest-nunit", PLAIN + RED, "--nunit-xml=nunit.xml", shows=("test_red",)),
-    "pytest-tap": _of("pytest-tap", PLAIN + RED, "--tap-combined", shows=("ok 1",)),
     "allure-pytest": _of(
         "allure-pytest",
         "import allure\ndef test_a():\n    with allure.step('a step'): allure.attach('text', 'attached')\n" + RED,
         "--alluredir=allure",
+        "--clean-alluredir",
         shows=("a step", "attached", "test_red"),
     ),
     "pytest-durations": _of(
@@ -91,7 +91,9 @@ SELECTING = {
     "pytest-split": _of(
         "pytest-split", PLAIN, "--store-durations", "--durations-path=times.json", shows=("test_it.py::test_plain",)
     ),
-    "pytest-shard": _of("pytest-shard", PLAIN + RED, "--num-shards=2", "--shard-id=0"),
+    "pytest-shard": _of(
+        "pytest-shard", "".join(f"def test_{n}(): pass\n" for n in range(9)), "--num-shards=2", "--shard-id=0"
+    ),
     "pytest-test-groups": _of("pytest-test-groups", PLAIN + RED, "--test-group-count=2", "--test-group=1"),
     "pytest-order": _of("pytest-order", "import pytest\n@pytest.mark.order(1)\ndef test_a(): pass\n"),
     "pytest-ordering": _of(
@@ -149,7 +151,8 @@ FIXTURES = {
     ),
     "pytest-aiohttp": _of(
         "pytest-aiohttp",
-        "from aiohttp import web\nasync def test_a(aiohttp_client):\n    client = await aiohttp_client(web.Application())\n"
+        "from aiohttp import web\nasync def test_a(aiohttp_client):\n"
+        "    client = await aiohttp_client(web.Application())\n"
         "    assert (await client.get('/')).status == 404\n",
         "-Wignore",
         ini="asyncio_mode = auto\n",
@@ -228,11 +231,13 @@ FIXTURES = {
     "pytest-vcr": _of("pytest-vcr", "import pytest\n@pytest.mark.vcr\ndef test_a(vcr): assert vcr.play_count == 0\n"),
     "pytest-freezer": _of(
         "pytest-freezer",
-        "import time\ndef test_a(freezer):\n    freezer.move_to('2000-01-01')\n    assert time.gmtime().tm_year == 2000\n",
+        "import time\ndef test_a(freezer):\n"
+        "    freezer.move_to('2000-01-01')\n    assert time.gmtime().tm_year == 2000\n",
     ),
     "pytest-freezegun": _of(
         "pytest-freezegun",
-        "import pytest, time\n@pytest.mark.freeze_time('2000-01-01')\ndef test_a(): assert time.gmtime().tm_year == 2000\n",
+        "import pytest, time\n@pytest.mark.freeze_time('2000-01-01')\n"
+        "def test_a(): assert time.gmtime().tm_year == 2000\n",
         needs=("setuptools<81",),
     ),
     "pytest-env": _of(
@@ -337,7 +342,10 @@ MEASURING = {
 #: Items that are no functions.
 OTHER_ITEMS = {
     "pytest-doctestplus": _of(
-        "pytest-doctestplus", 'def a():\n    """\n    >>> 1 + 1\n    2\n    """\n', "--doctest-plus", "--doctest-modules"
+        "pytest-doctestplus",
+        'def a():\n    """\n    >>> 1 + 1\n    2\n    """\n',
+        "--doctest-plus",
+        "--doctest-modules",
     ),
     "pytest-ruff": _of("pytest-ruff", "import os\ndef test_a(): pass\n", "--ruff", needs=("ruff",)),
     "pytest-black": _of("pytest-black", "def test_a(): x=1\n", "--black", needs=("black",)),

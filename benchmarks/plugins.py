@@ -116,9 +116,7 @@ def _run(python: Path, plugin: Plugin, folder: Path, more: Sequence[str]) -> See
     cases = ElementTree.parse(folder / "report.xml").iter("testcase") if (folder / "report.xml").exists() else ()
     outcomes = {f"{case.get('classname')}::{case.get('name')}": ",".join(child.tag for child in case) for case in cases}
     left = [
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not set(path.relative_to(folder).parts) & set(_IGNORED)
+        path for path in folder.rglob("*") if path.is_file() and not set(path.relative_to(folder).parts) & set(_IGNORED)
     ]
     output = done.stdout + done.stderr
     made = [path for path in left if str(path.relative_to(folder)) not in files and path.stat().st_size < _MOST]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import _compat
-from harness.collection import real_items
+from harness.collection import kept_results, real_items
 from harness.configuration import command_line
 from harness.controller.header import header
 from harness.controller.run import Run
@@ -46,6 +46,8 @@ class ControllerHooks:
         here = run.inline and config.getoption("dist", "no") == "no"
         self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
         self._session: pytest.Session | None = None
+        #: Plugins and conftests that a line has named.
+        self._named: list[str] = []
         #: Which arguments the first worker that had such an error could not collect.
         self._usage_error: tuple[str, ...] = ()
 
@@ -112,7 +114,21 @@ class ControllerHooks:
         lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
         if others := command_line.format_foreign_flags(self._run.context.taken):
             lines.append(f"harness: {others}")
+        lines += self._kept_results()
         return [*lines, *([f"harness: {real_items.collects_itself_text(reasons)}"] if reasons else [])]
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Name the conftests of folders, too."""
+        return self._kept_results()
+
+    def _kept_results(self) -> list[str]:
+        """Return a line that names who may keep results of tests in executors, each once."""
+        if self._run.context.isolation == "none":
+            return []
+        found = kept_results.may_keep_results(self._config.pluginmanager, self._config.rootpath)
+        new = [name for name in found if name not in self._named]
+        self._named += new
+        return [f"harness: {kept_results.kept_results_text(new)}"] if new else []
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
     def pytest_hold_signals(self) -> Generator[None]:

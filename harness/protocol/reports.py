@@ -227,6 +227,12 @@ def attach_outcome(report: Report, outcome: Outcome) -> None:
     report.harness_outcome = outcome.value  # type: ignore[attr-defined]
 
 
+def outcome_of_case(report: Report) -> Outcome | None:
+    """Return the outcome that `attach_outcome` attached, or None."""
+    value: str | None = getattr(report, "harness_outcome", None)
+    return None if value is None else Outcome(value)
+
+
 def detach_outcome(report: Report) -> None:
     """Remove the outcome that `attach_outcome` attached."""
     del report.harness_outcome

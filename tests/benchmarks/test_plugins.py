@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plugins import PLUGINS
+from benchmarks.plugin_table import PLUGINS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "foreign-suites.md"
 
