@@ -30,6 +30,8 @@ _OURS = ("-p", "harness.plugin", "-oharness_preload=", "--harness-results-dir=ru
 _IGNORED = ("run", "probe", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "report.xml")
 #: What is random in the name of a file: a UUID, digits.
 _RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
+#: What the harness says of a plugin in its header.
+_NAMED = re.compile("^harness: (.* (?:may keep|since cases run|--harness-retries).*)$", re.MULTILINE)
 #: Bytes of a file that are searched for what a plugin shows.
 _MOST = 1 << 20
 
@@ -56,6 +58,8 @@ def main(names: Sequence[str], *, verbose: bool = False) -> int:
         same += not told
         documented = f" (documented: {plugin.difference})" if plugin.difference else ""
         print(f"{name}: {told or 'the same'}{documented}", flush=True)
+        for line in sorted(set(_NAMED.findall(output))):
+            print(f"    {line}", flush=True)
         if verbose or (told and not plugin.difference):
             print(output, flush=True)
     print(f"{len(names or PLUGINS)} tried, {same} the same, {wrong} that differ in a way that is not documented")

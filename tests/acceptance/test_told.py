@@ -164,7 +164,7 @@ def {end}(): print(f"seen {{len(SEEN)}}")
 def test_who_may_keep_results_is_named(make_project: MakeProject, end: str, spread: str) -> None:
     project = make_project()
     project.write("suites/test_it.py", "def test_it(): pass\n")
-    project.write("suites/inner/test_it.py", "def test_it(): pass\n")
+    project.write("suites/inner/test_inner.py", "def test_it(): pass\n")
     project.write("suites/conftest.py", KEEPS.format(end=end))
     project.write("suites/inner/conftest.py", KEEPS.format(end=end))
     result = project.run(spread)
@@ -181,8 +181,9 @@ def test_only_those_with_both_hooks_are_named(make_project: MakeProject) -> None
         "suites/conftest.py", "def pytest_sessionfinish(): pass\ndef pytest_runtest_logreport(report): pass\n"
     )
     project.write("suites/inner/conftest.py", "def pytest_runtest_setup(item): pass\n")
+    project.write("suites/inner/test_inner.py", "def test_it(): pass\n")
     assert "may keep results" not in project.run("-n0").terminal
     project.write("suites/conftest.py", KEEPS.format(end="pytest_sessionfinish"))
     result = project.run("-n0", "--isolation=none")
     assert "may keep results" not in result.terminal
-    assert "seen 3" in result.terminal
+    assert "seen 6" in result.terminal
