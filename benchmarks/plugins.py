@@ -112,8 +112,6 @@ def _run(python: Path, plugin: Plugin, folder: Path, more: Sequence[str]) -> See
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     command = [str(python), "-m", "pytest", *more, *plugin.arguments, "--junitxml=report.xml"]
-    if "-pcacheprovider" not in plugin.arguments:
-        command += ["-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HARNESS_", "PYTEST_"))}
     environment |= {"PATH": f"{python.parent}:{environment['PATH']}", **plugin.env}
     done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)

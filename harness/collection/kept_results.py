@@ -21,9 +21,15 @@ _DURING_A_TEST = (
     "pytest_pyfunc_call",
 )
 _AT_THE_END = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
-#: Packages whose plugins have hooks of both kinds, and which do the same as in plain pytest: `benchmarks.plugins` shows
-#: it, or they keep nothing. The others of that table are named.
-_KNOWN = frozenset({"_pytest", "pytest", "xdist", "__channelexec__", "harness", "_hypothesis_pytestplugin", "anyio"})
+#: Packages whose plugins have hooks of both kinds and keep nothing, or do the same as in plain pytest: in the second
+#: row those that `benchmarks.plugins` has shown to.
+_KNOWN = frozenset(
+    (
+        *("_pytest", "pytest", "xdist", "__channelexec__", "harness", "_hypothesis_pytestplugin", "anyio"),
+        *("pytest_html", "pytest_jsonreport", "ctrf", "pytest_csv", "pytest_bdd", "pytest_cov", "pytest_rerunfailures"),
+        *("xprocess", "pytest_twisted"),
+    )
+)
 PAGE = "docs/foreign-suites.md"
 
 
