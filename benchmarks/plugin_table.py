@@ -81,7 +81,11 @@ REPORTING = {
         shows=("a step", "attached", "test_red"),
     ),
     "pytest-durations": _of(
-        "pytest-durations", "import time\ndef test_a(): time.sleep(0.2)\n", "--pytest-durations=3", shows=("test_a",)
+        "pytest-durations",
+        "import time\ndef test_a(): time.sleep(0.2)\n",
+        "--pytest-durations=3",
+        shows=("test_a",),
+        difference="its figures have no test in them: the header names it",
     ),
     "pytest-custom-exit-code": _of(
         "pytest-custom-exit-code",
@@ -125,7 +129,8 @@ SELECTING = {
         FLAKY.format(mark=""),
         "--retries",
         "1",
-        difference="TODO",
+        shows=("Retrying!",),
+        difference="its report is missing; the header names it",
     ),
     "flaky": _of(
         "flaky",
@@ -310,7 +315,7 @@ MEASURING = {
     "pytest-benchmark without options": _of(
         "pytest-benchmark",
         "def test_a(benchmark): benchmark(lambda: 1)\n",
-        difference="no table, as with xdist: the header says so",
+        difference="no table, as with xdist: the header names it",
         shows=("OPS",),
     ),
     "pytest-profiling": _of(
@@ -318,7 +323,7 @@ MEASURING = {
         PLAIN,
         "--profile",
         shows=("test_plain",),
-        difference="the figures have no test in them: the header says so",
+        difference="its figures have no test in them: the header names it",
         needs=("setuptools<81",),
     ),
     "pytest-memray": _of(
@@ -366,7 +371,7 @@ OTHER_ITEMS = {
         "pytest-mypy",
         "def test_a() -> None:\n    x: int = ''\n",
         "--mypy",
-        difference="its first item of a process is contaminated: mypy sets limits",
+        difference="its first item of a process is contaminated: mypy changes the recursion limit",
     ),
     "nbval": _of("nbval", PLAIN, "--nbval-lax", needs=("ipykernel",)),
 }
