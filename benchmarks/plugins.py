@@ -27,7 +27,7 @@ from benchmarks.plugin_table import PLUGINS, Plugin
 
 ROOT = Path(__file__).resolve().parents[1]
 _OURS = ("-p", "harness.plugin", "-oharness_preload=", "--harness-results-dir=run", "--harness-device=cpu")
-_IGNORED = ("run", "probe", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", "report.xml")
+_IGNORED = ("run", "probe", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "report.xml")
 #: What is random in the name of a file: a UUID, digits.
 _RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 #: What the harness says of a plugin in its header.

@@ -13,6 +13,7 @@ import pytest
 from harness.collection import real_items
 
 _DURING_A_TEST = (
+    "pytest_runtest_protocol",
     "pytest_runtest_makereport",
     "pytest_runtest_setup",
     "pytest_runtest_call",
