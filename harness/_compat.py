@@ -85,6 +85,16 @@ def tear_down_all(session: pytest.Session) -> None:
     session._setupstate.teardown_exact(None)
 
 
+def use_basetemp(config: pytest.Config, folder: Path) -> None:
+    """Have ``tmp_path_factory`` and ``tmpdir_factory`` make their folders in `folder`, unless they have made one.
+
+    ``--basetemp`` does the same before pytest is configured: too early for a process that is forked later.
+    """
+    factory: Any = getattr(config, "_tmp_path_factory", None)  # None with `-p no:tmpdir`
+    if factory is not None:
+        factory._given_basetemp = folder
+
+
 def add_to_last_line(reporter: pytest.TerminalReporter, word: str, things: Sequence[object]) -> None:
     """Have pytest's last line, which then is red, count these things under this word.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -79,6 +79,10 @@ class Current:
 
 
 CURRENT = pytest.StashKey[Current]()
+#: What ``record_testsuite_property`` was given in this process and has not been passed on.
+SUITE_PROPERTIES = pytest.StashKey[list[tuple[str, str]]]()
+#: What the case in hand has given ``record_xml_attribute``.
+XML_ATTRIBUTES = pytest.StashKey[dict[str, str]]()
 _NO_RUN = Current(kind="cpu", seed=0)
 
 
@@ -170,6 +174,32 @@ def ranks(pytestconfig: pytest.Config, tmp_path: Path) -> Ranks:
     return Ranks(settings, tmp_path)
 
 
+@pytest.fixture(scope="session", name="record_testsuite_property")
+def record_property_of_run(
+    pytestconfig: pytest.Config, record_testsuite_property: Callable[[str, object], None]
+) -> Callable[[str, object], None]:
+    """pytest's fixture of this name, which only reaches the report of its own process. This one reaches the run's."""
+
+    def record(name: str, value: object) -> None:
+        record_testsuite_property(name, value)
+        pytestconfig.stash.setdefault(SUITE_PROPERTIES, []).append((name, str(value)))
+
+    return record
+
+
+@pytest.fixture(name="record_xml_attribute")
+def record_attribute_of_case(
+    pytestconfig: pytest.Config, record_xml_attribute: Callable[[str, object], None]
+) -> Callable[[str, object], None]:
+    """pytest's fixture of this name, which only reaches the report of its own process. This one reaches the run's."""
+
+    def record(name: str, value: object) -> None:
+        record_xml_attribute(name, value)
+        pytestconfig.stash.setdefault(XML_ATTRIBUTES, {})[str(name)] = str(value)
+
+    return record
+
+
 def _torch() -> ModuleType:
     import torch
 
@@ -213,6 +243,9 @@ def provide(config: pytest.Config, *, foreign: bool) -> None:
         for name, fixture in own.items()
         if not (foreign and any(type(vars(other).get(name)) is type(fixture) for other in others))
     }
+    if config.pluginmanager.has_plugin("junitxml"):  # it declares the fixtures that these extend
+        kept["record_testsuite_property"] = record_property_of_run
+        kept["record_xml_attribute"] = record_attribute_of_case
     provided = ModuleType("harness-fixtures")
     vars(provided).update(kept)
     config.pluginmanager.register(provided, provided.__name__)

@@ -256,3 +256,18 @@ def test_things_are_added_to_the_last_line(pytester: pytest.Pytester, stop: str)
     assert "1 finding" in line
     assert "\x1b[31m" in line
     done.assert_outcomes(passed=1 if stop else 3, failed=1 if stop else 0)
+
+
+def test_a_base_folder_of_temporary_files_is_used(pytester: pytest.Pytester) -> None:
+    """Of both factories; the folder is made at the first use."""
+    pytester.makepyfile(
+        "from pathlib import Path\n"
+        "from harness import _compat\n"
+        "def test_it(request, pytestconfig):\n"
+        "    wanted = Path.cwd().resolve() / 'ours'\n"
+        "    _compat.use_basetemp(pytestconfig, wanted)\n"
+        "    assert not wanted.exists()\n"
+        "    assert request.getfixturevalue('tmp_path_factory').getbasetemp() == wanted\n"
+        "    assert Path(request.getfixturevalue('tmpdir_factory').getbasetemp()) == wanted\n"
+    )
+    pytester.runpytest("-p", "no:harness").assert_outcomes(passed=1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 #: Options of other plugins that change or compare what tests have left in the process of the session, and their names
-#: there: syrupy, snapshottest, inline-snapshot, pytest-benchmark.
+#: there: syrupy, snapshottest, inline-snapshot, pytest-benchmark, pytest-testmon (which would select by what the
+#: process of the session has run: nothing), pytest-memray, pytest-bdd.
 IN_PROCESS_OPTIONS = (
     ("--snapshot-update", "update_snapshots"),
     ("--snapshot-update-new-only", "update_new_snapshots_only"),
@@ -18,6 +19,11 @@ IN_PROCESS_OPTIONS = (
     ("--benchmark-compare", "benchmark_compare"),
     ("--benchmark-compare-fail", "benchmark_compare_fail"),
     ("--benchmark-histogram", "benchmark_histogram"),
+    ("--testmon", "testmon"),
+    ("--testmon-forceselect", "testmon_forceselect"),
+    ("--memray", "memray"),
+    ("--cucumberjson", "cucumber_json_path"),
+    ("--gherkin-terminal-reporter", "gherkin_terminal_reporter"),
 )
 
 #: Options that switch off a search for what no test has used, with the plugin, and what is no longer looked for.

@@ -8,20 +8,20 @@ import gc
 import shlex
 import sys
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness import _compat
-from harness.collection import real_items
+from harness.collection import kept_results, real_items
 from harness.configuration import command_line
 from harness.controller.header import header
 from harness.controller.run import Run
 from harness.core.outcome import EXIT_INTERNAL
 from harness.progress.signs_of_life import SignsOfLife
-from harness.protocol import worker_messages
+from harness.protocol import reports, worker_messages
 from harness.reporting import plot, terminal
 from harness.scheduling.handed_out import HandedOut
 from harness.scheduling.remote_queue import RemoteQueue
@@ -46,6 +46,8 @@ class ControllerHooks:
         here = run.inline and config.getoption("dist", "no") == "no"
         self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
         self._session: pytest.Session | None = None
+        #: Plugins and conftests that a line has named.
+        self._named: list[str] = []
         #: Which arguments the first worker that had such an error could not collect.
         self._usage_error: tuple[str, ...] = ()
 
@@ -67,7 +69,10 @@ class ControllerHooks:
         return f"--resume {shlex.quote(str(self._run.run_dir))}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logreport(self) -> Generator[None]:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None]:
+        for name, value in reports.xml_attributes_of(report).items():
+            for node_reporter in self._of_plugins("node_reporter"):
+                node_reporter(report).add_attribute(name, value)
         with self._signs.printing():
             return (yield)
 
@@ -97,6 +102,8 @@ class ControllerHooks:
         if what := worker_messages.write_failure_of(node):
             self._run.fail(what)
         self._usage_error = self._usage_error or worker_messages.usage_error_of(node)
+        if self._session is not None:
+            self._session.testsfailed += worker_messages.failed_of(node)
         for report in worker_messages.late_reports_of(node):
             show_late(node.config, report)
 
@@ -107,7 +114,21 @@ class ControllerHooks:
         lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
         if others := command_line.format_foreign_flags(self._run.context.taken):
             lines.append(f"harness: {others}")
+        lines += self._kept_results()
         return [*lines, *([f"harness: {real_items.collects_itself_text(reasons)}"] if reasons else [])]
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Name the conftests of folders, too."""
+        return self._kept_results()
+
+    def _kept_results(self) -> list[str]:
+        """Return a line that names who may keep results of tests in executors, each once."""
+        if self._run.context.isolation == "none":
+            return []
+        found = kept_results.may_keep_results(self._config.pluginmanager, self._config.rootpath)
+        new = [name for name in found if name not in self._named]
+        self._named += new
+        return [f"harness: {kept_results.kept_results_text(new)}"] if new else []
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
     def pytest_hold_signals(self) -> Generator[None]:
@@ -183,6 +204,20 @@ class ControllerHooks:
     def pytest_begin_to_finish(self) -> None:
         """Run before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
         self._run.signals.end()
+        if self._reports_are_missing_properties:
+            for name, value in self._run.session_properties():
+                for add_property in self._of_plugins("add_global_property"):
+                    add_property(name, value)
+
+    def _of_plugins(self, method: str) -> list[Callable[..., Any]]:
+        """Return a method of each plugin that has it: of pytest's JUnit report, for which there is no other way."""
+        found = (getattr(plugin, method, None) for plugin in self._config.pluginmanager.get_plugins())
+        return [each for each in found if callable(each)]
+
+    @property
+    def _reports_are_missing_properties(self) -> bool:
+        """Whether tests ran in other processes than this one, which then lack what `record_testsuite_property` adds."""
+        return not self._run.inline or self._config.getoption("dist", "no") != "no"
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:

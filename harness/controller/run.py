@@ -509,6 +509,12 @@ class Run:
         except JournalWriteError as error:
             self.fail(str(error))
 
+    def session_properties(self) -> list[tuple[str, str]]:
+        """Return what cases recorded of the run as a whole, each once."""
+        with self.journal.path.open("rb") as file:
+            lines_of_it = [json.loads(line) for line in file if line.startswith(b'{"event":"session_property",')]
+        return list(dict.fromkeys((line["name"], line["value"]) for line in lines_of_it))
+
     def add_finding(self, kind: str, message: str) -> Finding | None:
         """Write down a finding. None if a resumed run has it already."""
         if self.interrupted is not None and (kind, message) in self.interrupted.resumption.findings:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness import _compat
 from harness.backends import accelerator
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
@@ -71,6 +72,8 @@ def _become(
             os.environ[name] = value
     os.environ["TMPDIR"] = order["temp"]
     tempfile.tempdir = None
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:  # with it, all of them are where the user wants them
+        _compat.use_basetemp(collected.session.config, Path(order["basetemp"]))
     faulthandler.enable(file=stacks, all_threads=True)
     # C code writes all stacks, even if another thread holds the GIL. The chained default action then ends the process.
     faulthandler.register(WATCHDOG_SIGNAL, file=stacks, all_threads=True, chain=True)

@@ -42,8 +42,8 @@ from harness.core.text import format_count
 from harness.devices import health
 from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
 from harness.executor.peak_memory import PeakMemory
-from harness.executor.session import CollectedSession, late_marks, make_late_warning, session_requests
-from harness.fixtures import CURRENT, CaseSettings, Current, kept
+from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
+from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
@@ -106,6 +106,7 @@ class Executor:
         self._snapshots = snapshots
         self._settings = settings
         self._snapshots_made = 0
+        self._session = SessionWatch(collected.session, collected.relay)
         self._listen()
 
     def serve(self) -> NoReturn:
@@ -163,6 +164,8 @@ class Executor:
         """
         config, clock = self._collected.session.config, self._collected.clock
         outcome = reports.outcome_of_phase(report)
+        if attributes := config.stash.get(XML_ATTRIBUTES, None):
+            reports.attach_xml_attributes(report, attributes)
         if (
             outcome == "failed"
             and self._snapshots is not None
@@ -218,7 +221,8 @@ class Executor:
         self._inspector.begin()
         marks = len(item.own_markers)
         self._peaks.begin()
-        done: Message = {"op": "done", **self._protocol(item, message), **session_requests(item.session)}
+        self._session.begin()
+        done: Message = {"op": "done", **self._protocol(item, message), **self._session.news().fields}
         for name in late_marks(item.own_markers[marks:]):
             text = f"the mark {name!r} was added while the case ran: too late, since it is read before"
             self._on_warning(make_late_warning(text, item), "runtest")
@@ -322,6 +326,7 @@ class Executor:
                 raise
             return {"hook_error": failure.describe_exception(error)}
         finally:
+            item.config.stash.get(XML_ATTRIBUTES, {}).clear()
             del item.user_properties[had:]  # they are in the reports; kept, they would look like a leak of the case
         return {}
 
@@ -459,6 +464,7 @@ class Executor:
         """Tear down all fixtures, then exit under the watchdog, as the request says."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
+        self._session.begin()
         # After a single case that has torn down all, nothing is left to compare.
         compared = not self._poisoned and (self._inspector.several or _compat.is_set_up(self._collected.session))
         try:
@@ -473,7 +479,7 @@ class Executor:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
                 bye |= {"grown": grown, "by_case": by_case}
-        bye |= session_requests(self._collected.session)
+        bye |= self._session.news().fields
         bridges.save_coverage()
         self._send(bye)
         if message["light"]:

@@ -12,11 +12,13 @@ import pytest
 
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
+from harness.fixtures import SUITE_PROPERTIES
+from harness.protocol.session_news import SESSION_ENDS, SessionNews
 
-#: The attributes of a session that end it after the current test.
-SESSION_ENDS = ("shouldfail", "shouldstop")
 #: Marks that the supervisor reads before it requests the case.
 _READ_BEFORE = frozenset({"requires", "timeout", "serial", "own_process", "leaks", "endurance"})
+
+_NONE = SessionNews()
 
 
 class ReportRelay:
@@ -28,8 +30,12 @@ class ReportRelay:
     def __init__(self) -> None:
         self.on_report: Callable[[pytest.TestReport], None] | None = None
         self.on_warning: Callable[[warnings.WarningMessage, str], None] | None = None
+        #: The reports that have made pytest count a failure.
+        self.failed = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # pytest's session does the same before: registered later, its hooks are called first.
+        self.failed += report.failed and not hasattr(report, "wasxfail")
         if self.on_report is not None:
             self.on_report(report)
 
@@ -68,12 +74,35 @@ def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
     return warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
 
 
-def session_requests(session: pytest.Session) -> dict[str, dict[str, str]]:
-    """Return the requests of a case, a fixture or a hook to its session: to fail or to stop, with the reason.
+class SessionWatch:
+    """Finds out what cases, fixtures and hooks tell the session of an executor: pytest's own does not see it."""
 
-    The executor has a copy of the session, so pytest does not see them.
-    """
-    requests = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
-    if not requests:
-        return {}
-    return {"session": {name: value if type(value) is str else f"{name} was set" for name, value in requests.items()}}
+    def __init__(self, session: pytest.Session, relay: ReportRelay) -> None:
+        self._session = session
+        self._relay = relay
+        self._others = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """What has been counted so far is no news."""
+        self._others = self._failed_otherwise()
+
+    def news(self) -> SessionNews:
+        """Return what is new since `begin`."""
+        session = self._session
+        ends = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
+        failed = self._failed_otherwise() - self._others
+        self._others += failed
+        properties = session.config.stash.get(SUITE_PROPERTIES, None)
+        if not (ends or failed or properties):
+            return _NONE
+        told = {name: value if type(value) is str else f"{name} was set" for name, value in ends.items()}
+        news = SessionNews(told, failed, list(properties or ()))
+        if properties:
+            properties.clear()
+        return news
+
+    def _failed_otherwise(self) -> int:
+        """Return what others than pytest have added to the number of failed tests."""
+        count = self._session.testsfailed
+        return count - self._relay.failed if isinstance(count, int) else 0

@@ -389,6 +389,17 @@ class Wait(_NodeLine):
     """What the worker waits for, why, and the time limit."""
 
 
+class SessionProperty(_NodeLine):
+    """A property of the run as a whole, recorded with pytest's ``record_testsuite_property``.
+
+    A line may occur several times: each executor sets up the fixtures of the session for itself.
+    """
+
+    event: Literal["session_property"]
+    name: str
+    value: str
+
+
 class Stopped(_Line):
     """A signal stopped the run before all cases had run."""
 
@@ -496,6 +507,7 @@ Event = Annotated[
     | Bisected
     | Finding
     | Wait
+    | SessionProperty
     | Stopped
     | Node
     | Late

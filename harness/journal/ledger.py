@@ -25,6 +25,7 @@ from harness.journal.events import (
     Reopened,
     RunStarted,
     SecondDevice,
+    SessionProperty,
     Start,
     Stopped,
 )
@@ -103,7 +104,7 @@ class Summary:
 
     `runs`: the ``run`` lines, one per part of the run. `end`: the latest line of its kind; a run without it was cut
     off. `counts`: the number of cases per outcome, in the order of severity, without zeros. `forced`: what had changed
-    when the run was resumed by force.
+    when the run was resumed by force. `properties`: those of the run as a whole that cases recorded, each once.
     """
 
     runs: tuple[RunStarted, ...] = ()
@@ -118,6 +119,7 @@ class Summary:
     second_devices: tuple[SecondDevice, ...] = ()
     searches: tuple[Batch, ...] = ()
     oddities: Oddities = field(default_factory=Oddities)
+    properties: tuple[tuple[str, str], ...] = ()
 
     @property
     def run(self) -> RunStarted | None:
@@ -249,6 +251,7 @@ class Ledger(Summary):
             second_devices=summary.second_devices,
             searches=summary.searches,
             oddities=summary.oddities,
+            properties=summary.properties,
             verdicts=tuple(verdicts),
             levels=tuple(levels),
         )
@@ -321,6 +324,7 @@ class Tally:
         self.second_devices: dict[str, list[SecondDevice]] = {}
         self._searches: list[Batch] = []
         self._forced: dict[str, None] = {}
+        self._properties: dict[tuple[str, str], None] = {}
         self.shards: list[MergedShard] = []
         self._last = 0.0
         self._collected: list[CollectedList] = []
@@ -366,6 +370,8 @@ class Tally:
                 known += [event] if event not in known else []
             case Finding():
                 self._findings.append(event)
+            case SessionProperty():
+                self._properties[event.name, event.value] = None
             case Batch():
                 self._searches.append(event)
 
@@ -404,6 +410,7 @@ class Tally:
             searches=tuple(self._searches),
             second_devices=tuple(each for known in self.second_devices.values() for each in known),
             oddities=oddities,
+            properties=tuple(self._properties),
         )
 
     def _unreadable(self, oddities: Oddities) -> Iterator[Finding]:

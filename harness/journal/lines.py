@@ -24,6 +24,11 @@ def wait(worker: str, message: str) -> Line:
     return {"event": "wait", "worker": worker, "message": message}
 
 
+def session_property(name: str, value: str) -> Line:
+    """Return a line for a property of the run as a whole, which a case or a fixture recorded."""
+    return {"event": "session_property", "name": name, "value": value}
+
+
 def stopped(by: str, grace: float) -> Line:
     """Return a line for the signal `by` that stopped the run. `grace`: seconds that running cases got to end."""
     return {"event": "stopped", "by": by, "grace": grace}

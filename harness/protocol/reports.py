@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -227,9 +227,26 @@ def attach_outcome(report: Report, outcome: Outcome) -> None:
     report.harness_outcome = outcome.value  # type: ignore[attr-defined]
 
 
+def outcome_of_case(report: Report) -> Outcome | None:
+    """Return the outcome that `attach_outcome` attached, or None."""
+    value: str | None = getattr(report, "harness_outcome", None)
+    return None if value is None else Outcome(value)
+
+
 def detach_outcome(report: Report) -> None:
     """Remove the outcome that `attach_outcome` attached."""
     del report.harness_outcome
+
+
+def attach_xml_attributes(report: Report, attributes: Mapping[str, str]) -> None:
+    """Note on a report what its case has given ``record_xml_attribute``."""
+    report.harness_xml_attributes = dict(attributes)  # type: ignore[attr-defined]
+
+
+def xml_attributes_of(report: Report) -> Mapping[str, str]:
+    """Return what the case of a report has given ``record_xml_attribute``."""
+    attributes: object = getattr(report, "harness_xml_attributes", None)
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def attach_replayed(report: Report) -> None:

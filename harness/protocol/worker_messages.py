@@ -17,6 +17,7 @@ DEVICE_KEY = "harness_device"
 _LATE = "harness_late"
 _FAILURE = "harness_failure"
 _USAGE = "harness_usage"
+_FAILED = "harness_failed"
 
 
 def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
@@ -28,6 +29,13 @@ def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
 def send_write_failure(config: pytest.Config, what: str) -> None:
     """Report a file that this worker cannot write."""
     config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
+
+
+def send_failed(config: pytest.Config, count: int) -> None:
+    """Report what code in an executor has added to ``session.testsfailed``. Does nothing outside an xdist worker."""
+    output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    if output is not None:
+        output[_FAILED] = output.get(_FAILED, 0) + count
 
 
 def send_usage_error(config: pytest.Config, error: pytest.UsageError) -> None:
@@ -47,6 +55,12 @@ def write_failure_of(node: Any) -> str | None:
     """Return what an xdist worker could not write, or None."""
     what: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
     return what
+
+
+def failed_of(node: Any) -> int:
+    """Return what code in the executors of an xdist worker has added to ``session.testsfailed``."""
+    count: int = getattr(node, "workeroutput", {}).get(_FAILED, 0)
+    return count
 
 
 def usage_error_of(node: Any) -> tuple[str, ...]:

@@ -271,6 +271,8 @@ class JunitDocument:
             for key, value in {**_run_facts(run, summary), **facts}.items():
                 if value:
                     element.add_property(key, escape_invalid_xml(truncate_middle(value, 4096)))
+        for key, value in summary.properties:
+            element.add_property(escape_invalid_xml(key), escape_invalid_xml(truncate_middle(value, 4096)))
         return _halves(element, xunit2.TestCase())
 
     def chunks(self) -> Iterator[bytes]:

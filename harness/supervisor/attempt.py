@@ -14,10 +14,10 @@ from harness.checks.meters.table import meter_of
 from harness.checks.process import StateProblem
 from harness.core import clock
 from harness.core.outcome import Outcome
-from harness.executor.session import SESSION_ENDS
 from harness.protocol import phase_page, reports
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.reports import RecordedWarning, RemoteFailure
+from harness.protocol.session_news import SessionNews
 from harness.protocol.wire import Message, ProtocolError, decode_messages
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
@@ -210,7 +210,7 @@ class Listener:
     levels: dict[str, int] = field(default_factory=dict)
     struck: dict[str, int] = field(default_factory=dict)
     memory: tuple[int, int] = (0, 0)
-    session: dict[str, str] = field(default_factory=dict)
+    session: SessionNews = field(default_factory=SessionNews)
     end: tuple[int, int] | None = None
     followed: bool = False
 
@@ -365,9 +365,12 @@ class Listener:
                 report.sections.append((f"Captured {name} {report.when}", file.read(begin, end, OUTPUT_LIMIT)))
 
 
-def session_of(message: Message) -> dict[str, str]:
-    """Return what code in an executor has told its session, of those attributes that end one."""
-    return {name: str(reason) for name, reason in message.get("session", {}).items() if name in SESSION_ENDS}
+def session_of(message: Message) -> SessionNews:
+    """Return what code in an executor has told its session. Raises ProtocolError."""
+    try:
+        return SessionNews.from_message(message)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"an executor sent {message.get('session')!r} to the session ({error!r})") from error
 
 
 def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:

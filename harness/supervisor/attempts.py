@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from harness.core.errors import NoDeviceError
 from harness.devices.device import Device
+from harness.protocol.session_news import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
 from harness.supervisor.burst import Begun
@@ -34,10 +35,10 @@ class Attempts:
         journal: CaseJournal,
         *,
         bind: Callable[[Sequence[Device]], Binding],
-        tell_session: Callable[[Mapping[str, str]], None],
+        tell_session: Callable[[SessionNews], None],
         levels: bool,
     ) -> None:
-        """`bind` makes the binding of an executor. `tell_session` sets attributes of pytest's session.
+        """`bind` makes the binding of an executor. `tell_session` gives pytest's session the news.
 
         `levels`: the meters are read after each attempt.
         """

@@ -23,6 +23,7 @@ from harness.fixtures import CaseSettings
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.reports import RemoteFailure, unpack_failure
+from harness.protocol.session_news import SessionNews
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
@@ -34,8 +35,15 @@ LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 #: Seconds until a blocked send gives up. An executor between cases waits only for requests, so a block is a fault.
 SEND_LIMIT = 30.0
 _OUTPUT_KEPT = 1 << 20
+#: The folder, beside those of executors, of what they share, and of the base folders of their ``tmp_path``.
+SHARED_FOLDER = "basetemp"
 #: The most seconds of one poll call. poll(2) rejects a month, but a month is a valid limit for a case.
 _LONGEST_POLL = 3600.0
+
+
+def basetemp_of(temp: Path) -> Path:
+    """Return the base folder of ``tmp_path`` of an executor with the folder `temp`, while it runs."""
+    return temp.parent / SHARED_FOLDER / temp.name
 
 
 class NoMessage(Enum):
@@ -188,9 +196,12 @@ class ExecutorHandle:
         self.grown: dict[str, int] = {}
         #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
-        #: The attributes of pytest's session that the teardown of the last fixtures set.
-        self.told_session: dict[str, str] = {}
+        #: What the teardown of the last fixtures has told the session.
+        self.told_session = SessionNews()
         self.temp = temp
+        #: pytest's base folder of ``tmp_path``. Its parent is that of all executors of the run on this host, as with
+        #: xdist: there, fixtures make by a lock what all of them share.
+        self.basetemp = basetemp_of(temp)
         self.kept = kept
         self.pid = 0
         self._link = link
@@ -201,6 +212,7 @@ class ExecutorHandle:
         self._sent_message = False
         with convert_to_write_error(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
+            self.basetemp.parent.mkdir(mode=0o700, exist_ok=True)
         compiler_caches.share_default(temp)
         channel = self._spawn(ahead=ahead)
         self._poll = select.poll()
@@ -218,6 +230,7 @@ class ExecutorHandle:
             "executor": self.name,
             "env": dict(binding.environment),
             "temp": str(self.temp),
+            "basetemp": str(self.basetemp),
             "kind": binding.kind,
             "library": binding.library,
             "workerinput": binding.workerinput,
@@ -240,6 +253,11 @@ class ExecutorHandle:
                 temp_folder.remove_temp_folder(self.temp)
                 raise
         return own_end
+
+    def gather_temp(self) -> None:
+        """Move the base folder of ``tmp_path`` of the executor, which has ended, to its other temporary files."""
+        with contextlib.suppress(OSError):  # it made none, or a case has removed the place for it
+            self.basetemp.rename(self.temp / self.basetemp.parent.name)
 
     def await_start(self) -> bool:
         """Wait for an executor that was started ahead. Returns whether it is fit for use: it lives, and has not failed.

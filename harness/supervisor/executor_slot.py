@@ -211,6 +211,7 @@ class ExecutorSlot:
             self._leases.give_back()
         if handle.lost:
             self.drop_zygote()
+        handle.gather_temp()
         if keep_files:
             compiler_caches.unshare_default(handle.temp)
             most = min(kept_files.MOST_OF_EXECUTOR, self._keep_budget)

@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from harness.collection import kept_results
 from harness.collection.cases import CASE_ID, is_case, select_cases
 from harness.collection.narrowing import NarrowCollection
 from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import worker_messages
 from harness.scheduling.reach import Reach
 from harness.scheduling.resumption import ResumeError
+from harness.supervisor import allure_results
 from harness.supervisor.worker import Worker
 
 
@@ -70,8 +72,16 @@ class WorkerHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
+        manager, root = session.config.pluginmanager, session.config.rootpath
+        if self._worker.isolated:
+            allure_results.take_over(manager)
+        begun = kept_results.may_keep_results(manager, root)
         try:
-            return (yield)
+            result = yield
+            found = [name for name in kept_results.may_keep_results(manager, root) if name not in begun]
+            if found and self._worker.isolated and hasattr(session.config, "workerinput"):
+                self._worker.tell(kept_results.kept_results_text(found))  # the controller meets no conftest of a folder
+            return result
         except pytest.UsageError as error:
             if hasattr(session.config, "workerinput"):
                 worker_messages.send_usage_error(session.config, error)

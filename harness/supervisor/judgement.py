@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -12,6 +12,7 @@ from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.reports import RemoteFailure
+from harness.protocol.session_news import SessionNews
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Evidence:
     `harness_error`: an exception of the harness's own code in the executor.
     `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
     `stopped`: why the run was stopped; the supervisor then waited no longer.
-    `session`: what the case has set on its session: reasons to fail or to stop, by the attribute of the session.
+    `session`: what the case has told its session.
     """
 
     phases: Sequence[Phase] = ()
@@ -63,7 +64,7 @@ class Evidence:
     harness_error: RemoteFailure | None = None
     hook_error: RemoteFailure | None = None
     unkillable: bool = False
-    session: Mapping[str, str] = field(default_factory=dict)
+    session: SessionNews = field(default_factory=SessionNews)
 
     @property
     def lost_by_harness(self) -> bool:

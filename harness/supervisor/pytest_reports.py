@@ -16,6 +16,7 @@ from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, tracebacks
 from harness.supervisor.case_history import CaseHistory, message
+from harness.supervisor.executor_handle import basetemp_of
 
 _ATTEMPTS_LISTED = 20
 
@@ -76,7 +77,8 @@ def where_files_are(attempt: Attempt) -> list[str]:
     """Return where the temporary files of a red attempt are, or will be after its executor's end, if any exist."""
     if not attempt.outcome.is_red:
         return []
-    made = attempt.kept.is_dir() or kept_files.has_any(attempt.temp, compiler_caches.is_shared_default)
+    folders = (attempt.temp, basetemp_of(attempt.temp))
+    made = attempt.kept.is_dir() or any(kept_files.has_any(each, compiler_caches.is_shared_default) for each in folders)
     return [kept_files.note(attempt.kept)] if made else []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +16,9 @@ from harness.core.text import format_exit_code
 from harness.devices.device import Device
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
+from harness.journal import lines
+from harness.protocol import worker_messages
+from harness.protocol.session_news import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, pytest_reports
 from harness.supervisor.ahead import Upcoming
@@ -162,10 +165,17 @@ class Supervisor:
         if interruption.startswith("raised Exit"):
             history.case.item.session.shouldstop = interruption
 
-    def _tell_session(self, attributes: Mapping[str, str]) -> None:
-        """Set on pytest's session what code in an executor set on its copy: why to fail, or to stop."""
-        for name, reason in attributes.items() if self._session is not None else ():
+    def _tell_session(self, news: SessionNews) -> None:
+        """Do to pytest's session what code in an executor did to its copy. Properties go into the journal."""
+        if not news or self._session is None:
+            return
+        for name, reason in news.ends.items():
             setattr(self._session, name, reason)
+        if news.failed:
+            self._session.testsfailed += news.failed
+            worker_messages.send_failed(self._session.config, news.failed)
+        if news.properties:
+            self._journal.record(*(lines.session_property(*each) for each in news.properties))
 
     @property
     def has_begun(self) -> bool:

@@ -27,7 +27,7 @@ from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
 from harness.executor import seeding
 from harness.executor.phase_clock import PhaseClock
-from harness.fixtures import CURRENT, CaseSettings, Current
+from harness.fixtures import CURRENT, SUITE_PROPERTIES, CaseSettings, Current
 from harness.gating import types
 from harness.gating.policy import Policy
 from harness.journal import lines
@@ -359,6 +359,9 @@ class Worker:
             plugins.unregister(record)
             with self._recording():
                 record.finish(stopped)
+                properties = item.config.stash.get(SUITE_PROPERTIES, [])
+                self._record(*(lines.session_property(*each) for each in properties))
+                properties.clear()
             if self.over:
                 item.session.shouldstop = self.over
 

@@ -66,6 +66,8 @@ class CollectorPlugin:
     def pytest_configure(self, config: pytest.Config) -> None:
         # pytest empties this folder. Executors would delete each other's files; each has a folder of its own (TMPDIR).
         config.option.basetemp = None
+        if hasattr(config.option, "clean_alluredir"):  # allure-pytest: the process that the user started does it, once
+            config.option.clean_alluredir = False
         if misplaced := self._spec.root.difference(RootFolder.of(config)):
             self.error = RootError(misplaced)
             raise pytest.UsageError(misplaced)

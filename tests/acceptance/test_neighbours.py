@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -185,3 +186,75 @@ def test_what_coverage_has_measured_is_written_by_each_executor(make_project: Ma
     result = project.run("-n0", "--isolation=case", env=env)
     assert result.status == 0, result.tail()
     assert len(project.probe_names()) == 2
+
+
+#: Stands for allure-pytest: a result for each test, written when its protocol ends.
+ALLURE = """\
+import pathlib, uuid
+import pytest
+
+def pytest_addoption(parser): parser.addoption("--clean-alluredir", action="store_true", dest="clean_alluredir")
+
+class Listener:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        yield
+        write(item.nodeid.rpartition("::")[2], "ended")
+
+def write(name, status):
+    (FOLDER / f"{uuid.uuid4()}.txt").write_text(f"{name} {status}")
+
+def pytest_configure(config):
+    global FOLDER
+    FOLDER = config.rootpath / "allure"
+    FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.iterdir() if config.option.clean_alluredir else ():
+        path.unlink()
+    config.pluginmanager.register(Listener(), "allure_listener")
+"""
+#: Stands for what that plugin writes results with.
+COMMONS = """\
+import types
+from allure_plugin import write
+
+def report_result(result): write(result.name, result.status)
+
+plugin_manager = types.SimpleNamespace(hook=types.SimpleNamespace(report_result=report_result))
+"""
+MODEL = """\
+import types
+TestResult = StatusDetails = types.SimpleNamespace
+"""
+RESULTS = """\
+import os, pytest
+def test_green(): pass
+def test_crash(): os.abort()
+def test_red(): assert 0
+@pytest.mark.requires(device="cuda")
+def test_gated(): pass
+def test_changes(): os.environ["LEFT"] = "1"
+"""
+
+
+@pytest.mark.ways("options", [("-n0",), ("-n2",), ("-n0", "--isolation=case"), ("-n0", "--start=cold")])
+def test_allure_has_one_result_for_each_test_and_for_what_only_the_harness_knows(
+    make_project: MakeProject, options: tuple[str, ...]
+) -> None:
+    project = make_project()
+    project.write("pytest.ini", "[pytest]\naddopts = -p allure_plugin\npythonpath = .\nharness_suites = suites\n")
+    project.write("allure_plugin.py", ALLURE)
+    project.write("allure_commons/__init__.py", COMMONS)
+    project.write("allure_commons/model2.py", MODEL)
+    project.write("suites/test_it.py", RESULTS)
+    project.write("allure/of-another-run", "test_old ended")
+    project.run(*options, "--clean-alluredir", "--device=cpu")
+    results = Counter(path.read_text() for path in (project.folder / "allure").iterdir())
+    # In a process that has run others, a case that changes state runs again alone: for allure a retry.
+    assert results.pop("test_changes ended") == (1 if "--isolation=case" in options else 2)
+    assert results == {
+        "test_changes: contaminated broken": 1,
+        "test_crash: crashed broken": 1,
+        "test_gated: gated skipped": 1,
+        "test_green ended": 1,
+        "test_red ended": 1,
+    }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plugins import PLUGINS
+from benchmarks.plugin_table import PLUGINS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "foreign-suites.md"
 
@@ -14,7 +14,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "foreign-suites.md"
 @pytest.mark.parametrize("name", PLUGINS)
 def test_each_is_in_the_table(name: str) -> None:
     rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    assert any(name in row.split("|")[1] for row in rows)
+    assert any(name.partition(" ")[0] in row.split("|")[1] for row in rows)
 
 
 @pytest.mark.parametrize("name", PLUGINS)

@@ -51,6 +51,7 @@ LINES = [
     build.executor(state="ended", cases=3, exit_status=-9, reason="crashed"),
     build.finding("gone", cases=["a::b"]),
     build.wait("could not fork"),
+    build.session_property("arch", "PPC"),
     build.bisected("a::b", ["a::c"]),
     build.confirmation("a::b"),
     build.batch("a::b", "a::c", leaks=["a::b leaks"], failure="given up: 60 trials were used up"),

@@ -36,6 +36,7 @@ MADE: dict[str, lines.Line] = {
     ),
     "device": lines.device("GPU-1", "sick", worker="main", moment="at the start", message="wrong", seconds=0.1234567),
     "activity": lines.activity("main", "collecting", 1.0),
+    "session_property": lines.session_property("arch", "PPC"),
     "confirmation": lines.confirmation(
         "a.py::t", suspicions={"threads": 1}, growths=[{"threads": 1}], leaks=["1 thread"], failure=""
     ),

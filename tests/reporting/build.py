@@ -160,6 +160,10 @@ def finding(message: str, **changes: Any) -> Line:
     return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
 
 
+def session_property(name: str, value: str) -> Line:
+    return {"event": "session_property", "t": 1.0, "name": name, "value": value}
+
+
 def wait(message: str, **changes: Any) -> Line:
     return {"event": "wait", "t": 1_760_000_004.0, "worker": "gw1", "message": message, **changes}
 

@@ -1,0 +1,63 @@
+"""Plugins and conftests that may keep results of tests for the end of the session, which comes in another process.
+
+Hooks that run a test are called in executors, those at the end of a session where pytest was started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from harness.collection import real_items
+
+_DURING_A_TEST = (
+    "pytest_runtest_protocol",
+    "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+    "pytest_runtest_call",
+    "pytest_runtest_teardown",
+    "pytest_fixture_setup",
+    "pytest_pyfunc_call",
+)
+_AT_THE_END = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
+#: Packages whose plugins have hooks of both kinds and keep nothing, or do the same as in plain pytest: in the second
+#: row those that `benchmarks.plugins` has shown to.
+_KNOWN = frozenset(
+    (
+        *("_pytest", "pytest", "xdist", "__channelexec__", "harness", "_hypothesis_pytestplugin", "anyio"),
+        *("pytest_html", "pytest_jsonreport", "ctrf", "pytest_csv", "pytest_bdd", "pytest_cov", "pytest_rerunfailures"),
+        *("xprocess", "pytest_twisted"),
+    )
+)
+PAGE = "docs/foreign-suites.md"
+
+
+def may_keep_results(manager: pytest.PytestPluginManager, root: Path) -> list[str]:
+    """Return the name of each plugin or conftest with hooks of both kinds. Paths are relative to `root`."""
+    during, end = (
+        {
+            _owner(implementation.plugin, root)
+            for hook in hooks
+            for implementation in getattr(manager.hook, hook).get_hookimpls()
+        }
+        for hooks in (_DURING_A_TEST, _AT_THE_END)
+    )
+    return sorted(
+        f"the plugin {name}" if conftest == "" else conftest for name, conftest in (during & end) if name not in _KNOWN
+    )
+
+
+def _owner(plugin: object, root: Path) -> tuple[str, str]:
+    """Return the package that a plugin is of, and its path if it is a conftest."""
+    shown = real_items.shown(plugin, root)
+    return real_items.module_of(plugin).partition(".")[0], "" if shown.startswith("the plugin ") else shown
+
+
+def kept_results_text(names: Iterable[str]) -> str:
+    """Return the sentence for a user."""
+    return (
+        f"{', '.join(names)} may keep results of tests for the end of the session, where they are missing, since tests "
+        f"run in other processes; see {PAGE}, or use --isolation=none"
+    )
