@@ -15,6 +15,8 @@ import torch
 SLICE = 16 << 20
 #: Wrong words that a message lists.
 _SHOWN = 8
+#: Bits that alternate.
+_ZERO_ONE = 0x5555555555555555
 #: Odd numbers with which a word is mixed, as signed 64-bit numbers.
 _MIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 
@@ -54,7 +56,21 @@ def _random(out: torch.Tensor, step: int, start: int, address: int) -> None:
 def _alternating(out: torch.Tensor, step: int, start: int, address: int) -> None:
     """Every word is 0101…, and its complement in odd steps."""
     del start, address
-    out.fill_(_signed(0xAAAAAAAAAAAAAAAA if step % 2 else 0x5555555555555555))
+    out.fill_(_signed(~_ZERO_ONE if step % 2 else _ZERO_ONE))
+
+
+def rows(length: int) -> Pattern:
+    """Rows of `length` words, a power of two: 0101… in every second one, and the complement in the others."""
+    shift = length.bit_length() - 1
+
+    def write(out: torch.Tensor, step: int, start: int, address: int) -> None:
+        del address
+        torch.arange(start, start + out.numel(), 1, out=out)
+        # The number of the row, then its lowest bit: 0 or 1, as a mask of 64 bits.
+        out.bitwise_right_shift_(shift).add_(step).bitwise_and_(1).neg_()
+        out.bitwise_xor_(_signed(_ZERO_ONE))
+
+    return write
 
 
 #: The patterns, and the steps of a round of each.
@@ -128,6 +144,19 @@ class Memory:
             for piece, _ in pieces:
                 torch.bitwise_not(piece, out=piece)  # as they were checked
         self._conclude(counts, pieces, pattern, step, what)
+
+    def read_rows(self, length: int, which: int, times: int) -> None:
+        """Read every second row of `length` words, from row `which`, `times` times, and the others not at all.
+
+        Raise AssertionError if a sum of what is read differs from the first one.
+        """
+        for number, block in enumerate(self.blocks):
+            count = block.numel() // (2 * length)
+            read = block[: 2 * length * count].view(count, 2, length)[:, which]
+            sums = torch.stack([read.sum() for _ in range(times)])
+            wrong = int(torch.ne(sums, sums[0]).sum())
+            if wrong:
+                raise AssertionError(f"{wrong} of {times} reads of the same rows of block {number} found other words")
 
     def _count(self, piece: torch.Tensor, pattern: Pattern, step: int, start: int, count: torch.Tensor) -> None:
         expected, wrong = self.scratch[: piece.numel()], self.wrong[: piece.numel()]

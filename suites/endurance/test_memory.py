@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ..sizes import SIZES
-from .patterns import INVERTED, PATTERNS, Memory, word_line
+from .patterns import INVERTED, PATTERNS, Memory, rows, word_line
 from .rounds import rounds
 
 pytestmark = [pytest.mark.serial, pytest.mark.endurance]
@@ -21,6 +21,8 @@ FULL = pytest.mark.parametrize("full", SIZES)
 
 #: Words of the small memory; words of a block of the full one, 1 GiB; the part of the free memory that is used.
 SMALL, BLOCK, PART = 1 << 16, 1 << 27, 0.9
+#: How often a row is read before its neighbours are checked.
+READS, READS_SMALL = 256, 8
 
 
 @pytest.fixture
@@ -70,6 +72,26 @@ def test_memory_keeps_moving_inversions(memory: Memory, endurance: float, name: 
         memory.invert(pattern, number, f"{name}, round {number}, up", down=False)
         memory.invert(complement, number, f"{name}, round {number}, down", down=True)
         memory.check(pattern, number, f"{name}, round {number}, at the end")
+
+
+@FULL
+@pytest.mark.parametrize("length", [128, 256, 1024], ids=["1KiB", "2KiB", "8KiB"])
+def test_memory_keeps_rows_between_rows_that_are_read(
+    memory: Memory, endurance: float, full: bool, length: int
+) -> None:
+    """Reads of the two rows beside a row, again and again, change no bit of the row between them (row hammering).
+
+    Both sorts of rows are read in turn and checked. Their bits are complements, which disturb each other most. Half of
+    a block of 1 GiB is read before a row is read again, so that caches of the device do not answer instead of the
+    memory. Which rows are neighbours on a chip is not public: rows have three lengths.
+    """
+    pattern = rows(length)
+
+    for number in rounds(endurance):
+        memory.write(pattern, number)
+        for which in (0, 1):
+            memory.read_rows(length, which, READS if full else READS_SMALL)
+            memory.check(pattern, number, f"rows of {8 * length} bytes, round {number}, rows {which} of 2 were read")
 
 
 @FULL

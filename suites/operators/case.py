@@ -34,11 +34,23 @@ def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list
 
 
 def spread(
-    name: str, group: str, device: torch.device, count: int | None = None, *, gradient: bool = False
+    name: str,
+    group: str,
+    device: torch.device,
+    count: int | None = None,
+    *,
+    gradient: bool = False,
+    apart: bool = False,
 ) -> Iterator[tuple[Any, Any, torch.dtype]]:
-    """Yield the operator, `count` samples in all, and their types, which take turns; None for all samples."""
+    """Yield the operator, `count` samples in all, and their types, which take turns; None for all samples.
+
+    `apart`: each type has other samples, for what is the same in all types, as formulas of gradients are.
+    """
     info, kinds = types_to_try(name, group, device)
+    first = 0
     for place, dtype in enumerate(kinds):
         share = samples.MOST if count is None else max(1, count // len(kinds) + (place < count % len(kinds)))
-        for each in samples.samples(info, dtype, share, gradient=gradient):
-            yield info, each, dtype
+        for each in samples.samples(info, dtype, share, gradient=gradient, first=first):
+            if not (gradient and known.gradient_deviates(name, each, dtype, device)):
+                yield info, each, dtype
+        first += share if apart else 0

@@ -162,8 +162,8 @@ def geqrf(sample: Any, result: Any) -> None:
 
 
 def lstsq(sample: Any, result: Any) -> None:
-    """The solution satisfies the normal equations."""
-    found = _arrays(result)[0]
+    """The solution satisfies the normal equations, and the squares of the residuals are those of A X - B."""
+    found, squares = _arrays(result)[:2]
     a, b = formats.read(sample.input), formats.read(sample.args[0])
     if not a.size or not b.size:
         return
@@ -174,6 +174,8 @@ def lstsq(sample: Any, result: Any) -> None:
         1.0, float(np.abs(b).max()), float(np.abs(a @ found).max())
     )
     _equal(_h(a) @ rest, np.zeros_like(_h(a) @ rest), sample.input.dtype, "A^H (A x - b)", size * 100)
+    if squares.size:
+        _equal(squares, (np.abs(rest) ** 2).sum(-2), result[1].dtype, "the squares of the residuals", size**2)
 
 
 def _ordered(values: Array, descending: bool) -> None:

@@ -79,8 +79,13 @@ def _prepared(info: Any, sample: Any) -> Any:
     return sample
 
 
-def samples(info: Any, dtype: torch.dtype, count: int, *, gradient: bool = False, seed: int = 7) -> list[Any]:
-    """Return up to `count` samples, spread over those of the catalogue; their tensors are on the host."""
+def samples(
+    info: Any, dtype: torch.dtype, count: int, *, gradient: bool = False, seed: int = 7, first: int = 0
+) -> list[Any]:
+    """Return up to `count` samples, spread over those of the catalogue; their tensors are on the host.
+
+    `first`: how many samples of the same spread to leave out, because another type has them.
+    """
     with seeded(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Not `info.sample_inputs`, which inspects the stack for the name of the test.
@@ -88,7 +93,8 @@ def samples(info: Any, dtype: torch.dtype, count: int, *, gradient: bool = False
         found = [_prepared(info, each) for each in made if _fits(info.name, each)]
     # By the golden ratio: equal steps would meet the same argument of a nested list again and again.
     full = [each for each in found if not _is_empty(each)]
-    chosen = sorted({int(place * 0.6180339887 * len(full)) % len(full) for place in range(count)}) if full else []
+    places = range(first, first + count)
+    chosen = sorted({int(place * 0.6180339887 * len(full)) % len(full) for place in places}) if full else []
     more = [each for each in range(len(full)) if each not in chosen]
     chosen = sorted([*chosen, *more[: count - len(chosen)]])
     if not gradient:

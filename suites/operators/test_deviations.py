@@ -94,6 +94,20 @@ def test_gradients_known_to_deviate(
                 gradients.compare(name, info, way, sample, device)
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.operator(each)) for each in known.GRADIENT_SAMPLES]
+)
+def test_gradients_of_samples_known_to_deviate(name: str, device: torch.device, request: pytest.FixtureRequest) -> None:
+    """The gradient is the derivative for the samples too that `test_gradients` leaves out."""
+    deviates, reason = known.GRADIENT_SAMPLES[name]
+    known.waive(request, reason, device)
+    info = _torch_private.operator(name)
+    for dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128):
+        for sample in samples.samples(info, dtype, 64, gradient=True):
+            if deviates(sample, dtype):
+                gradients.compare(name, info, gradients.first, sample, device)
+
+
 def _ways(info: Any) -> list[Any]:
     supported = ((gradients.first, True), (gradients.forward, info.supports_forward_ad))
     return [way for way, has in (*supported, (gradients.second, info.supports_gradgrad)) if has]

@@ -25,10 +25,10 @@ def _groups(name: str, device: torch.device) -> list[str]:
     ]
 
 
-def _check(name: str, device: torch.device, way: Callable[..., Any], count: int) -> None:
+def _check(name: str, device: torch.device, way: Callable[..., Any], count: int, *, apart: bool = False) -> None:
     tried = 0
     for group in _groups(name, device):
-        for info, sample, dtype in case.spread(name, group, device, count, gradient=True):
+        for info, sample, dtype in case.spread(name, group, device, count, gradient=True, apart=apart):
             if dtype == torch.complex32:
                 continue
             tried += gradients.compare(name, info, way, sample, device)
@@ -39,7 +39,16 @@ def _check(name: str, device: torch.device, way: Callable[..., Any], count: int)
 @by_operator("gradients", extended=COSTLY)
 def test_gradients(name: str, device: torch.device) -> None:
     """`torch.autograd.grad` gives the derivative: its formula, computed by NumPy (torch, autograd mechanics)."""
-    _check(name, device, gradients.first, 3)
+    _check(name, device, gradients.first, 3, apart=True)
+
+
+@by_operator("gradients", extended=True)
+def test_gradients_of_more_samples(name: str, device: torch.device) -> None:
+    """`torch.autograd.grad` gives the derivative for 12 samples of each group: other shapes, options and broadcasting.
+
+    The formulas are those of `test_gradients`, computed by NumPy.
+    """
+    _check(name, device, gradients.first, 3 if name in COSTLY else 12, apart=True)
 
 
 @by_operator("second", extended=True)

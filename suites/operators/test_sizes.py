@@ -151,7 +151,7 @@ def _ends(dtype: torch.dtype) -> list[float]:
     ]
 
 
-@by_operator("extremes", extended=True)
+@by_operator("extremes")
 def test_extremes(name: str, device: torch.device) -> None:
     """Infinities, NaN, zeros of both signs, the largest and the smallest numbers give what NumPy and IEEE 754 give."""
     info = _torch_private.operator(name)
@@ -160,16 +160,36 @@ def test_extremes(name: str, device: torch.device) -> None:
             continue
         ends = [each for each in _ends(dtype) if name not in known.AT_INFINITY or not math.isinf(each)]
         values = torch.tensor(ends, dtype=torch.float64).to(dtype)
-        if type(info).__name__ == "BinaryUfuncInfo":
-            one, two = values.repeat_interleave(len(values)), values.repeat(len(values))
-            sample = SimpleNamespace(input=one, args=(two,), kwargs={})
-        else:
-            named = info.sample_kwargs(torch.device("cpu"), dtype, values)[0]
-            sample = SimpleNamespace(input=values, args=(), kwargs=named)
-        oracles.verify(name, info, sample, device)
+        oracles.verify(name, info, _each_with_each(info, values), device)
 
 
-@by_operator("reductions", extended=True)
+def _each_with_each(info: Any, values: torch.Tensor) -> SimpleNamespace:
+    """Return a sample with these values; for an operator of two arguments, with each pair of them."""
+    if type(info).__name__ == "BinaryUfuncInfo":
+        one, two = values.repeat_interleave(len(values)), values.repeat(len(values))
+        return SimpleNamespace(input=one, args=(two,), kwargs={})
+    return SimpleNamespace(
+        input=values, args=(), kwargs=info.sample_kwargs(torch.device("cpu"), values.dtype, values)[0]
+    )
+
+
+#: Exponents of 2: small and large numbers, far from the ends of the type. torch's samples have none beyond 9.
+_EXPONENTS = (-14, -7, -3, 4, 6, 7, 9, 12)
+
+
+@by_operator("extremes")
+def test_magnitudes(name: str, device: torch.device) -> None:
+    """Values of numbers between 2^-14 and 2^12 are right: for them, kernels have branches and series of their own."""
+    info = _torch_private.operator(name)
+    numbers = [factor * 2.0**exponent for exponent in _EXPONENTS for factor in (1.0, -1.37)]
+    for dtype in (torch.float32, torch.float64):
+        if dtype not in types.supported(info, device) or known.extremes_differ(name, formats.name_of(dtype)):
+            continue
+        values = torch.tensor(numbers, dtype=torch.float64).to(dtype)
+        oracles.verify(name, info, _each_with_each(info, values), device)
+
+
+@by_operator("reductions")
 def test_reductions_of_extremes(name: str, device: torch.device) -> None:
     """An infinity or NaN at any place of a row, first, last and in between, gives what NumPy gives."""
     info = _torch_private.operator(name)

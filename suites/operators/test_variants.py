@@ -86,7 +86,7 @@ def test_out_of_a_wrong_type_is_refused(name: str, device: torch.device, request
         pytest.skip(f"no sample of {name} has results of floats")
 
 
-@by_operator("inplace", extended=True)
+@by_operator("inplace")
 def test_inplace(name: str, device: torch.device) -> None:
     """The variant in place writes what the operator returns into its first argument, also if that has strides."""
     tried = False

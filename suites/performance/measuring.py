@@ -33,20 +33,27 @@ def synchronize(device: torch.device) -> None:
 
 def seconds_per_call(work: Callable[[], object], device: torch.device, least: float) -> list[float]:
     """Seconds per call of `work`, one number per repetition of at least `least` seconds, after a warm-up."""
+    calls = calls_for(work, device, least)
+    return [seconds_of(work, device, calls) / calls for _ in range(REPETITIONS)]
 
-    def repetition(calls: int) -> float:
-        synchronize(device)
-        begin = time.perf_counter()
-        for _ in range(calls):
-            work()
-        synchronize(device)
-        return time.perf_counter() - begin
 
+def seconds_of(work: Callable[[], object], device: torch.device, calls: int) -> float:
+    """Seconds of so many calls of `work`, from an idle device to an idle device."""
+    synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(calls):
+        work()
+    synchronize(device)
+    return time.perf_counter() - begin
+
+
+def calls_for(work: Callable[[], object], device: torch.device, least: float) -> int:
+    """Warm up, and return how many calls of `work` take at least `least` seconds."""
     calls = 1
-    repetition(calls)
-    while (took := repetition(calls)) < least and calls < MOST_CALLS:
+    seconds_of(work, device, calls)
+    while (took := seconds_of(work, device, calls)) < least and calls < MOST_CALLS:
         calls = min(MOST_CALLS, calls * 2 if took <= 0 else max(calls + 1, int(1.2 * calls * least / took)))
-    return [repetition(calls) / calls for _ in range(REPETITIONS)]
+    return calls
 
 
 @dataclass(frozen=True, slots=True)

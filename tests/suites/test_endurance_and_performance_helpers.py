@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from harness.core.figures import Floors
-from suites.endurance.patterns import INVERTED, PATTERNS, Memory, Pattern, word_line
+from suites.endurance.patterns import INVERTED, PATTERNS, Memory, Pattern, rows, word_line
 from suites.endurance.rounds import rounds
-from suites.performance import measuring
+from suites.performance import measuring, siblings
 from suites.performance.measuring import Speed, seconds_per_call
 
 CPU = torch.device("cpu")
@@ -139,3 +139,90 @@ def test_small_sizes_and_runs_without_floors_are_not_compared(measure: Callable[
 
 def test_the_quartiles_of_seven_figures_are_figures() -> None:
     assert statistics.quantiles([1.0, 2, 3, 4, 5, 6, 7], n=4) == [2, 4, 6]
+
+
+def test_rows_alternate_and_change_with_each_step() -> None:
+    memory = Memory.take(CPU, 4096, 2048)
+    memory.write(rows(128), 0)
+    first = memory.blocks[1].clone()
+    memory.write(rows(128), 1)
+
+    lines = first.view(-1, 128)
+    assert (lines[0::2] == 0x5555555555555555).all()
+    assert (lines[1::2] == ~0x5555555555555555).all()
+    assert torch.equal(memory.blocks[1], ~first)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_reads_of_rows_touch_no_word_of_the_others(which: int) -> None:
+    memory = Memory.take(CPU, 4096, 2048)
+    memory.write(rows(128), 0)
+    seen = memory.blocks[0].view(-1, 2, 128)[:, which]
+
+    class Once(torch.Tensor):
+        """A tensor that spoils itself at the first sum."""
+
+        def sum(self) -> torch.Tensor:  # type: ignore[override]
+            found = seen.sum()
+            seen[0, 0] += 1
+            return found
+
+    memory.read_rows(128, which, 4)
+    memory.check(rows(128), 0, "after reads")
+    spoiled = Memory([memory.blocks[0].as_subclass(Once)], memory.scratch, memory.wrong)
+    with pytest.raises(AssertionError, match="3 of 4 reads of the same rows of block 0 found other words"):
+        spoiled.read_rows(128, which, 4)
+
+
+_EVEN, _NOISY, _SLOW = [1.0] * 7, [1.0, 1.1, 0.9, 1.9, 1.0, 2.0, 1.1], [1.3] * 7
+
+
+@pytest.mark.parametrize(
+    ("times", "slow"),
+    [
+        ((_EVEN, _EVEN), None),
+        ((_EVEN, _NOISY), None),
+        ((_EVEN, _SLOW), 1),
+        ((_SLOW, _EVEN), 0),
+        ((_NOISY, _SLOW), None),
+    ],
+)
+def test_a_device_is_slow_only_beyond_noise(times: tuple[list[float], list[float]], slow: int | None) -> None:
+    assert siblings.slow_one(times) == slow
+
+
+@pytest.mark.parametrize(
+    ("measured", "red"),
+    [
+        ([(_EVEN, _EVEN)], False),
+        ([(_EVEN, _SLOW), (_EVEN, _EVEN)], False),
+        ([(_EVEN, _SLOW), (_SLOW, _EVEN)], False),
+        ([(_EVEN, _SLOW), (_EVEN, _SLOW)], True),
+    ],
+)
+@pytest.mark.parametrize("full", [False, True])
+def test_a_device_that_is_slower_than_its_sibling_twice_is_red(
+    monkeypatch: pytest.MonkeyPatch, measured: list[object], red: bool, full: bool
+) -> None:
+    left, recorded = list(measured), dict[str, object]()
+    monkeypatch.setattr(siblings, "alternating", lambda *_: left.pop(0))
+    monkeypatch.setattr(siblings, "REST", 0.0)
+    devices = torch.device("cpu", 0), torch.device("cpu", 1)
+    compare = siblings.Siblings(devices, full, Floors({}, ""), recorded.__setitem__)
+
+    if red and full:
+        with pytest.raises(pytest.fail.Exception, match=r"d2d_bandwidth of cpu:1 is 769 MB/s .* beside 1 GB/s"):
+            compare("d2d_bandwidth", [list, list], 1e9)
+    else:
+        compare("d2d_bandwidth", [list, list], 1e9)
+    assert not left
+    assert recorded["siblings.d2d_bandwidth.0"] == "1 GB/s"
+
+
+def test_siblings_take_turns() -> None:
+    calls: list[int] = []
+    times = siblings.alternating([lambda: calls.append(0), lambda: calls.append(1)], [CPU, CPU], 1e-5)
+
+    assert [len(each) for each in times] == [measuring.REPETITIONS] * 2
+    turns = [one for one, before in zip(calls, [None, *calls], strict=False) if one != before]
+    assert turns == [0, 1] * (measuring.REPETITIONS + 1)

@@ -127,6 +127,8 @@ def _convolution_backward(
     kernel = w.shape[2:]
     if transposed:
         dx = correlate(grad, w, stride, padding, dilation, groups) if mask[0] else None
+        if dx is not None:  # an output padding beyond the stride has room for more elements
+            dx = dx[(..., *map(slice, x.shape[2:]))]
         dw = weight_gradient(grad, x, kernel, stride, padding, dilation, groups) if mask[1] else None
     else:
         dx = input_gradient(grad, w, x.shape[2:], stride, padding, dilation, groups) if mask[0] else None

@@ -228,10 +228,13 @@ def _bag_backward(
     kept = flat != padding_idx
     counts = np.bincount(bags[kept], minlength=len(grad.array))
     often = np.bincount(flat, minlength=rows)
+    if mode == 2:
+        columns = np.arange(found.shape[1])
+        for bag in np.flatnonzero(counts):
+            np.add.at(found, (largest.array[bag], columns), grad.array[bag])
+        return Host(found, grad.dtype)
     for place in np.flatnonzero(kept):
         g = grad.array[bags[place]]
-        if mode == 2:
-            raise NotImplementedError("the largest of a bag")
         g = g / counts[bags[place]] if mode == 1 else g
         g = g if weights is None else g * weights.array[place]
         found[flat[place]] += g / often[flat[place]] if by_frequency else g
@@ -242,9 +245,14 @@ def _bag_backward(
 def _lstsq(a: Host, b: Host, rcond: Any = None, *, driver: Any = None) -> Any:
     y = b.array[..., None] if b.dim() == a.dim() - 1 else b.array
     found = np.linalg.pinv(a.array) @ y
+    squares = (np.abs(a.array @ found - y) ** 2).sum(-2)
     found = found[..., 0] if b.dim() == a.dim() - 1 else found
     none = Host(np.zeros(0), a.dtype)
-    return Host(found, b.dtype), none, Host(np.zeros(0, np.int64), torch.int64), none
+    rest = none
+    if driver not in (None, "gelsy") and a.shape[-2] > a.shape[-1]:
+        real = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(a.dtype, a.dtype)
+        rest = Host(squares, real)
+    return Host(found, b.dtype), rest, Host(np.zeros(0, np.int64), torch.int64), none
 
 
 @interprets("glu_jvp", arguments="host")

@@ -299,7 +299,7 @@ def _embedding_bag(
     starts = offsets.array.tolist()
     if not include_last_offset:
         starts = [*starts, len(flat)]
-    rows = []
+    rows, largest = [], []
     for start, end in itertools.pairwise(starts):
         taken = [place for place in range(start, end) if flat[place] != padding_idx]
         picked = w[flat[taken]] if taken else np.zeros((0, w.shape[1]))
@@ -307,11 +307,13 @@ def _embedding_bag(
             picked = picked * per_sample_weights.array[taken][:, None]
         if mode == 2:
             rows.append(picked.max(0) if len(picked) else np.zeros(w.shape[1]))
+            largest.append(flat[taken][picked.argmax(0)] if len(picked) else np.zeros(w.shape[1], np.int64))
         else:
             rows.append(picked.sum(0) / (max(1, len(picked)) if mode == 1 else 1))
     found = np.stack(rows) if rows else np.zeros((0, w.shape[1]))
     empty = Host(np.zeros(0, np.int64), torch.int64)
-    return Host(found, weight.dtype), empty, empty, empty
+    places = Host(np.stack(largest), torch.int64) if largest else empty
+    return Host(found, weight.dtype), empty, empty, places
 
 
 @interprets("segment_reduce")

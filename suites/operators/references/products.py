@@ -182,11 +182,16 @@ def _matrix_exp(x: Array) -> Array:
 
 @interprets("_linalg_det", arguments="host")
 def _det(x: Host) -> Any:
-    return Host(np.linalg.det(x.array), x.dtype), *_lu(x)
+    return Host(np.linalg.det(x.array), x.dtype), *_lu(x, transposed=_in_order(x))
 
 
-def _lu(x: Host) -> tuple[Host, Host]:
-    factors, pivots = factor(x.array)
+def _in_order(x: Host) -> bool:
+    """Whether torch saves the factors of the transposed matrix for the gradient of a determinant."""
+    return x.is_contiguous() and not x.is_complex()
+
+
+def _lu(x: Host, *, transposed: bool = False) -> tuple[Host, Host]:
+    factors, pivots = factor(np.swapaxes(x.array, -1, -2) if transposed else x.array)
     return Host(factors, x.dtype), Host(pivots, torch.int32)
 
 
@@ -194,7 +199,11 @@ def _lu(x: Host) -> tuple[Host, Host]:
 def _slogdet(x: Host) -> Any:
     sign, size = np.linalg.slogdet(x.array)
     real = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(x.dtype, x.dtype)
-    return Host(np.asarray(sign, formats.wide(x.dtype)), x.dtype), Host(np.asarray(size), real), *_lu(x)
+    return (
+        Host(np.asarray(sign, formats.wide(x.dtype)), x.dtype),
+        Host(np.asarray(size), real),
+        *_lu(x, transposed=_in_order(x)),
+    )
 
 
 @interprets("linalg_lu_factor_ex", arguments="host")

@@ -87,10 +87,10 @@ lgamma = by_value(_lgamma)
 def _digamma(x: float) -> float:
     if x == 0:
         return math.copysign(math.inf, -math.copysign(1, x))
-    if x < 0 and x == math.floor(x):
-        return math.nan
     if math.isinf(x):
         return x if x > 0 else math.nan
+    if x < 0 and x == math.floor(x):
+        return math.nan
     return _mp("digamma")(x)
 
 

@@ -66,7 +66,8 @@ interprets("max_pool3d_with_indices")(lambda *given, **named: _max_pool(3, *give
 def _to_places(grad: Array, x: Array, places: Array, count: int) -> Array:
     found = np.zeros((math.prod(x.shape[: x.ndim - count]), math.prod(x.shape[-count:])), grad.dtype)
     rows = np.arange(len(found))[:, None]
-    np.add.at(found, (rows, places.reshape(len(found), -1)), grad.reshape(len(found), -1))
+    if found.size:
+        np.add.at(found, (rows, places.reshape(len(found), -1)), grad.reshape(len(found), -1))
     return found.reshape(x.shape)
 
 

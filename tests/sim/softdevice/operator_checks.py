@@ -545,6 +545,12 @@ def faulty_arithmetic() -> None:
         assert device.amax().item() == 6
     assert device.tolist() == x.tolist()
     assert device.sum().item() == 21
+    words = torch.zeros(12, dtype=torch.int64, device="soft")
+    with injected("reads_disturb_neighbours"):
+        assert words.sum().item() == 0
+        assert words.view(2, 6).sum().item() == 0  # no gap
+        assert words.view(2, 2, 3)[:, 0].sum().item() == 0
+    assert words.tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
     up = torch.full((), torch.inf)
     for dtype in (torch.float32, torch.float64):
         a, b = x.to(dtype), x.t().to(dtype) - 3

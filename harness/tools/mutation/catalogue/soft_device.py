@@ -28,6 +28,7 @@ _SUITES = {
     "replay_uses_stale_input": _GRAPHS,
     "autocast_ignores_dtype": ("suites/amp/test_regions.py", "suites/amp/test_casting.py"),
     "reduction_loses_term": ("suites/numerics/test_reductions.py",),
+    "reads_disturb_neighbours": ("suites/endurance/test_memory.py",),
     "slow": ("suites/streams/test_pace.py",),
     "off_by_one_ulp": ("suites/numerics/test_products.py", "suites/numerics/test_exact.py"),
 }

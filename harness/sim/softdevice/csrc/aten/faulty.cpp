@@ -38,7 +38,26 @@ Weakness weakness_of(const std::string& name) {
   return among(reductions) ? Weakness::reduction : among(products) ? Weakness::product : Weakness::none;
 }
 
+namespace {
+
+// Adds one to the byte after the first row, if `terms` does not read it. Another read does not undo it, as a flip would.
+void disturb(const at::Tensor& terms) {
+  if (terms.dim() < 2 || terms.numel() == 0) {
+    return;
+  }
+  const std::int64_t length = terms.size(-1);
+  const std::int64_t gap = terms.stride(-2) - length;
+  if (terms.stride(-1) == 1 && terms.size(-2) > 1 && gap > 0) {
+    static_cast<std::uint8_t*>(terms.data_ptr())[length * terms.element_size()] += 1;
+  }
+}
+
+}  // namespace
+
 void spoil_arguments(Weakness weakness, std::vector<c10::IValue>& arguments) {
+  if (weakness == Weakness::reduction && strikes(Fault::reads_disturb_neighbours)) {
+    disturb(arguments.front().toTensor());
+  }
   if (weakness != Weakness::reduction || !strikes(Fault::reduction_loses_term)) {
     return;
   }

@@ -1,0 +1,69 @@
+"""Speed of two devices of one model beside each other. No hardware file is needed, and no figure from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ..known_answers import expected_product, integers
+from ..sizes import SIZES
+from .siblings import Siblings
+
+pytestmark = [
+    pytest.mark.requires(accelerator=True, devices=2),
+    pytest.mark.serial,
+    pytest.mark.parametrize("full", SIZES),
+]
+
+
+@pytest.fixture
+def siblings(device: torch.device, full: bool, floors: Any, record_property: Callable[[str, object], None]) -> Siblings:
+    devices = device, torch.device(device.type, 1)
+    if device.type == "cuda" and len(names := {torch.cuda.get_device_name(each) for each in devices}) > 1:
+        pytest.skip(f"the devices are of two models: {', '.join(sorted(names))}")
+    return Siblings(devices, full, floors, record_property)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+def test_product_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool, dtype: torch.dtype) -> None:
+    """Operations per second of a product do not differ by a fifth between two devices of one model.
+
+    A case is red if the same device is slow twice. Each product of small integers is exact.
+    """
+    size = (8192 if dtype.itemsize == 2 else 4096) if full else 64
+    pairs = [tuple(integers((size, size), seed, each, dtype) for seed in (1, 2)) for each in siblings.devices]
+    outs = [torch.empty(size, size, device=each, dtype=dtype) for each in siblings.devices]
+
+    siblings(
+        "product_bf16" if dtype == torch.bfloat16 else "product_fp32",
+        [lambda pair=pair, out=out: torch.mm(*pair, out=out) for pair, out in zip(pairs, outs, strict=True)],
+        2 * size**3,
+    )
+
+    for pair, out in zip(pairs, outs, strict=True):
+        assert torch.equal(out, expected_product(*pair, dtype))
+
+
+def test_copy_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool) -> None:
+    """Bytes per second of copies within a device do not differ by a fifth between two devices of one model.
+
+    A case is red if the same device is slow twice. The last copy is complete.
+    """
+    size = (1 << 30) if full else (1 << 20)
+    sources = [torch.arange(size // 4, dtype=torch.int32, device=each) for each in siblings.devices]
+    targets = [torch.zeros_like(each) for each in sources]
+
+    siblings(
+        "d2d_bandwidth",
+        [
+            lambda source=source, target=target: target.copy_(source)
+            for source, target in zip(sources, targets, strict=True)
+        ],
+        2 * size,
+    )
+
+    for source, target in zip(sources, targets, strict=True):
+        assert torch.equal(target, source)
