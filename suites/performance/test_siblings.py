@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,17 +35,17 @@ def test_product_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool, dtyp
     A case is red if the same device is slow twice. Each product of small integers is exact.
     """
     size = (8192 if dtype.itemsize == 2 else 4096) if full else 64
-    pairs = [tuple(integers((size, size), seed, each, dtype) for seed in (1, 2)) for each in siblings.devices]
+    matrices = [[integers((size, size), seed, each, dtype) for seed in (1, 2)] for each in siblings.devices]
     outs = [torch.empty(size, size, device=each, dtype=dtype) for each in siblings.devices]
 
     siblings(
         "product_bf16" if dtype == torch.bfloat16 else "product_fp32",
-        [lambda pair=pair, out=out: torch.mm(*pair, out=out) for pair, out in zip(pairs, outs, strict=True)],
+        [partial(torch.mm, a, b, out=out) for (a, b), out in zip(matrices, outs, strict=True)],
         2 * size**3,
     )
 
-    for pair, out in zip(pairs, outs, strict=True):
-        assert torch.equal(out, expected_product(*pair, dtype))
+    for (a, b), out in zip(matrices, outs, strict=True):
+        assert torch.equal(out, expected_product(a, b, dtype))
 
 
 def test_copy_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool) -> None:
@@ -58,10 +59,7 @@ def test_copy_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool) -> None
 
     siblings(
         "d2d_bandwidth",
-        [
-            lambda source=source, target=target: target.copy_(source)
-            for source, target in zip(sources, targets, strict=True)
-        ],
+        [partial(target.copy_, source) for source, target in zip(sources, targets, strict=True)],
         2 * size,
     )
 
