@@ -75,6 +75,7 @@ def test_autocast_does_not_convert_out_and_in_place_results(device: torch.device
 
 
 @LOWER
+@pytest.mark.types("float64")
 def test_autocast_keeps_an_explicit_dtype(device: torch.device, dtype: torch.dtype) -> None:
     """Autocast does not override an explicitly requested result dtype."""
     x = torch.ones(4, device=device, dtype=dtype)

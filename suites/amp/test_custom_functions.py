@@ -122,6 +122,7 @@ def test_custom_fwd_cast_inputs_converts_tensors_in_containers(device: torch.dev
 
 
 @LOWER
+@pytest.mark.types("float64")
 def test_custom_fwd_cast_inputs_does_not_convert_other_inputs(device: torch.device, dtype: torch.dtype) -> None:
     """`cast_inputs` does not convert integer or float64 tensors, tensors of other device types, or non-tensors."""
     whole = torch.ones(2, dtype=torch.int64, device=device)

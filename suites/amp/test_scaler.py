@@ -80,6 +80,7 @@ def test_gradscaler_scale_keeps_the_dtype_of_a_loss(device: torch.device) -> Non
         pytest.param([False, True] * 3, 1, id="at_every_step"),
     ],
 )
+@pytest.mark.types("float64")
 def test_gradscaler_update_grows_and_backs_off(device: torch.device, overflows: list[bool], interval: int) -> None:
     """A step with a nonfinite gradient multiplies the scale by the backoff factor, resets the count, and keeps the
     weights.
@@ -106,6 +107,7 @@ def test_gradscaler_update_grows_and_backs_off(device: torch.device, overflows: 
         assert torch.equal(x.detach(), before if overflow else before - 0.5)
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_update_does_not_grow_to_infinity(device: torch.device) -> None:
     """A scale whose growth would overflow float32 does not change."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, growth_interval=1)
@@ -121,6 +123,7 @@ def test_gradscaler_update_does_not_grow_to_infinity(device: torch.device) -> No
 
 @BAD
 @pytest.mark.parametrize("place", [0, 511, 999])
+@pytest.mark.types("float64")
 def test_gradscaler_step_is_skipped_for_one_inf_or_nan_anywhere(device: torch.device, bad: float, place: int) -> None:
     """One inf or NaN in any element of any gradient, of any dtype, skips the step and reduces the scale."""
     scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=1)
@@ -146,6 +149,7 @@ def test_gradscaler_step_is_skipped_for_one_inf_or_nan_anywhere(device: torch.de
     assert all(bool((p == 0).all()) for p in parameters)
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_step_takes_large_finite_gradients(device: torch.device) -> None:
     """The largest and lowest finite values do not count as overflow."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1.0, growth_interval=1)
@@ -191,6 +195,7 @@ def test_gradscaler_update_takes_a_new_scale(device: torch.device, shape: tuple[
     assert (first, scaler.get_scale()) == (16.0, 32.0)
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_set_growth_factor_backoff_factor_and_interval(device: torch.device) -> None:
     """Growth factor, backoff factor and interval can be changed and apply from then on."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=100)
@@ -229,6 +234,7 @@ def test_gradscaler_refuses_factors_that_do_not_grow_or_back_off(
 # ---- order of calls ----
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_refuses_unscale_and_step_out_of_order(device: torch.device) -> None:
     """Calls in the wrong order raise until the next `update`.
 
@@ -269,6 +275,7 @@ def test_gradscaler_update_without_a_step_is_an_error(device: torch.device) -> N
         scaler.update()
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_refuses_gradients_of_float16(device: torch.device) -> None:
     """Gradients of float16 weights raise ValueError, because weights must stay in float32."""
     scaler = torch.amp.GradScaler(device.type)

@@ -44,6 +44,7 @@ def with_gradient(device: torch.device, value: float = 2.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.types("float64")
 def test_gradscaler_step_returns_what_the_optimizer_returns(device: torch.device, enabled: bool) -> None:
     """`step` passes arguments on and returns the optimizer's value; a skipped step returns None."""
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0, enabled=enabled)
@@ -60,6 +61,7 @@ def test_gradscaler_step_returns_what_the_optimizer_returns(device: torch.device
     assert found == (None if enabled else ("stepped", (), {}))  # type: ignore[comparison-overlap]
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_gives_an_optimizer_that_asks_for_it_scale_and_found_inf(device: torch.device) -> None:
     """An optimizer with `_step_supports_amp_scaling` is always stepped, with the scale and whether there was an inf.
 
@@ -117,6 +119,7 @@ def test_gradscaler_before_the_first_scale_is_an_error_that_names_the_call(devic
         getattr(scaler, call)(*arguments)
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_step_without_gradients_or_with_a_closure_is_an_error(device: torch.device) -> None:
     """`step` of an optimizer without any gradient raises, and so does one with a closure."""
     scaler = torch.amp.GradScaler(device.type)
@@ -149,6 +152,7 @@ def test_gradscaler_update_takes_a_float_or_one_element_on_the_device(device: to
     assert scaler.get_scale() == 32.0
 
 
+@pytest.mark.types("float64")
 def test_unscale_records_nothing_for_autograd(device: torch.device) -> None:
     """`unscale_` changes gradients that have a graph of their own in place, without a node of its own."""
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
@@ -166,6 +170,7 @@ def test_unscale_records_nothing_for_autograd(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True, devices=2)
+@pytest.mark.types("float64")
 def test_gradscaler_skips_a_step_for_an_inf_on_the_other_device(device: torch.device) -> None:
     """One optimizer with parameters on two devices is skipped, and the scale halved, for an inf on either."""
     for place in (0, 1):

@@ -25,6 +25,7 @@ WITH_FUSED = pytest.mark.parametrize(
 INF = float("inf")
 
 
+@pytest.mark.types("float64")
 def test_unscale_divides_gradients_in_place(device: torch.device) -> None:
     """`unscale_` divides gradients by the scale in place, once, and ignores weights without a gradient."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
@@ -45,6 +46,7 @@ def test_unscale_divides_gradients_in_place(device: torch.device) -> None:
     assert unused.tolist() == [1.0] * 4
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_step_alone_unscales(device: torch.device) -> None:
     """`step` without a preceding `unscale_` unscales first, and returns the optimizer's result."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
@@ -63,6 +65,7 @@ def test_gradscaler_step_alone_unscales(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
+@pytest.mark.types("float64")
 def test_clip_grad_norm_after_unscale_clips_true_gradients(device: torch.device, foreach: bool) -> None:
     """Clipping between `unscale_` and `step` gives the same update as clipping without a scaler."""
 
@@ -83,6 +86,7 @@ def test_clip_grad_norm_after_unscale_clips_true_gradients(device: torch.device,
     assert train(4096.0) == plain
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_unscales_accumulated_gradients_once(device: torch.device) -> None:
     """Gradients accumulated under one scale are unscaled together, once."""
     scaler = torch.amp.GradScaler(device.type, init_scale=16.0)
@@ -95,6 +99,7 @@ def test_gradscaler_unscales_accumulated_gradients_once(device: torch.device) ->
     assert x.tolist() == [-6.0] * 4
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_gradient_penalty_by_autograd_grad_is_unscaled(device: torch.device) -> None:
     """`autograd.grad` of a scaled loss returns scaled gradients, from which an unscaled penalty can be computed."""
 
@@ -113,6 +118,7 @@ def test_gradscaler_gradient_penalty_by_autograd_grad_is_unscaled(device: torch.
     assert train(256.0) == train(None) == [1 - 0.125 * (3 + 36)] * 4
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_skips_only_the_optimizer_with_the_overflow(device: torch.device) -> None:
     """Of two optimizers, only the one whose gradients overflow skips its step.
 
@@ -167,6 +173,7 @@ def test_unscale_of_sparse_gradients(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCudaOptims::test_grad_scaler_with_preset_grad_scale")
 @WITH_FUSED
 @pytest.mark.parametrize("unscaled", [False, True], ids=["in_the_step", "before_it"])
+@pytest.mark.types("float64")
 def test_fused_optimizer_with_its_own_grad_scale(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], unscaled: bool
 ) -> None:
@@ -197,6 +204,7 @@ def test_fused_optimizer_with_its_own_grad_scale(
 @pytest.mark.covers("test_cuda::TestCudaOptims::test_grad_scaling_autocast_fused_optimizers")
 @WITH_FUSED
 @pytest.mark.parametrize("separate", [False, True], ids=["in_the_step", "unscaled_before"])
+@pytest.mark.types("float64")
 def test_fused_optimizer_with_gradscaler_trains_as_the_plain_one(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], separate: bool
 ) -> None:
@@ -270,6 +278,7 @@ def test_fused_optimizer_step_skipped_for_found_inf_does_not_count(
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adadelta"])
+@pytest.mark.types("float64")
 def test_gradscaler_training_equals_unscaled_training(device: torch.device, name: str, foreach: bool) -> None:
     """With a power-of-two scale, training with a scaler is bitwise equal to training without one."""
 
@@ -324,6 +333,7 @@ def go_on(scaler: torch.amp.GradScaler, device: torch.device) -> list[float]:
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "in_use"])
+@pytest.mark.types("float64")
 def test_gradscaler_load_state_dict_restores_everything(device: torch.device, used: bool) -> None:
     """`load_state_dict` restores scale, factors, interval and count, in a new scaler and in a used one.
 
@@ -349,6 +359,7 @@ def test_gradscaler_load_state_dict_restores_everything(device: torch.device, us
     assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 18.0]
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_can_be_pickled_between_iterations(device: torch.device) -> None:
     """A scaler can be pickled between iterations, with its scale and count, but not within one."""
     scaler = trained(device)
@@ -365,6 +376,7 @@ def test_gradscaler_can_be_pickled_between_iterations(device: torch.device) -> N
         pickle.dumps(scaler)
 
 
+@pytest.mark.types("float64")
 def test_gradscaler_load_state_dict_refuses_a_disabled_state(device: torch.device) -> None:
     """The empty state of a disabled scaler raises RuntimeError in an enabled one, and is accepted by a disabled one."""
     off = torch.amp.GradScaler(device.type, enabled=False)
@@ -376,6 +388,7 @@ def test_gradscaler_load_state_dict_refuses_a_disabled_state(device: torch.devic
 
 
 @pytest.mark.requires(accelerator=True, devices=2)
+@pytest.mark.types("float64")
 def test_gradscaler_shares_a_scale_over_two_devices(device: torch.device) -> None:
     """With weights on two devices, an overflow on either reaches the scale.
 

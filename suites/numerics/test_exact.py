@@ -88,6 +88,7 @@ def test_to_and_back_preserves_every_byte(device: torch.device, size: int) -> No
 
 
 @pytest.mark.parametrize("elements", [5, 1000])
+@pytest.mark.types("float64")
 def test_copy_of_strided_views_preserves_every_element(device: torch.device, elements: int) -> None:
     """Copies of transposed and strided views preserve each element's position, also with a dtype change."""
     data = torch.arange(elements * 6, dtype=torch.int32).reshape(elements, 6)

@@ -50,6 +50,7 @@ def test_gather_index_select_and_take_along_dim_equal_indexing(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
 @pytest.mark.parametrize(("bins", "dtype"), [(50, torch.int8), (50_000, torch.int64)], ids=["few", "many"])
+@pytest.mark.types("float64")
 def test_bincount_is_exact(device: torch.device, bins: int, dtype: torch.dtype) -> None:
     """`bincount` of 100,000 numbers equals Python's count, with few bins and with too many for a block's shared memory.
 

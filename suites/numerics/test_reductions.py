@@ -75,6 +75,7 @@ SUMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[list[Fra
 
 @pytest.mark.parametrize(("reduce", "terms"), SUMS.values(), ids=SUMS.keys())
 @pytest.mark.parametrize("size", [1, 3, 33, 1000])
+@pytest.mark.types("float64")
 def test_sum_of_float64_has_the_precision_of_float64(
     device: torch.device,
     reduce: Callable[[torch.Tensor], torch.Tensor],
@@ -186,6 +187,7 @@ def test_nan_anywhere_makes_a_reduction_nan(
 
 
 @SIZES
+@pytest.mark.types("float64")
 def test_argmax_sort_isnan_and_nansum_with_nan(device: torch.device, size: int) -> None:
     """NaN counts as the largest value in `argmax`, `argmin` and `sort`; `nansum`, `nanmean` and `fmax` ignore it."""
     for place in {0, size // 2, size - 1}:

@@ -75,6 +75,7 @@ KINDS: dict[str, tuple[Averaged, Callable[[list[torch.Tensor]], torch.Tensor]]] 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.types("float64")
 def test_update_parameters_averages(device: torch.device, kind: str) -> None:
     """The first update copies the weights, each later one averages; buffers are those of the last model.
 
@@ -101,6 +102,7 @@ def test_update_parameters_averages(device: torch.device, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.types("float64")
 def test_averagedmodel_use_buffers_averages_buffers_too(device: torch.device, kind: str) -> None:
     """With `use_buffers`, buffers are averaged as weights are."""
     make, average = KINDS[kind]
@@ -132,6 +134,7 @@ def test_averagedmodel_use_buffers_averages_buffers_too(device: torch.device, ki
     ],
     ids=["one", "multi"],
 )
+@pytest.mark.types("float64")
 def test_swa_averages_whole_numbers(device: torch.device, multi: bool) -> None:
     """A buffer of whole numbers, such as the `num_batches_tracked` of `BatchNorm`, is averaged too."""
     functions: dict[str, Any] = (
@@ -145,6 +148,7 @@ def test_swa_averages_whole_numbers(device: torch.device, multi: bool) -> None:
         assert averaged.module.count.item() == wanted
 
 
+@pytest.mark.types("float64")
 def test_averagedmodel_is_a_copy_of_the_model(device: torch.device) -> None:
     """An averaged model has its own weights, on the given device, and calls the module's `forward`."""
     model = Model(device)
@@ -159,6 +163,7 @@ def test_averagedmodel_is_a_copy_of_the_model(device: torch.device) -> None:
     assert averaged.n_averaged.device.type == device.type
 
 
+@pytest.mark.types("float64")
 def test_averagedmodel_gets_the_weights_of_a_model_on_another_device(device: torch.device) -> None:
     """Weights of a model on one device are averaged into those of a copy on the CPU."""
     model = Model(device)
@@ -172,6 +177,7 @@ def test_averagedmodel_gets_the_weights_of_a_model_on_another_device(device: tor
     torch.testing.assert_close(values(averaged.module)["single"], swa(history), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.types("float64")
 def test_averagedmodel_state_dict_continues(device: torch.device) -> None:
     """The state has the averages and their count: an average that was loaded goes on as the first would."""
     model = Model(device)
@@ -200,6 +206,7 @@ def test_ema_decay_outside_0_to_1_is_a_valueerror(make: Callable[[float], object
     make(1.0)
 
 
+@pytest.mark.types("float64")
 def test_averagedmodel_with_two_functions_is_refused(device: torch.device) -> None:
     """Only one of `avg_fn` and `multi_avg_fn` may be given."""
     with pytest.raises(AssertionError, match="avg_fn"):
@@ -257,6 +264,7 @@ def test_update_bn_without_batch_normalization_reads_no_data(device: torch.devic
 
 @pytest.mark.parametrize("strategy", ["cos", "linear"])
 @pytest.mark.parametrize("epochs", [0, 4])
+@pytest.mark.types("float64")
 def test_swalr_anneals_to_its_rates(device: torch.device, strategy: str, epochs: int) -> None:
     """The rate of each group goes to its own `swa_lr` in `anneal_epochs` steps, and stays there; also as a tensor."""
     weights = [torch.ones((), device=device, requires_grad=True) for _ in range(2)]

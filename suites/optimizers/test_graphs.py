@@ -146,6 +146,7 @@ def test_capturable_missing_in_a_group_is_refused(device: torch.device, name: st
         for form in ("one_by_one", "foreach", "fused")
     ],
 )
+@pytest.mark.types("float64")
 def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
     device: torch.device, kind: Kind, form: str
 ) -> None:

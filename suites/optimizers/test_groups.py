@@ -25,6 +25,7 @@ def groups_of(weights: list[torch.Tensor], settings: list[dict[str, Any]]) -> An
 
 
 @with_forms("plain")
+@pytest.mark.types("float64")
 def test_param_groups_have_their_own_settings(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """Weights in groups with their own settings are bitwise equal to those in separate optimizers.
 
@@ -51,6 +52,7 @@ def test_param_groups_have_their_own_settings(device: torch.device, kind: Kind, 
 
 
 @with_forms("decay")
+@pytest.mark.types("float64")
 def test_lr_can_be_a_tensor(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """A tensor learning rate equals the number, and a value written to it applies at the next step.
 
@@ -79,6 +81,7 @@ def test_lr_can_be_a_tensor(device: torch.device, kind: Kind, form: str, setting
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.types("float64")
 def test_add_param_group_takes_effect(device: torch.device) -> None:
     """An added group takes part from then on, with default settings; a weight that is already in a group raises."""
     first, second, _ = detached(device)
@@ -135,6 +138,7 @@ def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
 
 
 @with_forms("momentum", "decay")
+@pytest.mark.types("float64")
 def test_step_ignores_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """A step ignores weights without a gradient, including decay, and creates no state.
 
@@ -192,6 +196,7 @@ WRITES_GRADIENTS = {
         for name, form in WRITES_GRADIENTS
     ],
 )
+@pytest.mark.types("float64")
 def test_step_leaves_gradients_as_they_are(device: torch.device, kind: Kind, form: str, settings: list[str]) -> None:
     """A step does not write to gradients, with any settings."""
     for each in settings:
@@ -206,6 +211,7 @@ def test_step_leaves_gradients_as_they_are(device: torch.device, kind: Kind, for
 
 
 @with_kinds()
+@pytest.mark.types("float64")
 def test_step_runs_a_closure_once_with_gradients_on(device: torch.device, kind: Kind) -> None:
     """A step with a closure runs it once with grad mode on, uses its gradients and returns its result."""
     weights = new_weights(device)
@@ -291,6 +297,7 @@ def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> No
 
 @pytest.mark.parametrize("form", ["one_by_one", "foreach"])
 @with_kinds()
+@pytest.mark.types("float64")
 def test_complex_weights_step_as_pairs_of_numbers(device: torch.device, kind: Kind, form: str) -> None:
     """A complex weight is updated like its real and imaginary parts as real weights.
 

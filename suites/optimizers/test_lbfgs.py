@@ -102,6 +102,7 @@ def directions(lr: float, steps: int, history: int, start: list[float]) -> list[
 
 @pytest.mark.parametrize("history", [1, 2, 10])
 @pytest.mark.parametrize("start", [[3.0, -2.0, 5.0, 0.5], [0.9, 0.8, 1.1, 1.0]], ids=["far", "near"])
+@pytest.mark.types("float64")
 def test_lbfgs_points_are_those_of_the_algorithm(device: torch.device, history: int, start: list[float]) -> None:
     """Without a line search, each point is the published one, for any length of the memory.
 
@@ -116,6 +117,7 @@ def test_lbfgs_points_are_those_of_the_algorithm(device: torch.device, history: 
     assert run.count("n_iter") == 8
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_point_after_several_iterations_of_a_step(device: torch.device) -> None:
     """`max_iter` iterations of one step come to the point of as many steps of one iteration."""
     run = Minimized(device, quadratic, [3.0, -2.0, 5.0, 0.5], lr=0.4, max_iter=6, history_size=3)
@@ -141,6 +143,7 @@ def test_lbfgs_point_after_several_iterations_of_a_step(device: torch.device) ->
         ("wall", 8.0, 3.5),
     ],
 )
+@pytest.mark.types("float64")
 def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
     device: torch.device, name: str, lr: float, most: float
 ) -> None:
@@ -197,6 +200,7 @@ def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
     ],
     ids=["fits", "too_long", "too_short"],
 )
+@pytest.mark.types("float64")
 def test_lbfgs_line_search_on_a_parabola(device: torch.device, lr: float, end: float, evaluations: int) -> None:
     """The search takes a first guess that fits, interpolates between both sides of a minimum, and extends tenfold.
 
@@ -208,6 +212,7 @@ def test_lbfgs_line_search_on_a_parabola(device: torch.device, lr: float, end: f
     assert run.evaluations == evaluations
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_ends_where_the_gradient_is_small(device: torch.device) -> None:
     """A step ends at once where no entry of the gradient is above ``tolerance_grad``, 1e-7 by default."""
     for gradient, ends in ((1e-7, True), (2e-7, False)):
@@ -217,6 +222,7 @@ def test_lbfgs_ends_where_the_gradient_is_small(device: torch.device) -> None:
         assert run.evaluations == 1 if ends else run.evaluations > 0
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_ends_where_it_moves_little(device: torch.device) -> None:
     """A step ends after an iteration that moves by at most ``tolerance_change``, or changes the value by less."""
     settings = {"lr": 1e-3, "max_iter": 20, "tolerance_grad": 0.0}
@@ -228,6 +234,7 @@ def test_lbfgs_ends_where_it_moves_little(device: torch.device) -> None:
     assert goes_on.count("n_iter") == 20
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_stops_at_its_most_evaluations(device: torch.device) -> None:
     """A step of 8 iterations makes at most a quarter more evaluations, and at most ``max_eval`` if that is given."""
     settings = {"lr": 0.05, "max_iter": 8, "tolerance_grad": 0.0, "tolerance_change": 0.0}
@@ -240,6 +247,7 @@ def test_lbfgs_stops_at_its_most_evaluations(device: torch.device) -> None:
     assert searching.evaluations == searching.count("func_evals") == 10
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_closure_runs_with_gradients_on(device: torch.device) -> None:
     """The closure computes gradients, also within `no_grad`, at each of its evaluations."""
     weight = torch.ones(2, dtype=torch.float64, device=device, requires_grad=True)
@@ -260,6 +268,7 @@ def test_lbfgs_closure_runs_with_gradients_on(device: torch.device) -> None:
         assert all(seen)
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_refuses_an_unknown_line_search(device: torch.device) -> None:
     """A line search other than ``strong_wolfe`` raises RuntimeError in the step; a rate of 0 is allowed."""
     run = Minimized(device, quadratic, [2.0] * 4, line_search_fn="golden")
@@ -271,6 +280,7 @@ def test_lbfgs_refuses_an_unknown_line_search(device: torch.device) -> None:
     assert not math.isnan(still.x.sum().item())
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_moves_complex_weights_as_pairs(device: torch.device) -> None:
     """A complex weight is moved like its real and imaginary parts as a real weight."""
     start = torch.randn(3, 2, dtype=torch.float64)

@@ -40,6 +40,7 @@ def older(state: dict[str, Any]) -> dict[str, Any]:
 
 @with_kinds()
 @pytest.mark.parametrize("way", ["load_state_dict", "setstate"])
+@pytest.mark.types("float64")
 def test_state_of_an_older_release_continues(device: torch.device, kind: Kind, way: str) -> None:
     """A state without the settings that came later, and with numbers in place of tensors, continues as it would have.
 
@@ -77,6 +78,7 @@ ENDS: dict[str, Any] = {"lr": 0.0, "weight_decay": 0.0, "eps": 0.0, "betas": (0.
 
 
 @with_kinds()
+@pytest.mark.types("float64")
 def test_settings_at_the_ends_of_their_ranges_are_allowed(device: torch.device, kind: Kind) -> None:
     """A rate, decay, `eps`, momentum or beta of 0 is allowed; a step with a rate of 0 leaves weights as they are."""
     known = kind.make([torch.zeros(1)], "one_by_one", "plain").defaults
@@ -121,6 +123,7 @@ def test_settings_that_do_not_fit_together_are_refused(device: torch.device, nam
         KINDS[name].make([torch.zeros(1, device=device)], "one_by_one", "plain", **({"foreach": None} | given))
 
 
+@pytest.mark.types("float64")
 def test_lbfgs_line_search_does_not_go_up(device: torch.device) -> None:
     """With `line_search_fn="strong_wolfe"` no step raises the loss, also where the first trial of a step is too long.
 

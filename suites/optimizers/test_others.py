@@ -44,6 +44,7 @@ def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, de
 @FOREACH
 @pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=["vector", "matrix"])
 @pytest.mark.parametrize("settings", [(0.1, 0.0, 1.0), (0.3, 0.2, 2.0)], ids=["plain", "decay"])
+@pytest.mark.types("float64")
 def test_adafactor_steps_are_the_published_ones(
     device: torch.device, foreach: bool, shape: tuple[int, ...], settings: tuple[float, float, float]
 ) -> None:
@@ -117,6 +118,7 @@ def test_muon_is_for_matrices(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"], ids=["fixed_step", "line_search"])
+@pytest.mark.types("float64")
 def test_lbfgs_finds_the_minimum(device: torch.device, search: str | None) -> None:
     """L-BFGS finds the minimum of a quadratic form, known from linear equations in float64, within 1e-6.
 

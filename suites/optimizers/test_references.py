@@ -74,6 +74,7 @@ def test_step_references_follow_each_setting(kind: Kind) -> None:
     assert len({tuple(end.tolist()) for end in different.values()}) == len(different)
 
 
+@pytest.mark.types("float64")
 def test_asgd_keeps_its_average(device: torch.device) -> None:
     """ASGD's average equals the weight until step `t0`, and is then the running mean of later weights."""
     kind, start = KINDS["ASGD"], [weight.detach() for weight in new_weights(device)]

@@ -218,6 +218,7 @@ def test_lr_of_each_step_follows_the_formula(name: str) -> None:
 
 
 @NAMES
+@pytest.mark.types("float64")
 def test_lr_that_is_a_tensor_is_filled_in_place(device: torch.device, name: str) -> None:
     """A rate that is a tensor stays the same tensor, with the value of the formula: captured steps read it.
 

@@ -164,6 +164,7 @@ def test_state_step_of_bfloat16_weights_is_float32(device: torch.device, kind: K
 
 
 @with_kinds()
+@pytest.mark.types("float64")
 def test_load_state_dict_refuses_groups_of_another_shape(device: torch.device, kind: Kind) -> None:
     """A state dictionary with another number of groups or weights raises ValueError and changes nothing."""
     settings = "momentum" if "momentum" in kind.settings else "plain"
