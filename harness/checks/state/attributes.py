@@ -74,7 +74,7 @@ class KernelStatus(FlatSection):
             return [] if was == now else [StateChange(_STATUS, was, now)]
         # A change of the user clears capabilities (capabilities(7)) and sets the user for files (credentials(7)).
         # The row of the users reports it.
-        user_changed = before[_USERS] != after[_USERS]
+        user_changed = before.get(_USERS) != after.get(_USERS)
         return [
             StateChange(name, old, after[name])
             for name, old in before.items()

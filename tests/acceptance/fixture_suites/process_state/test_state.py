@@ -46,6 +46,8 @@ EXPECTED = {
     "test_huge_pages": "contaminated: did not restore whether it may have transparent huge pages (now '0', was '1')",
     "test_fixture_of_the_module[1]": "passed",
     "test_fixture_of_the_module[2]": "passed",
+    "test_fixture_with_a_handler_of_c[1]": "passed",
+    "test_fixture_with_a_handler_of_c[2]": "passed",
     "test_after": "passed",
 }
 
@@ -183,6 +185,21 @@ def traced() -> Iterator[None]:
 @pytest.mark.parametrize("number", [1, 2])
 def test_fixture_of_the_module(number: int) -> None:
     assert tracemalloc.is_tracing(), number
+
+
+@pytest.fixture(scope="module")
+def registered() -> Iterator[None]:
+    faulthandler.register(signal.SIGUSR2)
+    prctl(29, 60_000)
+    yield
+    faulthandler.unregister(signal.SIGUSR2)
+    prctl(29, 0)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("number", [1, 2])
+def test_fixture_with_a_handler_of_c(number: int) -> None:
+    assert LIBC.prctl(30, 0, 0, 0, 0) == 60_000, number
 
 
 def test_after() -> None: ...

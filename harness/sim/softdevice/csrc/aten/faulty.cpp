@@ -40,7 +40,8 @@ Weakness weakness_of(const std::string& name) {
 
 namespace {
 
-// Adds one to the byte after the first row, if `terms` does not read it. Another read does not undo it, as a flip would.
+// Adds one to the byte after the first row, if `terms` does not read it. Another read does not undo it, as a flip
+// would.
 void disturb(const at::Tensor& terms) {
   if (terms.dim() < 2 || terms.numel() == 0) {
     return;
