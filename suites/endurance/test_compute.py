@@ -29,8 +29,11 @@ def exact_sums() -> Iterator[None]:
         yield
 
 
+_NAMES = [pytest.param(name, marks=pytest.mark.types("float64") if "fp64" in name else ()) for name in WORKS]
+
+
 @pytest.mark.parametrize("full", SIZES)
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("name", _NAMES)
 def test_repeated_work_has_the_known_result(
     device: torch.device, endurance: float, case_seed: int, name: str, full: bool
 ) -> None:
@@ -70,7 +73,7 @@ def test_power_steps_change_no_result(
     watch.conclude()
 
 
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("name", _NAMES)
 def test_watch_reports_a_wrong_element(device: torch.device, case_seed: int, name: str) -> None:
     """Control: one bit that is wrong in one of 100 results is reported with its iteration and element."""
     work = WORKS[name](device, case_seed % 1000, False)

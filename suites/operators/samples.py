@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from . import types
+
 #: How many samples of an operator are looked at. Some operators have thousands.
 MOST = 64
 
@@ -33,8 +35,12 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _fits(name: str, sample: Any) -> bool:
-    """Whether the results of a sample follow from its inputs: no random numbers are drawn."""
+    """Whether the results of a sample follow from its inputs: no random numbers are drawn. The device has its types."""
     named = sample.kwargs
+    if (lacking := types.lacking()) and lacking.intersection(
+        each for each in tree_leaves(arguments(sample)) if isinstance(each, torch.dtype)
+    ):
+        return False
     bins = sample.args[0] if sample.args and name == "histogramdd" else ()
     if isinstance(bins, list | tuple) and any(isinstance(each, torch.Tensor) and _falls(each) for each in bins):
         return False  # edges of a histogram that are not in order

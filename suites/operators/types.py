@@ -23,18 +23,36 @@ GROUPS = {
 _REFUSED = {"torch._scaled_mm": ("float8_e4m3fnuz", "float8_e5m2fnuz")}
 
 
+#: Operators for whose results or steps torch takes float64, whatever the arguments are.
+_IN_FLOAT64 = frozenset(
+    (
+        *("float_power", "double", "cdouble", "bincount", "renorm", "nn.functional.batch_norm"),
+        *("pinverse", "linalg.pinv", "linalg.pinv.singular", "linalg.pinv.hermitian"),
+        *("linalg.matrix_rank", "linalg.matrix_rank.hermitian", "linalg.lstsq", "linalg.lstsq.grad_oriented"),
+    )
+)
+
+
+def lacking() -> frozenset[torch.dtype]:
+    """Return the types that the device lacks by its hardware file; the harness names them in a variable."""
+    names = os.environ.get("HARNESS_WITHOUT_TYPES", "").split(",")
+    return frozenset(getattr(torch, name) for name in names if hasattr(torch, name))
+
+
+def skip_if_lacking(name: str) -> None:
+    """Skip the case if torch takes float64 for the operator, and the device lacks it."""
+    if name in _IN_FLOAT64 and torch.float64 in lacking():
+        pytest.skip(f"torch takes float64 for {name}, and the device has no float64")
+
+
 def declared(info: Any, kind: str) -> set[torch.dtype]:
     """Return the types that an operator declares for a kind of device. Unknown kinds are taken as the CPU."""
     return set(info.supported_dtypes("cuda" if kind == "cuda" else "cpu"))
 
 
 def supported(info: Any, device: torch.device) -> set[torch.dtype]:
-    """Return the types that an operator supports on a device: on a simulated GPU, those that the CPU has as well.
-
-    A hardware file may declare that its device lacks some: the harness names them in HARNESS_WITHOUT_TYPES.
-    """
-    lacking = [name for name in os.environ.get("HARNESS_WITHOUT_TYPES", "").split(",") if name]
-    found = declared(info, device.type) - {getattr(torch, name, None) for name in lacking}
+    """Return the types that an operator supports on a device: on a simulated GPU, those that the CPU has as well."""
+    found = declared(info, device.type) - lacking()
     if not has_host_kernels(device):
         return found
     return found & declared(info, "cpu") - {getattr(torch, name, None) for name in _REFUSED.get(info.name, ())}

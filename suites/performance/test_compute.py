@@ -50,6 +50,7 @@ def exact_sums(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("exact_sums")
+@pytest.mark.types("float64")
 @pytest.mark.parametrize(
     "kind",
     [

@@ -218,7 +218,11 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
                                                              : props.stand_in(arguments[i]));
   }
   const Silence silence;
-  operators::call_on_host(op, &stack);
+  try {
+    operators::call_on_host(op, &stack);
+  } catch (const c10::LinAlgError&) {
+    // About the values, which are not those of the launch: LAPACK finds no eigenvalues of 64 by 64 ones, for example.
+  }
   kinds().add(kind.number());
 }
 
