@@ -54,19 +54,18 @@ PATHS = {
     "cudnn-float16": Path(SDPBackend.CUDNN_ATTENTION, F16, {**NEW_GPU, "cudnn": True}),
     "cudnn-bfloat16": Path(SDPBackend.CUDNN_ATTENTION, BF16, {**NEW_GPU, "cudnn": True}),
 }
-PATH = pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=pytest.mark.requires(**path.needs) if path.needs else ()) for path in PATHS.values()],
-    ids=PATHS.keys(),
-)
+
+
+def _marks(path: Path) -> list[pytest.MarkDecorator]:
+    found = [pytest.mark.requires(**path.needs)] if path.needs else []
+    return [*found, pytest.mark.types("float64")] if path.dtype == F64 else found
+
+
+PATH = pytest.mark.parametrize("path", [pytest.param(path, marks=_marks(path), id=key) for key, path in PATHS.items()])
 #: Those that take any mask.
 MASKED = pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=pytest.mark.requires(**path.needs) if path.needs else (), id=key)
-        for key, path in PATHS.items()
-        if not key.startswith("cudnn")
-    ],
+    [pytest.param(path, marks=_marks(path), id=key) for key, path in PATHS.items() if not key.startswith("cudnn")],
 )
 
 #: Batch, heads, queries, keys, width of a head: single elements, primes, tails of blocks of 64 and 128.

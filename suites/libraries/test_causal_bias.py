@@ -104,6 +104,7 @@ def test_causal_bias_is_not_combined_with_is_causal(device: torch.device) -> Non
 
 @VARIANT
 @pytest.mark.parametrize("lengths", [(4, 4), (3, 6)], ids=["square", "wide"])
+@pytest.mark.types("float64")
 def test_causal_bias_passes_scale_and_groups_on(device: torch.device, name: str, lengths: tuple[int, int]) -> None:
     """`scale` replaces 1/√d, and with `enable_gqa` several queries share a key, as without a bias."""
     queries, keys = lengths

@@ -196,6 +196,7 @@ PAD = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular
 
 @DIMS
 @pytest.mark.parametrize("mode", PAD)
+@pytest.mark.types("float64")
 def test_convolution_with_each_padding_mode(
     device: torch.device, rng: np.random.Generator, dims: int, mode: str
 ) -> None:
@@ -218,6 +219,7 @@ def test_convolution_with_each_padding_mode(
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @DIMS
 @pytest.mark.parametrize("kernel", [1, 3, 4, 5])
+@pytest.mark.types("float64")
 def test_convolution_same_padding(device: torch.device, rng: np.random.Generator, dims: int, kernel: int) -> None:
     """`padding="same"` keeps the size, with the odd zero at the end; `"valid"` adds none."""
     a, w = rng.integers(-7, 8, (2, 3, *[9] * dims)) * 1.0, rng.integers(-7, 8, (2, 3, *[kernel] * dims)) * 1.0

@@ -312,6 +312,7 @@ def test_det_of_whole_numbers(device: torch.device, rng: np.random.Generator, si
 
 @pytest.mark.parametrize("size", [4, 20])
 @TYPE
+@pytest.mark.types("float64")
 def test_norms_rank_and_condition_follow_from_the_spectrum(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:

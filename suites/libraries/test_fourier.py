@@ -247,6 +247,7 @@ def test_transform_and_inverse_return_the_signal(
 
 
 @pytest.mark.parametrize("size", [1, 2, 9, 10])
+@pytest.mark.types("float64")
 def test_frequencies_and_shifts(device: torch.device, size: int) -> None:
     """`fftfreq` and `rfftfreq` are the documented frequencies, and `fftshift` and `ifftshift` undo each other."""
     for spacing in (1.0, 0.25):

@@ -246,6 +246,7 @@ def test_unique_rows(device: torch.device, rng: np.random.Generator, dtype: torc
 
 
 @SIZE
+@pytest.mark.types("float64")
 def test_bincount_counts_and_adds(device: torch.device, rng: np.random.Generator, sizes: str) -> None:
     """`bincount` counts whole numbers, adds their weights, and has at least `minlength` entries."""
     for size in of_sizes(sizes):

@@ -157,6 +157,7 @@ def test_interpolate_linear(
 
 @DIMS
 @pytest.mark.parametrize("factor", [2, 3])
+@pytest.mark.types("float64")
 def test_interpolate_nearest_and_area(device: torch.device, rng: np.random.Generator, dims: int, factor: int) -> None:
     """`nearest` repeats each element, `nearest-exact` too for whole factors, and `area` down is the mean of blocks."""
     a = image(rng, dims)

@@ -250,6 +250,7 @@ def test_geometric_and_binomial_fit(device: torch.device, p: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rand", "randn", "randint", "exponential"])
+@pytest.mark.types("float64")
 def test_seeds_and_consecutive_calls_are_independent(device: torch.device, kind: str) -> None:
     """Equal seeds give equal numbers; other seeds, and the next call, give numbers that are not correlated."""
     run: Any = {

@@ -39,8 +39,13 @@ WORK: dict[str, Work] = {
     "topk": lambda x: x.topk(17).values,
     "softmax": lambda x: x.softmax(1),
 }
+MARKS = {"bfloat16": BF16, "float64": pytest.mark.types("float64")}
 KIND = pytest.mark.parametrize(
-    "work", [pytest.param(run, marks=BF16 if "bfloat16" in key else (), id=key) for key, run in WORK.items()]
+    "work",
+    [
+        pytest.param(run, marks=[mark for word, mark in MARKS.items() if word in key], id=key)
+        for key, run in WORK.items()
+    ],
 )
 
 

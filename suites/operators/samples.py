@@ -38,7 +38,9 @@ def _fits(name: str, sample: Any) -> bool:
     """Whether the results of a sample follow from its inputs: no random numbers are drawn. The device has its types."""
     named = sample.kwargs
     if (lacking := types.lacking()) and lacking.intersection(
-        each for each in tree_leaves(arguments(sample)) if isinstance(each, torch.dtype)
+        each.dtype if isinstance(each, torch.Tensor) else each
+        for each in tree_leaves(arguments(sample))
+        if isinstance(each, torch.dtype | torch.Tensor)
     ):
         return False
     bins = sample.args[0] if sample.args and name == "histogramdd" else ()

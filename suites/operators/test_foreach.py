@@ -16,7 +16,7 @@ from .foreach_calls import Call, Drawn
 from .lists import Listed, Shape
 from .references import formats
 from .references.formats import Array
-from .types import GROUPS
+from .types import GROUPS, lacking
 
 OPERATIONS = foreach.operations()
 #: Lists of the first type of a group, and of its other types.
@@ -50,7 +50,8 @@ EACH = pytest.mark.parametrize(("operation", "group"), list(_cases()))
 
 
 def _types(group: str) -> list[torch.dtype]:
-    return [getattr(torch, name) for name in GROUPS[group] if name not in ("bool", "complex32")]
+    found = [getattr(torch, name) for name in GROUPS[group] if name not in ("bool", "complex32")]
+    return [each for each in found if each not in lacking()]
 
 
 @pytest.fixture
@@ -165,6 +166,7 @@ def _bounded(count: int, dtype: torch.dtype) -> Bound:
 @pytest.mark.operator("_foreach_norm")
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("group", ["float", pytest.param("half", marks=pytest.mark.extended), "complex"])
+@pytest.mark.types("float64")
 def test_foreach_norm(order: float, group: str, device: torch.device, rng: np.random.Generator) -> None:
     """Each norm is that of its tensor, of any order, in its type or in a wider one; that of no elements is 0."""
     run = _torch_private.overload("_foreach_norm.Scalar")
@@ -192,6 +194,7 @@ def test_foreach_norm(order: float, group: str, device: torch.device, rng: np.ra
 
 
 @pytest.mark.operator("_foreach_max")
+@pytest.mark.types("float64")
 def test_foreach_max(device: torch.device, rng: np.random.Generator) -> None:
     """Each maximum is that of its tensor, also if it is the last element of a chunk, or NaN."""
     run = _torch_private.overload("_foreach_max.default")
@@ -212,6 +215,7 @@ def test_foreach_max(device: torch.device, rng: np.random.Generator) -> None:
 
 @pytest.mark.operator("_foreach_powsum")
 @pytest.mark.parametrize("order", [1, 2], ids=str)
+@pytest.mark.types("float64")
 def test_foreach_powsum(order: int, device: torch.device, rng: np.random.Generator) -> None:
     """Each sum of powers is that of its tensor: a norm without its root."""
     run = _torch_private.overload("_foreach_powsum.Scalar")
@@ -223,6 +227,7 @@ def test_foreach_powsum(order: int, device: torch.device, rng: np.random.Generat
 
 
 @pytest.mark.operator("_foreach_mm")
+@pytest.mark.types("float64")
 def test_foreach_mm(device: torch.device, rng: np.random.Generator) -> None:
     """Each product is that of its pair of matrices: whole numbers, exact in each type."""
     run = _torch_private.overload("_foreach_mm.default")
@@ -235,6 +240,7 @@ def test_foreach_mm(device: torch.device, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.operator("_foreach_pow")
+@pytest.mark.types("float64")
 def test_foreach_pow_of_a_number_and_exponents(device: torch.device, rng: np.random.Generator) -> None:
     """A number to the power of each element of each tensor."""
     run = _torch_private.overload("_foreach_pow.ScalarAndTensor")
@@ -266,6 +272,7 @@ def test_foreach_copy_converts_to_the_type_of_each_target(
 
 
 @pytest.mark.operator("_foreach_add", "_foreach_mul")
+@pytest.mark.types("float64")
 def test_foreach_of_unlike_types_promotes(device: torch.device, rng: np.random.Generator) -> None:
     """Each pair of tensors has the type that both promote to, and other sizes are broadcast."""
     left = [rng.integers(-9, 10, (2, 3)), rng.integers(-9, 10, (4,)), rng.integers(-9, 10, (3, 1))]
@@ -285,6 +292,7 @@ def test_foreach_of_unlike_types_promotes(device: torch.device, rng: np.random.G
 
 @pytest.mark.operator("_foreach_maximum", "_foreach_minimum", "_foreach_clamp_max", "_foreach_clamp_min")
 @pytest.mark.parametrize("name", ["maximum", "minimum", "clamp_max", "clamp_min"])
+@pytest.mark.types("float64")
 def test_foreach_maximum_and_minimum_keep_nan(name: str, device: torch.device) -> None:
     """NaN on either side gives NaN, and infinities are the ends of the order."""
     values = np.array([np.nan, np.inf, -np.inf, 0.0, -1.0, 2.0])

@@ -53,6 +53,7 @@ def _slopes(operation: Operation, arrays: list[Array], place: int) -> Array:
 
 
 @pytest.mark.parametrize(("operation", "in_place", "without"), list(_ways()))
+@pytest.mark.types("float64")
 def test_foreach_gradients(
     operation: Operation, in_place: bool, without: bool, device: torch.device, case_seed: int
 ) -> None:
@@ -105,6 +106,7 @@ def _backward(results: list[torch.Tensor], weights: Array) -> None:
 
 @pytest.mark.operator("_foreach_add", "_foreach_mul", "_foreach_div")
 @pytest.mark.parametrize("name", ["add", "mul", "div"])
+@pytest.mark.types("float64")
 def test_foreach_gradient_of_a_shared_number(
     name: str, device: torch.device, case_seed: int, request: pytest.FixtureRequest
 ) -> None:

@@ -193,6 +193,7 @@ def test_fused_step_is_skipped_for_found_inf(name: str, device: torch.device, rn
 
 @pytest.mark.operator("_amp_foreach_non_finite_check_and_unscale_")
 @pytest.mark.parametrize("kind", ["one", *KINDS])
+@pytest.mark.types("float64")
 def test_amp_unscale_multiplies_and_finds_what_is_not_finite(
     kind: str, device: torch.device, rng: np.random.Generator
 ) -> None:

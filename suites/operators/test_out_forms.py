@@ -109,6 +109,8 @@ def _cases() -> list[Any]:
             marks.append(pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}]))
         if name in _CPU_ONLY:
             marks.append(pytest.mark.requires(not_={"accelerator": True}))
+        if name == "norm.dtype_out":  # as float64
+            marks.append(pytest.mark.types("float64"))
         found.append(pytest.param(name, id=name, marks=marks))
     return found
 

@@ -105,6 +105,7 @@ def test_remainder_of_a_number(device: torch.device, rng: np.random.Generator) -
 
 
 @pytest.mark.operator("fill", "range", "scatter", "norm")
+@pytest.mark.types("float64")
 def test_overloads_of_numbers(device: torch.device, rng: np.random.Generator) -> None:
     """`fill_` by a tensor, `range`, `scatter` that adds or multiplies by a number, `norm` in another type."""
     for dtype in (torch.int64, torch.int32, torch.float32, torch.float64):
@@ -133,6 +134,7 @@ def test_overloads_of_numbers(device: torch.device, rng: np.random.Generator) ->
 
 
 @pytest.mark.operator("native_channel_shuffle", "channel_shuffle")
+@pytest.mark.types("float64")
 def test_native_channel_shuffle(device: torch.device, rng: np.random.Generator) -> None:
     """Channel g * n + i of n channels per group goes to place i * groups + g."""
     for shape, groups in (((2, 6, 5, 3), 3), ((1, 8, 7), 2), ((2, 4, 1, 2, 3), 4)):
@@ -144,6 +146,7 @@ def test_native_channel_shuffle(device: torch.device, rng: np.random.Generator) 
 
 @pytest.mark.operator("embedding_renorm_", "nn.functional.embedding")
 @pytest.mark.parametrize("order", [1.0, 2.0, float("inf")])
+@pytest.mark.types("float64")
 def test_embedding_renorm_shortens_the_rows_that_are_read(
     order: float, device: torch.device, rng: np.random.Generator
 ) -> None:
@@ -279,6 +282,7 @@ def test_fused_dropout_scales_what_its_mask_keeps(device: torch.device, rng: np.
 
 
 @pytest.mark.operator("_add_relu", "_addmm_activation")
+@pytest.mark.types("float64")
 def test_sums_with_an_activation(device: torch.device, rng: np.random.Generator) -> None:
     """A sum, or a product and a bias, whose negative elements become zero."""
     a, b = rng.integers(-9, 10, (2, 5, 33))
@@ -372,6 +376,7 @@ def test_convert_indices_between_coo_and_csr(device: torch.device, rng: np.rando
 
 
 @pytest.mark.operator("linalg.vector_norm", "linalg__powsum")
+@pytest.mark.types("float64")
 def test_linalg_powsum_is_a_norm_without_its_root(device: torch.device, rng: np.random.Generator) -> None:
     """The sum of powers of magnitudes, of all or of some dimensions."""
     a = rng.uniform(-1, 1, (3, 5, 70))
