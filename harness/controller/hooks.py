@@ -204,10 +204,10 @@ class ControllerHooks:
     def pytest_begin_to_finish(self) -> None:
         """Run before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
         self._run.signals.end()
-        if self._reports_are_missing_properties:
-            for name, value in self._run.session_properties():
-                for add_property in self._of_plugins("add_global_property"):
-                    add_property(name, value)
+        adding = self._of_plugins("add_global_property") if self._reports_are_missing_properties else []
+        for name, value in self._run.session_properties() if adding else ():
+            for add_property in adding:
+                add_property(name, value)
 
     def _of_plugins(self, method: str) -> list[Callable[..., Any]]:
         """Return a method of each plugin that has it: of pytest's JUnit report, for which there is no other way."""

@@ -19,6 +19,8 @@ from harness.protocol.session_news import SESSION_ENDS, SessionNews
 _READ_BEFORE = frozenset({"requires", "timeout", "serial", "own_process", "leaks", "endurance"})
 
 _NONE = SessionNews()
+#: What a case may record of the run as a whole, as of itself: a message must not be too long to be sent.
+_MOST_PROPERTIES, _MOST_OF_NAME, _MOST_OF_VALUE = 100, 200, 2000
 
 
 class ReportRelay:
@@ -97,7 +99,8 @@ class SessionWatch:
         if not (ends or failed or properties):
             return _NONE
         told = {name: value if type(value) is str else f"{name} was set" for name, value in ends.items()}
-        news = SessionNews(told, failed, list(properties or ()))
+        kept = [(name[:_MOST_OF_NAME], value[:_MOST_OF_VALUE]) for name, value in (properties or ())[:_MOST_PROPERTIES]]
+        news = SessionNews(told, failed, kept)
         if properties:
             properties.clear()
         return news

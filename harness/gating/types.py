@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.core.errors import HarnessError
 from harness.gating.requirements import Mark, Unmet
 
-#: The name by which reports, ``gates`` of a profile and ``may_lack`` of a level call such a gate.
+#: What reports call such a gate, where others have the name of a capability.
 TYPES = "types"
 #: The variable with the types that the device of an executor lacks, separated by commas. Cases that go through several
 #: types leave these out.
