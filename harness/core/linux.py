@@ -9,15 +9,14 @@ import select
 import signal
 import time
 
+from harness.core import attributes
+
 _libc = ctypes.CDLL(None, use_errno=True)
 # Bound at import: a case may have replaced these names when its process is checked, and when it ends.
 _byref, _get_errno = ctypes.byref, ctypes.get_errno
 _libc_exit, _python_exit = _libc.exit, ctypes.pythonapi.Py_Exit
 _fflush, _timer_settime = _libc.fflush, _libc.timer_settime
 
-_PR_SET_PDEATHSIG = 1
-_PR_GET_PDEATHSIG = 2
-_PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
 #: Flags of a task in <linux/sched.h>: it is ending; it was forked and has not called exec.
 _PF_EXITING = 0x4
@@ -50,19 +49,13 @@ class SharedMapping:
         _libc.munmap(self._address, self._size)
 
 
-def _prctl(option: int, argument: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
-        code = _get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
-
-
 def die_with_parent(parent: int) -> None:
     """Make the kernel kill this process when the process `parent` ends. Exit at once if it has ended already.
 
     The kernel sends the signal when the *thread* that forked this process ends. A parent must therefore fork from its
     main thread.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    attributes.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -72,8 +65,7 @@ def wait_for_dying_parent() -> None:
 
     The descriptors of a process are closed a moment before its children are killed.
     """
-    number = ctypes.c_int(0)
-    if _libc.prctl(_PR_GET_PDEATHSIG, _byref(number), 0, 0, 0) == 0 and number.value == signal.SIGKILL:
+    if attributes.parent_death_signal() == signal.SIGKILL:
         while is_process_ending(os.getppid()):
             time.sleep(0.01)
 
@@ -89,7 +81,7 @@ def is_process_ending(pid: int) -> bool:
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that no leftover process escapes."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    attributes.set_adopts_orphans(True)
 
 
 def has_children() -> bool:
