@@ -1,15 +1,26 @@
 """Child processes, for what a case cannot do in its own: a permanent device failure, a first use, a fork.
 
 A child has the case's environment, and so the same devices, and can import the same modules. It writes no core file.
+It is a new interpreter (`run`), or a fork of a process that has not used a device yet (`fork`), which saves the import
+of torch.
 """
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os
+import resource
+import select
+import signal
 import subprocess
 import sys
+import tempfile
+import traceback
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import IO, NoReturn
 
 import torch
 
@@ -68,6 +79,99 @@ def run(
         check=False,
     )
     return Ended(child.returncode, child.stdout, child.stderr)
+
+
+def fork(
+    script: str,
+    device: torch.device,
+    *,
+    environ: Mapping[str, str] | None = None,
+    limit: float = LIMIT,
+) -> Ended:
+    """Run a script as `run` does, in a fork of this process if it has not used a device, as in a case with the mark
+    ``own_process``.
+
+    The fork has imported torch, so that `environ` must be what torch reads at the first use of the device. It ends
+    without Python's finalization.
+    """
+    if not _can_be_forked(device):
+        return run(script, device, environ=environ, limit=limit)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            _become(script, {"__name__": "__main__", "DEVICE": str(device)}, environ or {}, out, err)
+        status = _wait(pid, limit)
+        return Ended(status, _text(out), _text(err))
+
+
+def _can_be_forked(device: torch.device) -> bool:
+    """Whether a fork of this process can use the device, as far as torch and the driver say."""
+    if device.type == "cuda":
+        # A count of the devices may have initialized the driver, which torch does not notice. 3 means that it is not.
+        return not torch.version.hip and ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 3
+    is_initialized = getattr(torch.get_device_module(device), "is_initialized", None)
+    return is_initialized is not None and not is_initialized()
+
+
+def _become(
+    script: str, names: dict[str, object], environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+) -> NoReturn:
+    """Turn a fork into the child: standard streams, signals and warnings are those of an interpreter."""
+    status = 1
+    try:
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, number in ((null, 0), (out.fileno(), 1), (err.fileno(), 2)):
+            os.dup2(source, number)
+        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)
+        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        warnings.resetwarnings()
+        os.environ.update(environ)
+        status = _execute(script, names)
+    finally:
+        os._exit(status)
+
+
+def _execute(script: str, names: dict[str, object]) -> int:
+    """Execute a script, and return the exit status of an interpreter that did."""
+    status: object = None
+    try:
+        exec(compile(script, "<child>", "exec"), names)
+    except SystemExit as left:
+        status = left.code
+    except BaseException:  # noqa: BLE001 - what an interpreter does with it
+        traceback.print_exc()
+        status = 1
+    if not isinstance(status, int | None):
+        print(status, file=sys.stderr)
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status or 0
+
+
+def _wait(pid: int, limit: float) -> int:
+    """Return the exit status of a child. After `limit` seconds, kill it and raise subprocess.TimeoutExpired."""
+    descriptor = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    has_ended = poll.poll(limit * 1000)
+    os.close(descriptor)
+    if not has_ended:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if not has_ended:
+        raise subprocess.TimeoutExpired("a forked child", limit)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _loading(device: torch.device) -> str:

@@ -86,7 +86,7 @@ def _become(
         renew_thread_pool()
     _check_faults()
     if order["library"] is not None:
-        _enter_software_device(BACKENDS[order["kind"]], order["library"])
+        _enter_software_device(BACKENDS[order["kind"]], order["library"], unused=order["unused"])
     elif BACKENDS[order["kind"]].warmed:
         _enter_registered_device(BACKENDS[order["kind"]])
     return Executor(
@@ -146,10 +146,14 @@ def _enter_registered_device(backend: Backend) -> None:
         os._exit(EXIT_NO_DEVICE)
 
 
-def _enter_software_device(backend: Backend, library: str) -> None:
-    """Make the software devices usable. If that fails, the process ends, because no case is the cause."""
+def _enter_software_device(backend: Backend, library: str, *, unused: bool) -> None:
+    """Make the software devices usable. If that fails, the process ends, because no case is the cause.
+
+    With `unused`, none is used before the case.
+    """
+    device = provider.provider_of(backend)
     try:
-        provider.provider_of(backend).enter(library)
+        (device.enter_inline if unused else device.enter)(library)
     except Exception:  # noqa: BLE001 - the error is printed to the executor's standard error
         sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
 from harness.devices.device import Device
@@ -10,7 +11,7 @@ from harness.protocol.session_news import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
 from harness.supervisor.burst import Begun
-from harness.supervisor.case import Case
+from harness.supervisor.case import Case, needs_own_process
 from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.case_journal import CaseJournal
 from harness.supervisor.device_monitor import DeviceMonitor
@@ -72,7 +73,8 @@ class Attempts:
             devices = self._pool.ordered(self._slot.lease(claim))
             self._monitor.examine_new(devices)
             if all(self._pool.drained(device) is None for device in devices):
-                return self._slot.spawn(self._bind(devices), claim)
+                binding = replace(self._bind(devices), unused=needs_own_process(case))
+                return self._slot.spawn(binding, claim)
             self._slot.release()
             if missing := self.obstacle(case.devices):
                 raise NoDeviceError(missing)

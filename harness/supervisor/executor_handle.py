@@ -148,7 +148,8 @@ class Binding:
 
     `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
     ``--leak-check``: off, fast or full. `snapshots`: it writes the allocator's snapshot when a case fails. `settings`:
-    what cases may read of the run.
+    what cases may read of the run. `unused`: a software device is left unused, for a case in its own process, so that
+    the case may fork.
     """
 
     devices: tuple[str, ...]
@@ -159,6 +160,7 @@ class Binding:
     library: str | None = None
     snapshots: bool = False
     settings: CaseSettings = field(default_factory=CaseSettings)
+    unused: bool = False
 
 
 class ExecutorHandle:
@@ -233,6 +235,7 @@ class ExecutorHandle:
             "basetemp": str(self.basetemp),
             "kind": binding.kind,
             "library": binding.library,
+            "unused": binding.unused,
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
             "snapshots": str(self.kept) if binding.snapshots else None,

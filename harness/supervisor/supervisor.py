@@ -288,9 +288,10 @@ class Supervisor:
         return self._sure(history, attempt)
 
     def _is_alike(self, case: Case, nextitem: pytest.Item) -> bool:
-        """Whether the next case will run, and on as many devices."""
+        """Whether the next case will run, on as many devices, and in such an executor."""
         following = self._preparation.prepare(nextitem)
-        return following.unmet is None and following.devices == case.devices
+        alike = following.devices == case.devices and needs_own_process(following) == needs_own_process(case)
+        return following.unmet is None and alike
 
     def _sure(self, history: CaseHistory, first: Attempt) -> Attempt:
         """Return the attempt, or another one alone if it is doubtful."""

@@ -1,19 +1,41 @@
 """Device-side assertions: a sticky error in the process, and in no other.
 
-A failed assertion makes the device unusable for its process, so each case uses a child process, and checks that its own
-process is not affected.
+A failed assertion makes the device unusable for its process, so each case uses a child process, beside another one that
+uses the device before and afterwards.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pytest
 import torch
 
 from .. import children
 
-pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.own_process, pytest.mark.timeout(300)]
+
+#: Starts a process beside this one, which uses the device first, and computes once this one has ended, however it does.
+#: It prints "unharmed", and takes over the exit status.
+BYSTANDER = """
+import os, signal, torch
+waiting, begun = os.pipe()
+attempting = os.fork()
+if attempting:
+    x = torch.arange(1000.0, device=DEVICE)
+    torch.accelerator.synchronize()
+    os.write(begun, b"1")
+    status = os.waitstatus_to_exitcode(os.waitpid(attempting, 0)[1])
+    assert (x + 1).sum().item() == 500500
+    torch.accelerator.synchronize()
+    os.write(1, b"unharmed\\n")
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+os.close(begun)
+assert os.read(waiting, 1), "the other process cannot use the device"
+"""
 
 #: The error on a GPU or another accelerator, or on standard error; with ROCm, at the death of the process.
 TOLD = re.compile(r"(?i)device-side assert|assertion .*failed|HSA_STATUS_ERROR_EXCEPTION")
@@ -66,25 +88,26 @@ for use in (torch.accelerator.synchronize, lambda: kept.cpu(), lambda: kept.add_
 """
 
 
+def attempt(script: str, device: torch.device, environ: Mapping[str, str] | None = None) -> children.Ended:
+    """Run a script beside another process, and check that the other one is not affected."""
+    ended = children.fork(BYSTANDER + HARNESS + script, device, environ=environ)
+    *said, last = ended.out.splitlines() or [""]
+    assert last == "unharmed", ended.text()[-2000:]
+    return children.Ended(ended.status, "\n".join(said), ended.err)
+
+
 def failed(device: torch.device, expression: str, further: str = "") -> children.Ended:
     """Run a process in which the expression must make the device fail, but not immediately.
 
     `further` is code that runs afterwards, with a tensor `kept`.
     """
-    script = f"{HARNESS}\nkept = torch.ones(4, device=DEVICE)\ntell(lambda: {expression})\n{further}"
-    ended = children.run(script, device)
+    ended = attempt(f"kept = torch.ones(4, device=DEVICE)\ntell(lambda: {expression})\n{further}", device)
     said = ended.out.splitlines()
     assert TOLD.search(ended.text()), f"the output does not mention the assertion: {ended.text()[-2000:]!r}"
     assert "nothing" not in said, "the device did not fail, although it was synchronized"
     if ended.status == 0:
         assert any(line.startswith("raised ") for line in said), said
     return ended
-
-
-def unharmed(device: torch.device) -> None:
-    """Check that this process can still use the device."""
-    assert (torch.ones(1000, device=device) + 1).sum().item() == 2000
-    torch.accelerator.synchronize(device)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
@@ -94,18 +117,16 @@ def test_device_assert_for_an_index_past_the_end_fails_the_device(device: torch.
 
     The error is raised at the latest at the synchronize.
 
-    Alternatively the process ends with the message on standard error. The case's own process is not affected.
+    Alternatively the process ends with the message on standard error. A process beside it is not affected.
     """
     failed(device, expression)
-
-    unharmed(device)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
 def test_device_assert_passes_an_index_within_bounds(device: torch.device) -> None:
     """Control: reading the first and the last element does not fail."""
     read = "torch.arange(4, device=DEVICE)[torch.tensor([3, 0, -4], device=DEVICE)]"
-    ended = children.run(f"{HARNESS}\ntell(lambda: print({read}.tolist()))", device)
+    ended = attempt(f"tell(lambda: print({read}.tolist()))", device)
 
     assert ended.lines() == ["[3, 0, 0]", "launched", "nothing", "works 6.0"]
 
@@ -119,14 +140,11 @@ def test_device_assert_makes_every_further_use_fail(device: torch.device) -> Non
         assert said[-5].startswith("unusable AcceleratorError / "), said
         assert said[-4:] == ["AcceleratorError"] * 4
 
-    unharmed(device)
-
 
 def test_device_assert_does_not_delay_the_launch(device: torch.device) -> None:
     """The call that fails an assertion returns immediately behind queued work, and the synchronize raises."""
-    ended = children.run(
-        HARNESS
-        + """
+    ended = attempt(
+        """
 x, wrong = torch.zeros(4, device=DEVICE), torch.tensor([11], device=DEVICE)
 big = torch.ones(1 << 22, device=DEVICE)
 torch.accelerator.synchronize()
@@ -155,23 +173,21 @@ def test_multinomial_refuses_negative_infinite_and_nan_probabilities(device: tor
     It returns no sample.
     """
     drawn = f"torch.multinomial(torch.tensor({probabilities}, device=DEVICE), 2, True)"
-    ended = children.run(f"{HARNESS}\ntell(lambda: print({drawn}.tolist()))", device)
+    ended = attempt(f"tell(lambda: print({drawn}.tolist()))", device)
 
     assert TOLD.search(ended.text()) or re.search(r"inf.*nan.*< 0", ended.text()), ended.text()[-2000:]
     assert "nothing" not in ended.out.splitlines()
     assert "launched" not in ended.out.splitlines()
-    unharmed(device)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize("zero", ZEROS.values(), ids=ZEROS.keys())
 def test_assert_async_of_zero_fails(device: torch.device, zero: str) -> None:
     """`torch._assert_async` of zero, of any dtype, fails at the latest at the synchronize."""
-    ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({zero}, device=DEVICE)))", device)
+    ended = attempt(f"tell(lambda: torch._assert_async(torch.tensor({zero}, device=DEVICE)))", device)
 
     assert TOLD.search(ended.text()) or "nonzero value" in ended.text(), ended.text()[-2000:]
     assert "nothing" not in ended.out.splitlines()
-    unharmed(device)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
@@ -181,8 +197,6 @@ def test_assert_async_of_anything_else_holds(device: torch.device) -> None:
         torch._assert_async(torch.tensor(value, device=device))
     torch.accelerator.synchronize(device)
 
-    unharmed(device)
-
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize(("values", "said"), [([], "no values"), ([0, 0], "more than one value")])
@@ -191,13 +205,12 @@ def test_assert_async_needs_one_value(device: torch.device, values: list[int], s
 
     On CUDA the call raises, and the device works.
     """
-    ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({values}, device=DEVICE)))", device)
+    ended = attempt(f"tell(lambda: torch._assert_async(torch.tensor({values}, device=DEVICE)))", device)
 
     assert said in ended.text(), ended.text()[-2000:]
     assert "nothing" not in ended.out.splitlines()
     if device.type == "cuda":
         assert ended.lines()[-1] == "works 6.0"
-    unharmed(device)
 
 
 @pytest.mark.requires(device="cuda", torch=">=2.12")
@@ -207,9 +220,8 @@ def test_embedding_max_norm_at_a_negative_index_is_an_error(device: torch.device
 
     It would write to memory before the table. (The CPU does so, therefore the case is for CUDA only.)
     """
-    ended = children.run(
-        HARNESS
-        + """
+    ended = attempt(
+        """
 table = torch.full((4, 2), 10.0, device=DEVICE)
 tell(lambda: torch.embedding_renorm_(table, torch.tensor([-1, 1], device=DEVICE), 1.0, 2.0))
 """,
@@ -218,4 +230,3 @@ tell(lambda: torch.embedding_renorm_(table, torch.tensor([-1, 1], device=DEVICE)
 
     assert "nothing" not in ended.out.splitlines()
     assert TOLD.search(ended.text()) or re.search(r"(?i)index|range|bound|negative", ended.text()), ended.text()[-2000:]
-    unharmed(device)

@@ -1,6 +1,6 @@
 """The first use of a device: what triggers it, and what a forked process may do.
 
-Each case uses a new process, which has not used its device yet.
+Each case uses a new process, which has not used its device yet: a fork of its own where torch may be imported already.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 
 from .. import children
 
-pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.own_process, pytest.mark.timeout(150)]
 
 MODULE = "import torch\nmodule = torch.get_device_module(DEVICE)\n"
 
@@ -33,7 +33,7 @@ ASKING = {
 @pytest.mark.parametrize("expression", ASKING.values(), ids=ASKING.keys())
 def test_is_initialized_stays_false_until_the_first_tensor(device: torch.device, expression: str) -> None:
     """Importing torch, device queries and seeding do not initialize the device; the first tensor does (control)."""
-    ended = children.run(
+    ended = children.fork(
         f"{MODULE}print(module.is_initialized()); {expression}; print(module.is_initialized())\n"
         "torch.ones(1, device=DEVICE); print(module.is_initialized())",
         device,
@@ -71,7 +71,7 @@ def test_memory_before_the_first_use_is_none(device: torch.device, name: str, re
     if name.startswith("reset") and device.type == "cuda":
         request.applymarker(RAISES)
     expression, expected = OF_MEMORY[name]
-    ended = children.run(
+    ended = children.fork(
         f"{MODULE}print({expression}); print(module.is_initialized())\n"
         "x = torch.ones(3, device=DEVICE); print(x.sum().item(), torch.accelerator.memory_allocated() > 0)",
         device,
@@ -90,7 +90,7 @@ torch.manual_seed(11)
 print(before == torch.rand(5, device=DEVICE).tolist(), module.initial_seed())
 """
 
-    assert children.run(script, device).lines() == ["True 11"]
+    assert children.fork(script, device).lines() == ["True 11"]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init")
@@ -111,7 +111,7 @@ else:
     os._exit(0)
 """
 
-    assert sorted(children.run(script, device).lines()) == ["child 0", "sum 4.0", "sum 4.0"]
+    assert sorted(children.fork(script, device).lines()) == ["child 0", "sum 4.0", "sum 4.0"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ if not child:
 print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print("sum", (x + x).sum().item())
 """
-    said, status, total = children.run(script, device).lines()[:3]
+    said, status, total = children.fork(script, device).lines()[:3]
 
     assert (status, total) == ("child 7", "sum 8.0")
     assert said == "forked" if use.startswith("torch.ones") else said != "went through"
@@ -169,7 +169,7 @@ if not child:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
-    assert children.run(script, device).lines() == ["0"]
+    assert children.fork(script, device).lines() == ["0"]
 
 
 @pytest.mark.requires(device="cuda")
@@ -200,7 +200,7 @@ print(*counts)
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_device_count_not_cached_pre_init")
-def test_device_count_is_kept_after_the_first_use() -> None:
+def test_device_count_is_kept_after_the_first_use(device: torch.device) -> None:
     """After the first use, changes of the variable do not change the count, and the device still works."""
     script = """
 import os, torch
@@ -210,7 +210,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
 print(torch.cuda.device_count() == before, (x + 1).sum().item())
 """
 
-    assert children.run(script).lines() == ["True 8.0"]
+    assert children.fork(script, device).lines() == ["True 8.0"]
 
 
 @pytest.mark.requires(device="cuda", rocm=False)
