@@ -83,31 +83,36 @@ def run(
 
 def fork(
     script: str,
-    device: torch.device,
+    device: torch.device | None = None,
     *,
     environ: Mapping[str, str] | None = None,
     limit: float = LIMIT,
 ) -> Ended:
-    """Run a script as `run` does, in a fork of this process if it has not used a device, as in a case with the mark
-    ``own_process``.
+    """Run a script as `run` does, but in a fork of this process if that has used nothing of torch yet, as in a case
+    with the mark ``own_process``.
 
     The fork has imported torch, so that `environ` must be what torch reads at the first use of the device. It ends
     without Python's finalization.
     """
-    if not _can_be_forked(device):
+    if not _can_be_forked(device or torch.accelerator.current_accelerator()):
         return run(script, device, environ=environ, limit=limit)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
-            _become(script, {"__name__": "__main__", "DEVICE": str(device)}, environ or {}, out, err)
+            names = {"__name__": "__main__", **({} if device is None else {"DEVICE": str(device)})}
+            _become(script, names, environ or {}, out, err)
         status = _wait(pid, limit)
         return Ended(status, _text(out), _text(err))
 
 
-def _can_be_forked(device: torch.device) -> bool:
-    """Whether a fork of this process can use the device, as far as torch and the driver say."""
+def _can_be_forked(device: torch.device | None) -> bool:
+    """Whether a fork of this process can compute and use the device, as far as the kernel, torch and the driver say."""
+    if len(os.listdir("/proc/self/task")) > 1:  # threads of a pool, for which a fork would wait
+        return False
+    if device is None or device.type == "cpu":
+        return True
     if device.type == "cuda":
         # A count of the devices may have initialized the driver, which torch does not notice. 3 means that it is not.
         return not torch.version.hip and ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 3
@@ -127,10 +132,11 @@ def _become(
         null = os.open(os.devnull, os.O_RDONLY)
         for source, number in ((null, 0), (out.fileno(), 1), (err.fileno(), 2)):
             os.dup2(source, number)
-        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)
-        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
         warnings.resetwarnings()
         os.environ.update(environ)
+        tempfile.tempdir = None
         status = _execute(script, names)
     finally:
         os._exit(status)

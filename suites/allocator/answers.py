@@ -1,8 +1,12 @@
-"""Scripts run in a separate process, because allocator settings cannot be reverted in this one."""
+"""Scripts run in a separate process, because allocator settings cannot be reverted in this one.
+
+A case that asks has the mark ``own_process``.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,8 +37,17 @@ def failure(action):
 """
 
 
-def ask(script: str, device: torch.device | None = None, conf: str = "") -> Any:
+def ask(
+    script: str,
+    device: torch.device | None = None,
+    conf: str = "",
+    *,
+    start: Callable[..., children.Ended] = children.fork,
+) -> Any:
     """The last value that a script reported, from a process with the allocator settings `conf` instead of this
-    process's own."""
+    process's own.
+
+    `start`: `children.run` for settings that torch reads when it is imported.
+    """
     environ = dict.fromkeys(VARIABLES, conf)
-    return json.loads(children.run(PREAMBLE + script, device, environ=environ).lines()[-1])
+    return json.loads(start(PREAMBLE + script, device, environ=environ).lines()[-1])

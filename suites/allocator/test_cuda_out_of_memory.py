@@ -30,6 +30,7 @@ tell({"before": before, "seen": seen_when_caught, "calls": calls, "total": total
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_notifies_oom")
+@pytest.mark.own_process
 def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.device) -> None:
     """An out-of-memory observer is called once per failed request, before the exception is caught, and not for others.
 
@@ -49,6 +50,7 @@ def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_raises_oom")
 @pytest.mark.parametrize("conf", ["", "max_split_size_mb:200"], ids=["default", "max_split_size"])
+@pytest.mark.own_process
 def test_record_memory_history_has_oom_with_and_without_max_split_size(device: torch.device, conf: str) -> None:
     """With and without `max_split_size_mb`, a request beyond the device raises OutOfMemoryError.
 
@@ -103,6 +105,7 @@ def test_outofmemoryerror_in_a_capture_ends_the_capture(device: torch.device) ->
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_throw_on_cudamalloc_oom")
 @pytest.mark.parametrize("setting", ["True", "False"])
+@pytest.mark.own_process
 def test_throw_on_cudamalloc_oom_raises_the_same_outofmemoryerror(device: torch.device, setting: str) -> None:
     """With and without `throw_on_cudamalloc_oom`, a request that does not fit raises OutOfMemoryError.
 

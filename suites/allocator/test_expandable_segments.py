@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.requires(device="cuda", expandable_segments=True), pyt
 CONF = "expandable_segments:True"
 
 
+@pytest.mark.own_process
 def test_expandable_segments_grow_in_place(device: torch.device) -> None:
     """Growing requests, each freed before the next, are served by one segment that expands in place.
 
@@ -33,6 +34,7 @@ tell([len(segments), all(each["is_expandable"] for each in segments), len(places
     assert places > 1
 
 
+@pytest.mark.own_process
 def test_expandable_segments_keep_values_when_a_segment_grows(device: torch.device) -> None:
     """Tensors at the front of a segment keep address and values while it grows, and when `empty_cache` shrinks it."""
     script = """
@@ -54,6 +56,7 @@ tell([all(bool((x == value).all()) for value, x in enumerate(kept, 1)), [x.data_
     assert ask(script, device, CONF) == [True, True, [[True]] * 3, [0] * 3]
 
 
+@pytest.mark.own_process
 def test_expandable_segments_empty_cache_unmaps_free_pages_of_a_segment_in_use(device: torch.device) -> None:
     """`empty_cache` unmaps free pages of 20 MiB within a segment, at least one from each of two holes of 40 MiB.
 
@@ -79,6 +82,7 @@ tell([[before - after for before, after in zip(reserved, reserved[1:])],
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_max_split_expandable")
+@pytest.mark.own_process
 def test_expandable_segments_with_max_split_size_hold_the_memory_fraction(device: torch.device) -> None:
     """With `max_split_size_mb` and a memory fraction, requests that fit succeed after cached memory is released.
 
@@ -98,6 +102,7 @@ tell([c, d.partition(":")[0], bool((b.cpu() == 6).all())])
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_garbage_collect_expandable")
+@pytest.mark.own_process
 def test_expandable_segments_with_garbage_collection_threshold_hold_a_fraction(device: torch.device) -> None:
     """With `garbage_collection_threshold` and a memory fraction, all requests succeed within the cap.
 
@@ -121,6 +126,7 @@ tell([[error for error in errors if error], counter("reserved_bytes", "peak") <=
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_expandable")
+@pytest.mark.own_process
 def test_expandable_segments_serve_a_mempool(device: torch.device) -> None:
     """A pool has expandable segments too; tensors in it are correct, belong to it, and are freed with it."""
     script = """
@@ -143,6 +149,7 @@ tell([right, expandable, inside, counter("reserved_bytes") - before])
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools_expandable")
+@pytest.mark.own_process
 def test_expandable_segments_memory_stats_report_reserved_bytes_by_pool_id(device: torch.device) -> None:
     """`memory_stats` reports the reserved bytes per pool id, also with expandable segments: the sum of the pool's
     segments."""

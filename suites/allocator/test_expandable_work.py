@@ -54,6 +54,7 @@ WRONG_DEVICE = pytest.mark.xfail(
         pytest.param(SIDE, 1, id="side_stream-other_device"),
     ],
 )
+@pytest.mark.own_process
 def test_expandable_segments_empty_cache_waits_for_work_on_free_pages(
     device: torch.device, stream: str, current: int
 ) -> None:

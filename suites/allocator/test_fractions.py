@@ -44,6 +44,7 @@ def test_get_per_process_memory_fraction_is_what_was_set(device: torch.device, f
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_get_per_process_memory_fraction")
+@pytest.mark.own_process
 def test_get_per_process_memory_fraction_is_1_at_first(device: torch.device) -> None:
     """The default fraction is 1."""
     assert ask("tell(torch.cuda.get_per_process_memory_fraction(0))", device) == 1.0
@@ -102,6 +103,7 @@ def test_set_per_process_memory_fraction_refuses_values_outside_0_to_1(
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_memory_fraction_setting")
+@pytest.mark.own_process
 def test_per_process_memory_fraction_as_a_setting_in_the_environment(device: torch.device) -> None:
     """`per_process_memory_fraction` in the environment has the same effect as the call.
 

@@ -59,6 +59,7 @@ def test_cudapluggableallocator_library_finds_the_cuda_runtime(counting: Countin
 
 
 @FOR_GPUS
+@pytest.mark.own_process
 def test_change_current_allocator_before_the_first_allocation(library: Path) -> None:
     """The allocator can be replaced before the first allocation, and `get_allocator_backend` then returns
     "pluggable"."""
@@ -72,6 +73,7 @@ tell([before, torch.cuda.get_allocator_backend()])
 
 
 @ON_CUDA
+@pytest.mark.own_process
 def test_change_current_allocator_serves_every_tensor(device: torch.device, library: Path) -> None:
     """The replaced allocator allocates and frees the memory of every tensor, and results are correct."""
     script = f"""
@@ -96,6 +98,7 @@ tell([y, *during, counting.held, counting.requests - counting.returns])
 
 
 @ON_CUDA
+@pytest.mark.own_process
 def test_change_current_allocator_refuses_to_replace_one_in_use(device: torch.device, library: Path) -> None:
     """After the first allocation, replacing the allocator raises RuntimeError, and live tensors are intact."""
     script = f"""

@@ -39,6 +39,7 @@ torch.cuda.synchronize()
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_reclaim_4_streams")
 @pytest.mark.parametrize("conf", [ON, OFF], ids=["reused", "kept"])
 @pytest.mark.parametrize("readers", [1, 3], ids=["two_streams", "four_streams"])
+@pytest.mark.own_process
 def test_graph_capture_record_stream_reuse_waits_until_readers_joined(
     device: torch.device, readers: int, conf: str
 ) -> None:
@@ -70,6 +71,7 @@ tell([before.data_ptr() == address, after.data_ptr() == address, results])
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_reclaim_shared_pool")
+@pytest.mark.own_process
 def test_graph_capture_record_stream_reuse_in_a_shared_pool(device: torch.device) -> None:
     """With the setting, two graphs that share a pool give correct results when replayed in the order of their
     captures."""
@@ -102,6 +104,7 @@ tell(results)
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_pre_capture_stream_use")
+@pytest.mark.own_process
 def test_record_stream_before_a_graph_capture_applies_in_it(device: torch.device) -> None:
     """A block recorded on another stream before the capture and dropped in it is not reused in the capture."""
     script = f"""{PARTS}

@@ -74,12 +74,14 @@ tell({{settings: try_settings(settings) for settings in {list(settings)!r}}})
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
+@pytest.mark.own_process
 def test_set_allocator_settings_takes_documented_settings() -> None:
     """Each documented setting is accepted, at the limits of its range, in lists and with surrounding spaces."""
     assert {settings: error for settings, error in replies(GOOD).items() if error} == {}
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
+@pytest.mark.own_process
 def test_set_allocator_settings_names_a_setting_whose_value_is_out_of_range() -> None:
     """An invalid value raises ValueError with the setting, the value or the allowed values, also after a valid
     setting."""
@@ -91,6 +93,7 @@ def test_set_allocator_settings_names_a_setting_whose_value_is_out_of_range() ->
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
+@pytest.mark.own_process
 def test_set_allocator_settings_refuses_a_setting_without_a_value() -> None:
     """A setting without a value, with a non-numeric value, or with an unterminated list raises.
 
@@ -107,6 +110,7 @@ def test_set_allocator_settings_refuses_a_setting_without_a_value() -> None:
     reason="torch 2.11 to 2.15 report `INTERNAL ASSERT FAILED`, which asks for a bug report, or `stoull`, and name"
     " no setting (ConfigTokenizer in c10/core/AllocatorConfig.h, https://github.com/pytorch/pytorch)",
 )
+@pytest.mark.own_process
 def test_set_allocator_settings_names_a_setting_without_a_value() -> None:
     """The error for a setting without a value names the setting."""
     found = replies(MISSING)
@@ -116,6 +120,7 @@ def test_set_allocator_settings_names_a_setting_without_a_value() -> None:
 
 @FOR_GPUS
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
+@pytest.mark.own_process
 def test_set_allocator_settings_names_an_unknown_setting() -> None:
     """An unknown setting raises ValueError with its name, as does text that is not a setting."""
     found = replies(["no_such_setting:1", "nonsense", "max_split_size_mb:100,also_unknown:2"])
@@ -127,6 +132,7 @@ def test_set_allocator_settings_names_an_unknown_setting() -> None:
 
 @FOR_GPUS
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
+@pytest.mark.own_process
 def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
     """Settings of GPU builds are checked too: an unknown backend, an invalid fraction, and a thread count that is no
     power of 2.
@@ -150,6 +156,7 @@ def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
 
 
 @FOR_GPUS
+@pytest.mark.own_process
 def test_set_allocator_settings_refuses_another_backend_later() -> None:
     """Changing the backend at runtime raises and names the current one, which could not free the existing
     allocations."""

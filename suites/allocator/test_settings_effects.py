@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
     ],
     ids=["default", "quarters", "halves", "quarters_by_interval"],
 )
+@pytest.mark.own_process
 def test_roundup_power2_divisions_rounds_sizes_up(device: torch.device, conf: str, taken: int) -> None:
     """`roundup_power2_divisions:n` rounds a size up to the next nth of the interval between powers of two.
 
@@ -40,6 +41,7 @@ tell([counter("allocated_bytes") - before[0], counter("requested_bytes") - befor
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "splits"), [("", True), ("max_split_size_mb:20", False)], ids=["default", "limit"])
+@pytest.mark.own_process
 def test_max_split_size_mb_prevents_splitting_of_large_blocks(device: torch.device, conf: str, splits: bool) -> None:
     """A block above `max_split_size_mb` is not split for a small request, which gets its own segment."""
     script = """
@@ -55,6 +57,7 @@ tell([y.data_ptr() == address, counter("segment") == before])
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "size"), [("", 20), ("large_segment_size_mb:40", 40)], ids=["default", "larger"])
+@pytest.mark.own_process
 def test_large_segment_size_mb_sets_the_size_of_segments(device: torch.device, conf: str, size: int) -> None:
     """For requests above 1 MiB and below 10 MiB, a segment has 20 MiB, or `large_segment_size_mb`.
 
@@ -76,6 +79,7 @@ tell(grown)
 @pytest.mark.parametrize(
     ("conf", "collected"), [("", False), ("garbage_collection_threshold:0.3", True)], ids=["default", "threshold"]
 )
+@pytest.mark.own_process
 def test_garbage_collection_threshold_releases_old_cached_blocks(
     device: torch.device, conf: str, collected: bool
 ) -> None:
@@ -100,6 +104,7 @@ tell([counter("segment", "freed") > 0, bool((kept.cpu() == 7).all())])
     assert ask(script, device, conf) == [collected, True]
 
 
+@pytest.mark.own_process
 def test_set_allocator_settings_while_the_process_runs(device: torch.device) -> None:
     """Settings changed at runtime apply to later allocations, and live tensors are intact."""
     script = """

@@ -56,6 +56,7 @@ tell([first, second, counter("allocated_bytes") - before])
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_explicit_allocation")
 @pytest.mark.parametrize(("config", "size"), [(":4096:2:16:8", 8320), (":4096:8", 32768), (":16:8", 128)], ids=str)
+@pytest.mark.own_process
 def test_cublas_workspace_config_sets_the_size_of_a_workspace(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, config: str, size: int
 ) -> None:
@@ -194,6 +195,7 @@ def test_cublas_workspace_size_holds_from_the_next_product(device: torch.device)
 
 @pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_unified_workspace")
+@pytest.mark.own_process
 def test_cublas_and_cublaslt_share_a_workspace(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the unified workspace, a cuBLASLt product (with a bias) after a cuBLAS one allocates no second workspace."""
     monkeypatch.setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1")

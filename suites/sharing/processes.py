@@ -33,17 +33,19 @@ def play(scene: Callable[[str], Any], device: torch.device, **environ: str) -> A
     # The end is without Python's finalization: a killed consumer leaves threads of queues.
     script = f"{begin}\nprint(json.dumps(scene(DEVICE)))\nremove_counters(){children.AT_ONCE}"
     with tempfile.TemporaryDirectory() as folder:  # the sockets of queues stay there
-        ended = children.run(script, device, environ={"TMPDIR": folder, **environ})
+        # multiprocessing starts interpreters for consumers that use a device, which begin as this one did.
+        start = children.fork if device.type == "cpu" else children.run
+        ended = start(script, device, environ={"TMPDIR": folder, **environ})
     return json.loads(ended.lines()[-1])
 
 
-#: The processes that have shared tensors: this one and its consumers.
-_PIDS = [os.getpid()]
+#: The consumers, which have shared tensors as this process has.
+_PIDS: list[int] = []
 
 
 def remove_counters() -> None:
     """Remove the files in which torch counts the holders of shared tensors: only finalization removes them."""
-    for pid in _PIDS:
+    for pid in (os.getpid(), *_PIDS):
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
             path.unlink(missing_ok=True)
 

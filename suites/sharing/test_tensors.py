@@ -13,6 +13,7 @@ from .processes import play
 #: The software device shares no memory.
 pytestmark = [
     pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator": False}]),
+    pytest.mark.own_process,
     pytest.mark.timeout(300),
 ]
 

@@ -90,6 +90,7 @@ def test_cudahostregister_twice_is_refused_with_712() -> None:
 
 @pytest.mark.timeout(270)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister")
+@pytest.mark.own_process
 def test_pinned_use_cuda_host_register_pins(device: torch.device) -> None:
     """With `pinned_use_cuda_host_register`, the allocator pins by registering plain memory, in the set number of
     threads.
@@ -107,7 +108,7 @@ if undone == 0:
 print("registered", undone == 0, torch.equal(x, torch.arange(1 << 20)))
 """
     told = [
-        children.run(script, device, environ=settings(text)).lines()[-1]
+        children.fork(script, device, environ=settings(text)).lines()[-1]
         for text in ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", "")
     ]
 
@@ -130,7 +131,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print("failures", failures)
 """
-    ended = children.run(
+    ended = children.fork(
         script, device, environ=settings("pinned_use_cuda_host_register:True,pinned_num_register_threads:8")
     )
 
@@ -139,6 +140,7 @@ print("failures", failures)
 
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_use_background_threads")
+@pytest.mark.own_process
 def test_pinned_use_background_threads_frees_blocks(device: torch.device) -> None:
     """With `pinned_use_background_threads`, a block is reused after its copy completes.
 
@@ -163,7 +165,7 @@ while not found and time.monotonic() < deadline:
 print(found, bool((there == 7).all()))
 """
 
-    ended = children.run(script, device, environ=settings("pinned_use_background_threads:True"))
+    ended = children.fork(script, device, environ=settings("pinned_use_background_threads:True"))
 
     assert ended.lines() == ["True True"]
 
@@ -171,6 +173,7 @@ print(found, bool((there == 7).all()))
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_cached_size")
+@pytest.mark.own_process
 def test_pinned_max_cached_size_mb_blocks_above_are_not_cached(device: torch.device) -> None:
     """A block above `pinned_max_cached_size_mb` is freed and allocated again for the next request.
 
@@ -178,7 +181,7 @@ def test_pinned_max_cached_size_mb_blocks_above_are_not_cached(device: torch.dev
     """
     script = f"{STATISTICS}print(blocks_made([64 * MIB] * 3), blocks_made([MIB] * 3))"
 
-    assert children.run(script, device, environ=settings("pinned_max_cached_size_mb:32")).lines() == ["3 1"]
+    assert children.fork(script, device, environ=settings("pinned_max_cached_size_mb:32")).lines() == ["3 1"]
 
 
 @pytest.mark.requires(torch=">=2.13")
@@ -194,7 +197,7 @@ def owned(size):
 print(owned(65 * MIB) < 128 * MIB, owned(17 * MIB) == 32 * MIB)
 """
 
-    assert children.run(script, device, environ=settings("pinned_max_round_threshold_mb:32")).lines() == ["True True"]
+    assert children.fork(script, device, environ=settings("pinned_max_round_threshold_mb:32")).lines() == ["True True"]
 
 
 @pytest.mark.requires(torch=">=2.13")
@@ -204,13 +207,14 @@ print(owned(65 * MIB) < 128 * MIB, owned(17 * MIB) == 32 * MIB)
     "test_cuda::TestCachingHostAllocatorConfig::test_round_threshold_larger_than_cached_size",
 )
 @pytest.mark.parametrize(("rounded", "cached"), [(8, 32), (64, 16)], ids=["rounds_less", "rounds_more"])
+@pytest.mark.own_process
 def test_pinned_max_cached_size_mb_and_round_threshold_mb_hold_together(
     device: torch.device, rounded: int, cached: int
 ) -> None:
     """Both limits apply independently, or raise an error together that names both."""
     script = f"{STATISTICS}print(blocks_made([80 * MIB] * 3), blocks_made([2 * MIB] * 3))"
 
-    ended = children.run(
+    ended = children.fork(
         script,
         device,
         environ=settings(f"pinned_max_round_threshold_mb:{rounded},pinned_max_cached_size_mb:{cached}"),
