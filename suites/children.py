@@ -27,6 +27,9 @@ import torch
 #: Seconds. The first use of a GPU takes several on a large machine, and longer under load.
 LIMIT = 120.0
 
+#: The environment variables with settings of the allocator; the last one is for ROCm.
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
 NO_CORE_FILE = "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
 
 
@@ -85,17 +88,23 @@ def fork(
     script: str,
     device: torch.device | None = None,
     *,
+    settings: str | None = None,
     environ: Mapping[str, str] | None = None,
     limit: float = LIMIT,
 ) -> Ended:
     """Run a script as `run` does, but in a fork of this process if that has used nothing of torch yet, as in a case
     with the mark ``own_process``.
 
-    The fork has imported torch, so that `environ` must be what torch reads at the first use of the device. It ends
-    without Python's finalization.
+    `settings` of the allocator replace those of this process. The fork has imported torch, so that `environ` must be
+    what is read at the first use of the device. It ends without Python's finalization.
     """
-    if not _can_be_forked(device or torch.accelerator.current_accelerator()):
-        return run(script, device, environ=environ, limit=limit)
+    # What has read settings in the environment, at an import or later, differs by setting and release.
+    has_settings = settings is not None and any(os.environ.get(name) for name in SETTINGS)
+    if has_settings or not _can_be_forked(device or torch.accelerator.current_accelerator()):
+        given = {} if settings is None else dict.fromkeys(SETTINGS, settings)
+        return run(script, device, environ={**given, **(environ or {})}, limit=limit)
+    if settings:
+        script = f"import torch\ntorch._C._accelerator_setAllocatorSettings({settings!r})\n{script}"
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -6,15 +6,11 @@ A case that asks has the mark ``own_process``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .. import children
-
-#: The environment variables with allocator settings; the last one is for ROCm.
-VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 #: Helpers for scripts: `tell` reports the result.
 PREAMBLE = """
@@ -37,17 +33,14 @@ def failure(action):
 """
 
 
-def ask(
-    script: str,
-    device: torch.device | None = None,
-    conf: str = "",
-    *,
-    start: Callable[..., children.Ended] = children.fork,
-) -> Any:
+def ask(script: str, device: torch.device | None = None, conf: str = "", *, interpreter: bool = False) -> Any:
     """The last value that a script reported, from a process with the allocator settings `conf` instead of this
     process's own.
 
-    `start`: `children.run` for settings that torch reads when it is imported.
+    With `interpreter`, they are in the environment of a new one.
     """
-    environ = dict.fromkeys(VARIABLES, conf)
-    return json.loads(start(PREAMBLE + script, device, environ=environ).lines()[-1])
+    if interpreter:
+        ended = children.run(PREAMBLE + script, device, environ=dict.fromkeys(children.SETTINGS, conf))
+    else:
+        ended = children.fork(PREAMBLE + script, device, settings=conf)
+    return json.loads(ended.lines()[-1])

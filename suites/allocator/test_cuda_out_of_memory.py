@@ -50,7 +50,6 @@ def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_raises_oom")
 @pytest.mark.parametrize("conf", ["", "max_split_size_mb:200"], ids=["default", "max_split_size"])
-@pytest.mark.own_process
 def test_record_memory_history_has_oom_with_and_without_max_split_size(device: torch.device, conf: str) -> None:
     """With and without `max_split_size_mb`, a request beyond the device raises OutOfMemoryError.
 
@@ -65,7 +64,7 @@ _, total = torch.cuda.mem_get_info(0)
 tell({"error": error, "actions": [event["action"] for event in events], "total": total,
       "free": [event["device_free"] for event in events if event["action"] == "oom"]})
 """
-    told = ask(script, device, conf)
+    told = ask(script, device, conf, interpreter=True)  # its finalization ends torch's addr2line
 
     assert told["error"].startswith("OutOfMemoryError: ")
     assert told["actions"].count("oom") == 1

@@ -103,7 +103,6 @@ def test_set_per_process_memory_fraction_refuses_values_outside_0_to_1(
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_memory_fraction_setting")
-@pytest.mark.own_process
 def test_per_process_memory_fraction_as_a_setting_in_the_environment(device: torch.device) -> None:
     """`per_process_memory_fraction` in the environment has the same effect as the call.
 
@@ -115,7 +114,7 @@ total = torch.cuda.get_device_properties(0).total_memory
 tell({"fraction": fraction, "within": failure(lambda: new(20 * MIB)),
       "beyond": failure(lambda: new(int(total * 0.02)))})
 """
-    told = ask(script, device, "per_process_memory_fraction:0.01")
+    told = ask(script, device, "per_process_memory_fraction:0.01", interpreter=True)
 
     assert told["fraction"] == pytest.approx(0.01)
     assert told["within"] == ""

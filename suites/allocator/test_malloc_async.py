@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .. import children
 from .answers import ask
 
 pytestmark = [pytest.mark.requires(device="cuda", cuda_malloc_async=True), pytest.mark.timeout(300)]
@@ -24,7 +23,7 @@ before = torch.cuda.get_allocator_backend()
 x = new(1000)
 tell([before, torch.cuda.get_allocator_backend()])
 """
-    assert ask(script, device, conf, start=children.run) == [name, name]
+    assert ask(script, device, conf, interpreter=True) == [name, name]
 
 
 def test_cudamallocasync_memory_allocated_follows_tensors(device: torch.device) -> None:
@@ -42,7 +41,7 @@ after, peak = counter("allocated_bytes"), counter("allocated_bytes", "peak")
 torch.cuda.reset_peak_memory_stats()
 tell([during - before, reserved >= during, after - before, peak >= during, counter("allocated_bytes", "peak") - after])
 """
-    grown, covered, left, kept, reset = ask(script, device, CONF, start=children.run)
+    grown, covered, left, kept, reset = ask(script, device, CONF, interpreter=True)
 
     assert grown >= 30 << 20
     assert covered
@@ -74,7 +73,7 @@ for step in range(1500):
         del x
 tell(wrong)
 """
-    assert ask(script, device, CONF, start=children.run) == 0
+    assert ask(script, device, CONF, interpreter=True) == 0
 
 
 def test_cudamallocasync_outofmemoryerror_leaves_live_tensors_whole(device: torch.device) -> None:
@@ -84,7 +83,7 @@ x = torch.arange(1000, device=DEVICE)
 error = failure(lambda: new(1 << 46))
 tell([error.partition(":")[0], x.sum().item(), failure(lambda: new(MIB))])
 """
-    assert ask(script, device, CONF, start=children.run) == ["OutOfMemoryError", 499_500, ""]
+    assert ask(script, device, CONF, interpreter=True) == ["OutOfMemoryError", 499_500, ""]
 
 
 def test_cudamallocasync_memory_fraction_holds(device: torch.device) -> None:
@@ -94,7 +93,7 @@ total = torch.cuda.get_device_properties(0).total_memory
 torch.cuda.set_per_process_memory_fraction(300 * MIB / total, 0)
 tell([failure(lambda: new(100 * MIB)), failure(lambda: new(400 * MIB)).partition(":")[0]])
 """
-    assert ask(script, device, CONF, start=children.run) == ["", "OutOfMemoryError"]
+    assert ask(script, device, CONF, interpreter=True) == ["", "OutOfMemoryError"]
 
 
 def test_cudamallocasync_record_stream_waits_for_the_other_stream(device: torch.device) -> None:
@@ -115,7 +114,7 @@ for value in range(5):
     wrong += not bool((y == value).all())
 tell(wrong)
 """
-    assert ask(script, device, CONF, start=children.run) == 0
+    assert ask(script, device, CONF, interpreter=True) == 0
 
 
 def test_cudamallocasync_cuda_graph_replays_right_results(device: torch.device) -> None:
@@ -137,4 +136,4 @@ for value in (1, 5, 7):
     results.append(y.sum().item())
 tell(results)
 """
-    assert ask(script, device, CONF, start=children.run) == [3000.0, 11000.0, 15000.0]
+    assert ask(script, device, CONF, interpreter=True) == [3000.0, 11000.0, 15000.0]

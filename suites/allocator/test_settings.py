@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from .. import children
-from .answers import VARIABLES, ask
+from .answers import ask
 
 #: Settings of a build for GPUs, with or without a GPU.
 FOR_GPUS = pytest.mark.requires(any=[{"cuda": True}, {"rocm": True}])
@@ -166,10 +166,10 @@ def test_set_allocator_settings_refuses_another_backend_later() -> None:
 
 
 def with_variables(variables: dict[str, str], last: str) -> children.Ended:
-    """Run `last` in a process in whose environment only these of `VARIABLES` are set."""
+    """Run `last` in a process in whose environment only these of `children.SETTINGS` are set."""
     script = f"""
 import os
-for name in {VARIABLES!r}:
+for name in {children.SETTINGS!r}:
     os.environ.pop(name, None)
 os.environ.update({variables!r})
 import torch
@@ -182,7 +182,7 @@ PRINT = "print(torch._C._accelerator_getAllocatorSettings())"
 
 
 @pytest.mark.requires(torch=">=2.12")
-@pytest.mark.parametrize("variable", VARIABLES[:2])
+@pytest.mark.parametrize("variable", children.SETTINGS[:2])
 def test_pytorch_alloc_conf_is_read_from_the_environment(variable: str) -> None:
     """PYTORCH_ALLOC_CONF, or its alias, configures the allocator before its first use."""
     ended = with_variables({variable: "max_split_size_mb:123"}, PRINT)
@@ -194,7 +194,7 @@ def test_pytorch_alloc_conf_is_read_from_the_environment(variable: str) -> None:
 @pytest.mark.parametrize("settings", ["max_split_size_mb:19", "expandable_segments:1"])
 def test_pytorch_alloc_conf_with_bad_settings_is_a_valueerror(settings: str) -> None:
     """Invalid settings in the environment raise ValueError with the reason when the settings are first needed."""
-    ended = with_variables({VARIABLES[0]: settings}, PRINT)
+    ended = with_variables({children.SETTINGS[0]: settings}, PRINT)
 
     assert ended.status == 1
     assert "ValueError" in ended.err
@@ -208,7 +208,9 @@ def test_pytorch_alloc_conf_with_bad_settings_is_a_valueerror(settings: str) -> 
 )
 def test_pytorch_alloc_conf_wins_over_its_alias() -> None:
     """PYTORCH_ALLOC_CONF has priority over its alias."""
-    ended = with_variables({VARIABLES[0]: "max_split_size_mb:40", VARIABLES[1]: "max_split_size_mb:50"}, PRINT)
+    ended = with_variables(
+        {children.SETTINGS[0]: "max_split_size_mb:40", children.SETTINGS[1]: "max_split_size_mb:50"}, PRINT
+    )
 
     assert ended.lines() == ["max_split_size_mb:40"]
 
@@ -217,7 +219,7 @@ def test_pytorch_alloc_conf_wins_over_its_alias() -> None:
 @pytest.mark.parametrize("settings", ["max_split_size_mb:19", "no_such_setting:1"])
 def test_pytorch_alloc_conf_with_bad_settings_stops_the_first_allocation(settings: str) -> None:
     """On a GPU, the first allocation raises for invalid settings, at the latest, and names them."""
-    ended = with_variables({VARIABLES[0]: settings}, "torch.empty(1, device='cuda'); print('allocated')")
+    ended = with_variables({children.SETTINGS[0]: settings}, "torch.empty(1, device='cuda'); print('allocated')")
 
     assert ended.status != 0
     assert "allocated" not in ended.out

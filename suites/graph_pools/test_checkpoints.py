@@ -256,12 +256,13 @@ print("right", bool((first.outputs[0] == 1).all()), bool((again.outputs[0] == 7)
 @pytest.mark.requires(expandable_segments=True, memory=">=2GiB")
 @pytest.mark.covers(f"{ROW}test_expandable_segment_checkpoint_growth")
 @pytest.mark.timeout(300)
+@pytest.mark.own_process
 def test_checkpoint_pool_state_with_expandable_segments_that_have_grown(device: torch.device) -> None:
     """With expandable segments, a checkpoint from before a segment grew can be restored afterwards.
 
     Live and free blocks are restored, further captures work, and replays are correct. The case uses a child process,
     because the setting applies from the first allocation on.
     """
-    ended = children.run(GROWTH, device, environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    ended = children.fork(GROWTH, device, settings="expandable_segments:True")
 
     assert ended.lines() == ["live True", "right True True"]

@@ -90,6 +90,7 @@ NONE_ON_CUDA = {
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("operation", NONE_ON_CUDA)
+@pytest.mark.own_process
 def test_use_deterministic_algorithms_refuses_nondeterministic_operations(device: torch.device, operation: str) -> None:
     """On CUDA, an operation without a deterministic implementation raises, warns with `warn_only`, or runs by
     default."""
@@ -110,12 +111,13 @@ for mode in ("default", "warn", "error"):
             told.append("deterministic" in str(error) and "error")
 print(json.dumps(told))
 """
-    found = json.loads(children.run(script + children.AT_ONCE, device).lines()[-1])
+    found = json.loads(children.fork(script + children.AT_ONCE, device).lines()[-1])
 
     assert found == [False, True, "error"]
 
 
 @pytest.mark.requires(device="cuda", compute_capability="<9.0")
+@pytest.mark.own_process
 def test_cublas_workspace_config_is_needed_for_deterministic_products(device: torch.device) -> None:
     """Where cuBLAS is deterministic only with a configured workspace, a product raises if CUBLAS_WORKSPACE_CONFIG is
     unset.
@@ -131,5 +133,5 @@ try:
 except RuntimeError as error:
     print("CUBLAS_WORKSPACE_CONFIG" in str(error))
 """
-    assert children.run(script, device, environ={"CUBLAS_WORKSPACE_CONFIG": ""}).lines()[-1] in ("True", "512.0")
-    assert children.run(script, device, environ={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}).lines()[-1] == "512.0"
+    assert children.fork(script, device, environ={"CUBLAS_WORKSPACE_CONFIG": ""}).lines()[-1] in ("True", "512.0")
+    assert children.fork(script, device, environ={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}).lines()[-1] == "512.0"

@@ -184,6 +184,7 @@ os._exit(0)
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.own_process
 def test_cudagetlasterror_resets_an_assertion_until_the_next_call(device: torch.device) -> None:
     """After a device-side assertion, each call to the device returns cudaErrorAssert.
 
@@ -193,10 +194,11 @@ def test_cudagetlasterror_resets_an_assertion_until_the_next_call(device: torch.
 calls = 2 * ["cudaDeviceSynchronize", "cudaGetLastError"] + ["cudaPeekAtLastError"]
 print([cuda.code(name) for name in calls])
 """
-    assert children.run(_AFTER_AN_ASSERTION + script + _END, device).lines() == [str([ASSERT] * 4 + [0])]
+    assert children.fork(_AFTER_AN_ASSERTION + script + _END, device).lines() == [str([ASSERT] * 4 + [0])]
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.own_process
 def test_cuda_calls_after_an_assertion_all_return_it(device: torch.device) -> None:
     """After a device-side assertion, allocation, copy, fill and synchronize return cudaErrorAssert."""
     script = """
@@ -210,5 +212,5 @@ print(
     cuda.code("cudaStreamSynchronize", None),
 )
 """
-    ended = children.run(_AFTER_AN_ASSERTION + script + _END, device)
+    ended = children.fork(_AFTER_AN_ASSERTION + script + _END, device)
     assert ended.lines() == [" ".join([str(ASSERT)] * 4)]

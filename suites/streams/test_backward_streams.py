@@ -290,10 +290,11 @@ print(sum("AccumulateGrad node's stream does not match" in text for text in text
 
 
 @pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.own_process
 def test_set_warn_on_accumulate_grad_stream_mismatch_decides(device: torch.device, enabled: bool) -> None:
     """A leaf that gets its gradient from another stream than that of its making warns, unless that is switched off.
 
     The gradient is the same. Torch warns once per process, so a child asks.
     """
-    ended = children.run(MISMATCH.replace("ENABLED", str(enabled)) + children.AT_ONCE, device)
+    ended = children.fork(MISMATCH.replace("ENABLED", str(enabled)) + children.AT_ONCE, device)
     assert ended.lines() == [f"{int(enabled)} [2.0]"]

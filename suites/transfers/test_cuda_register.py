@@ -36,11 +36,6 @@ torch.ones(1, device="cuda")
 """
 
 
-def settings(text: str) -> dict[str, str]:
-    """The environment with settings for the allocator, in the variable that every release reads."""
-    return {"PYTORCH_CUDA_ALLOC_CONF": text}
-
-
 @pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
 def test_cudahostregister_pins_memory_until_cudahostunregister() -> None:
     """Host memory registered with the runtime is pinned until it is unregistered, and its values are unchanged."""
@@ -108,7 +103,7 @@ if undone == 0:
 print("registered", undone == 0, torch.equal(x, torch.arange(1 << 20)))
 """
     told = [
-        children.fork(script, device, environ=settings(text)).lines()[-1]
+        children.fork(script, device, settings=text).lines()[-1]
         for text in ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", "")
     ]
 
@@ -131,9 +126,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print("failures", failures)
 """
-    ended = children.fork(
-        script, device, environ=settings("pinned_use_cuda_host_register:True,pinned_num_register_threads:8")
-    )
+    ended = children.fork(script, device, settings="pinned_use_cuda_host_register:True,pinned_num_register_threads:8")
 
     assert ended.lines()[-1] == "failures []"
 
@@ -165,7 +158,7 @@ while not found and time.monotonic() < deadline:
 print(found, bool((there == 7).all()))
 """
 
-    ended = children.fork(script, device, environ=settings("pinned_use_background_threads:True"))
+    ended = children.fork(script, device, settings="pinned_use_background_threads:True")
 
     assert ended.lines() == ["True True"]
 
@@ -181,7 +174,7 @@ def test_pinned_max_cached_size_mb_blocks_above_are_not_cached(device: torch.dev
     """
     script = f"{STATISTICS}print(blocks_made([64 * MIB] * 3), blocks_made([MIB] * 3))"
 
-    assert children.fork(script, device, environ=settings("pinned_max_cached_size_mb:32")).lines() == ["3 1"]
+    assert children.fork(script, device, settings="pinned_max_cached_size_mb:32").lines() == ["3 1"]
 
 
 @pytest.mark.requires(torch=">=2.13")
@@ -197,7 +190,7 @@ def owned(size):
 print(owned(65 * MIB) < 128 * MIB, owned(17 * MIB) == 32 * MIB)
 """
 
-    assert children.fork(script, device, environ=settings("pinned_max_round_threshold_mb:32")).lines() == ["True True"]
+    assert children.fork(script, device, settings="pinned_max_round_threshold_mb:32").lines() == ["True True"]
 
 
 @pytest.mark.requires(torch=">=2.13")
@@ -217,7 +210,7 @@ def test_pinned_max_cached_size_mb_and_round_threshold_mb_hold_together(
     ended = children.fork(
         script,
         device,
-        environ=settings(f"pinned_max_round_threshold_mb:{rounded},pinned_max_cached_size_mb:{cached}"),
+        settings=f"pinned_max_round_threshold_mb:{rounded},pinned_max_cached_size_mb:{cached}",
     )
 
     if rounded > cached and ended.status != 0:
