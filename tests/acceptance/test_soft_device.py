@@ -295,3 +295,34 @@ def test_devices_are_told_of_as_what_they_are(make_project: MakeProject) -> None
     assert "soft (software device)" in command(project, "devices", "--device", "soft")[1]
     status, said = command(project, "devices", "--device", "soft", "--health")
     assert (status, "not on software devices" in said) == (4, True), said
+
+
+_OWN_PROCESS = """
+import os
+import pytest
+import torch
+
+def fork(device):
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = 0 if torch.ones(4, device=device).sum().item() == 4 else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+@pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.own_process), False])
+def test_fork(device, own):
+    assert torch.soft.is_initialized() is not own
+    assert fork(device) == (0 if own else 1)
+"""
+
+
+@pytest.mark.ways("mode", ["batch", "case"])
+def test_a_case_in_its_own_process_can_fork_before_it_uses_the_device(make_project: MakeProject, mode: str) -> None:
+    """Other cases find the device used, so that its first use looks like no leak of theirs."""
+    project = make_project()
+    project.write("suites/test_fork.py", _OWN_PROCESS)
+    result = run(project, "-n0", f"--isolation={mode}")
+    assert result.status == 0, result.tail()
