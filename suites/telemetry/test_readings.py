@@ -168,6 +168,8 @@ def test_readings_ask_nvml_about_the_device_they_are_given(
     monkeypatch: pytest.MonkeyPatch, name: str, visible: str
 ) -> None:
     """Each reading is NVML's own of the device that CUDA_VISIBLE_DEVICES gives the number. One beyond them raises."""
+    if name in CURRENT_TOO:
+        torch.cuda.init()  # with the devices of this process
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     read = getattr(torch.cuda, name)
     places = [int(each) for each in visible.split(",")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,12 +38,15 @@ _CUDA: tuple[tuple[str, str, str, object], ...] = (
 )
 
 
+_GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
 def cuda_settings() -> Sequence[StateRow] | None:
     """Return settings of CUDA, once this process has initialised it."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
-    rows = rows_from_table(torch, _CUDA)
+    rows = [*rows_from_table(torch, _CUDA), *_seen_devices(torch)]
     current, choose = (
         find_torch_attribute(torch, "_C._cuda_getCurrentStream"),
         find_torch_attribute(torch, "_C._cuda_setStream"),
@@ -64,6 +69,19 @@ def cuda_settings() -> Sequence[StateRow] | None:
         read, take = cudart.last_error_reader(runtime), runtime.cudaGetLastError
         rows.append(StateRow("the last error of the CUDA runtime", read, lambda _: take(), cudart.NO_ERROR))
     return rows
+
+
+def _seen_devices(torch: Any) -> list[StateRow]:
+    """Return the devices that CUDA was initialised with, which stay. They are to be those of the process's lease.
+
+    They are others if a case changed the variable of visible devices while it initialised CUDA, and restored it later.
+    Without full UUIDs in the variable, as for MIG instances, nothing is known about the lease.
+    """
+    wanted = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    if torch.version.hip or not all(map(_GPU_UUID.fullmatch, wanted)):
+        return []
+    seen = tuple(f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(torch.cuda.device_count()))
+    return [StateRow("the devices that CUDA was initialised with", lambda: seen, initial=wanted)]
 
 
 def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[..., Any], exchange: Any) -> StateRow:

@@ -75,6 +75,40 @@ def test_an_error_that_a_call_has_left_is_told_and_taken() -> None:
     assert (restored, by_torch) == ([], [])
 
 
+_OTHER_DEVICE = """
+import json
+import os
+import torch
+from harness.checks.state.guard import StateGuard
+
+UUIDS = ["GPU-51ed0000-0000-4000-8000-000000000000", "GPU-51ed0000-0000-4000-8000-000000000001"]
+os.environ["CUDA_VISIBLE_DEVICES"] = UUIDS[1]
+guard = StateGuard()
+guard.capture()
+{changed}
+torch.cuda.init()
+os.environ["CUDA_VISIBLE_DEVICES"] = UUIDS[1]
+texts = [problem.text for problem in guard.compare()]
+print(json.dumps([texts, guard.restore(), [problem.text for problem in guard.compare()]]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@pytest.mark.parametrize("changed", ["", "os.environ['CUDA_VISIBLE_DEVICES'] = '0'"])
+def test_a_case_that_initialises_cuda_with_other_devices_is_told(changed: str) -> None:
+    """The variable is back when the case is over; the process has another device than it has leased."""
+    program = _OTHER_DEVICE.replace("{changed}", changed)
+    done = run_python(program, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    assert done.returncode == 0, done.stderr
+    texts, left, later = json.loads(done.stdout.splitlines()[-1])
+    name = "the devices that CUDA was initialised with"
+    zero, one = (f"'GPU-51ed0000-0000-4000-8000-00000000000{number}'" for number in (0, 1))
+    told = f"did not restore {name} (added {zero}; removed {one}; now 1 entry, was 1: {one})"
+    assert texts == ([told] if changed else [])
+    assert left == ([f"could not restore {name}"] if changed else [])
+    assert later == []
+
+
 _BLOCK = """
 import json
 import torch
