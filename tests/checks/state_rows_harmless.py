@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import decimal
+import faulthandler
 import importlib
 import logging
 import math
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import types
 import unittest.mock
@@ -34,6 +36,12 @@ def enter_rows() -> None:
         x = torch.ones(3, requires_grad=True)
         torch.compile(lambda x: (x.sin() + 1).sum())(x).backward()
         torch.compile(torch.nn.Linear(3, 3), backend="aot_eager")(torch.ones(2, 3))
+
+    @harmless
+    def first_loop_of_gevent() -> None:
+        """Stands in for its loop, whose C code handles SIGCHLD from then on."""
+        sys.modules["gevent"] = types.ModuleType("gevent")
+        faulthandler.register(signal.SIGCHLD)
 
     @slow_harmless
     def compiled_autograd() -> None:
