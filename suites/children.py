@@ -110,7 +110,9 @@ def fork(
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
-            names = {"__name__": "__main__", **({} if device is None else {"DEVICE": str(device)})}
+            names: dict[str, object] = {"__name__": "__main__"}
+            if device is not None:
+                names["DEVICE"] = str(device)
             _become(script, names, environ or {}, out, err)
         status = _wait(pid, limit)
         return Ended(status, _text(out), _text(err))
@@ -123,10 +125,19 @@ def _can_be_forked(device: torch.device | None) -> bool:
     if device is None or device.type == "cpu":
         return True
     if device.type == "cuda":
-        # A count of the devices may have initialized the driver, which torch does not notice. 3 means that it is not.
-        return not torch.version.hip and ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 3
+        return not torch.version.hip and not _has_cuda_started()
     is_initialized = getattr(torch.get_device_module(device), "is_initialized", None)
     return is_initialized is not None and not is_initialized()
+
+
+def _has_cuda_started() -> bool:
+    """Whether the driver is initialized: torch may have had it count the devices, which it does not notice itself."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # a build for CUDA on a machine without a driver
+        return False
+    not_initialized = 3  # CUDA_ERROR_NOT_INITIALIZED
+    return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) != not_initialized
 
 
 def _become(
