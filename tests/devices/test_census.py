@@ -19,7 +19,7 @@ def _torch(query: Callable[[], bool]) -> Any:
     block = SimpleNamespace(neg_=lambda: None, device="npu:0")
     return SimpleNamespace(
         device=lambda kind, index: f"{kind}:{index}",
-        ones=lambda _, device: block,
+        ones=lambda *_, **__: block,
         accelerator=SimpleNamespace(current_stream=lambda: SimpleNamespace(synchronize=lambda: None)),
         Event=lambda _: SimpleNamespace(record=lambda _: None, query=query),
     )
