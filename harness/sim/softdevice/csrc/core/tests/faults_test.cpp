@@ -26,14 +26,17 @@ TEST(config_has_its_defaults) {
 }
 
 TEST(config_reads_sizes_with_suffixes) {
-  EQUAL(config.synchronous, false);
-  EQUAL(Config::parse("1", nullptr, nullptr, nullptr, "1").synchronous, true);
-  THROWS(std::invalid_argument, "SOFT_SYNCHRONOUS='yes': expected 0 or 1",
-         Config::parse("1", nullptr, nullptr, nullptr, "yes"));
   EQUAL(Config::parse("1", "4194304", nullptr).memory, std::size_t{4} << 20);
   EQUAL(Config::parse("1", "4096KiB", nullptr).memory, std::size_t{4} << 20);
   EQUAL(Config::parse("1", " 3 MiB", nullptr).memory, std::size_t{3} << 20);
   EQUAL(Config::parse("1", "5GiB", nullptr).memory, std::size_t{5} << 30);
+}
+
+TEST(config_is_asynchronous_unless_it_is_told) {
+  EQUAL(Config::parse("1", nullptr, nullptr).synchronous, false);
+  EQUAL(Config::parse("1", nullptr, nullptr, nullptr, "1").synchronous, true);
+  THROWS(std::invalid_argument, "SOFT_SYNCHRONOUS='yes': expected 0 or 1",
+         Config::parse("1", nullptr, nullptr, nullptr, "yes"));
 }
 
 TEST(config_shows_devices_in_the_order_asked_for) {
