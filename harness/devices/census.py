@@ -24,6 +24,9 @@ from harness.devices import guard
 
 _MOST_BYTES = 1 << 20
 
+# Work whose launches take a GPU's host a tenth of the time that the GPU needs: 64 MiB are read and written each time.
+_ELEMENTS, _LAUNCHES, _TRIALS = 1 << 24, 8, 3
+
 
 def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> list[str]:
     """Return what the mask calls each of `count` visible devices: the entries of an outer mask, or their indices."""
@@ -33,7 +36,8 @@ def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> li
 
 
 def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``touched``, ``mask``; or an ``error``.
+    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``touched``, ``mask``; or
+    an ``error``.
 
     `tell` gets each step before it begins.
     """
@@ -57,7 +61,9 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
     found = ask(lambda: _count(backend, torch), None)
     if "error" in found:
         return found
-    answer = {**found, "touched": touched or "", "mask": ""}
+    tell({"step": "check whether work is pending behind its launch"})
+    pending = ask(lambda: {"asynchronous": _is_asynchronous(backend, torch)}, None)
+    answer = {**found, "asynchronous": pending.get("asynchronous"), "touched": touched or "", "mask": ""}
     count = len(found["devices"])
     if backend.mask is not None and count > 1 and not touched:
         tell({"step": f"check of {backend.mask}"})
@@ -115,6 +121,26 @@ def _has_graphs(torch: ModuleType) -> bool:
     except Exception:  # noqa: BLE001
         return False
     return True
+
+
+def _is_asynchronous(backend: Backend, torch: ModuleType) -> bool | None:
+    """Return whether an event behind some milliseconds of work is pending at first in one of several trials. None for
+    a device that cannot answer: cases that need it then show why.
+    """
+    try:
+        block = torch.ones(_ELEMENTS, device=backend.first_device(torch))
+        stream = torch.accelerator.current_stream()
+        for _ in range(_TRIALS):
+            stream.synchronize()
+            event = torch.Event(block.device)
+            for _ in range(_LAUNCHES):
+                block.neg_()
+            event.record(stream)
+            if not event.query():
+                return True
+    except Exception:  # noqa: BLE001
+        return None
+    return False
 
 
 def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None) -> dict[str, Any]:

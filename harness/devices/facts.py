@@ -99,6 +99,15 @@ def detect_accelerator_graphs(subject: DetectionSubject) -> Detected:
     return software.cuda_accelerator_graphs()
 
 
+def detect_asynchronous(subject: DetectionSubject) -> Detected:
+    """Detect whether launches return early: what was seen or declared, else what all accelerators are taken for."""
+    if subject.is_cpu:
+        return Detected(False, "work on the cpu is done when its call returns")
+    if subject.device.asynchronous is False:
+        return Detected(False, f"the work of {subject.device.kind} is done when its launch returns")
+    return Detected(True)
+
+
 def detect_silicon(subject: DetectionSubject) -> Detected:
     backend = subject.device.backend
     return Detected(backend.hardware, backend.no_gpu or backend.label)

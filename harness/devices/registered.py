@@ -47,6 +47,7 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
             memory=each["memory"],
             mask_entry=entries[index],
             graphs=answer["graphs"],
+            asynchronous=answer["asynchronous"],
         )
         for index, each in enumerate(answer["devices"])
     )

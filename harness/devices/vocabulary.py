@@ -78,6 +78,15 @@ VOCABULARY: Mapping[str, Capability] = {
         _NO_CONTEXT,
         facts.detect_accelerator_graphs,
     ),
+    "asynchronous": Capability(
+        ValueKind.BOOL,
+        "whether the device works behind the host: a launch returns before its work is done. A synchronous device is "
+        "no worse, but cases that need pending work show nothing on it",
+        "the kind of the device; for a registered device, whether one of three events behind launched work is "
+        "pending at first, asked in a separate process; for a software device, SOFT_SYNCHRONOUS",
+        _NO_CONTEXT,
+        facts.detect_asynchronous,
+    ),
     "silicon": Capability(
         ValueKind.BOOL,
         "whether a real GPU computes: for cases about its arithmetic, its speed or NVIDIA's libraries; false on a "

@@ -62,7 +62,7 @@ class Level(BaseModel):
         mentioned = {name for mark in requires for name in _mentioned(mark)}
         if mentioned & _OF_ONE_KIND:
             return False
-        return not self.marked or bool(mentioned & {"accelerator", "accelerator_graphs"})
+        return not self.marked or bool(mentioned & {"accelerator", "accelerator_graphs", "asynchronous"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,8 @@ import gc
 import pytest
 import torch
 
-from .. import children
-from ..streams.busy import calibrate, sleep_on
 from .answers import ask
-from .limits import LEFT, MIB, block, settle, short_of_memory
+from .limits import MIB, block, settle
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
@@ -121,44 +119,3 @@ tell({"error": error, "fits": fits, "kept": bool((kept.cpu() == torch.arange(100
     assert told["error"].startswith("OutOfMemoryError: ")
     assert told["fits"] == ""
     assert told["kept"]
-
-
-@pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
-def test_record_stream_keeps_memory_reserved_bounded_while_a_stream_lags(device: torch.device) -> None:
-    """Memory recorded on a lagging stream is reused after that stream has completed, and not before.
-
-    A hundred blocks of an eighth of the allowed memory are allocated and read, and reserved memory never exceeds the
-    limit.
-    """
-    side = torch.cuda.Stream(device)
-    calibrate(device)
-    read = torch.zeros(100, dtype=torch.uint8, device=device)
-    with short_of_memory(device):
-        allowed = torch.accelerator.memory_reserved(device) + LEFT
-        torch.accelerator.reset_peak_memory_stats(device)
-        for number in range(100):
-            x = torch.full((LEFT // 8,), number + 1, dtype=torch.uint8, device=device)
-            side.wait_stream(torch.cuda.current_stream())
-            sleep_on(side, 1)
-            with torch.cuda.stream(side):
-                y = x * 2
-                read[number] = y[-1]
-            x.record_stream(side)
-            del x, y
-
-        assert torch.accelerator.max_memory_reserved(device) <= allowed
-    assert read.tolist() == [2 * (number + 1) for number in range(100)]
-
-
-def test_outofmemoryerror_unhandled_ends_the_process_without_a_signal(device: torch.device) -> None:
-    """An uncaught OutOfMemoryError ends the process like any exception: status 1 and a traceback.
-
-    No signal occurs while the process exits with live tensors.
-    """
-    ended = children.run(
-        "import torch\nx = torch.ones(1000, device=DEVICE)\ntorch.empty(1 << 46, device=DEVICE)", device
-    )
-
-    assert ended.status == 1
-    assert "Traceback" in ended.err
-    assert "OutOfMemoryError" in ended.err

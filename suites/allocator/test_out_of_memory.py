@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from .. import children
 from ..streams.busy import calibrate, sleep_on
 from .limits import LEFT, MIB, block, settle, short_of_memory
 
@@ -213,3 +214,44 @@ def test_allocations_succeed_after_outofmemoryerror(device: torch.device) -> Non
     tensors = [torch.full((size,), size % 251, dtype=torch.uint8, device=device) for size in (1, 512, 70_000, 3 * MIB)]
 
     assert all(bool((x == x.numel() % 251).all()) for x in tensors)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
+def test_record_stream_keeps_memory_reserved_bounded_while_a_stream_lags(device: torch.device) -> None:
+    """Memory recorded on a lagging stream is reused after that stream has completed, and not before.
+
+    A hundred blocks of an eighth of the allowed memory are allocated and read, and reserved memory never exceeds the
+    limit.
+    """
+    side = torch.Stream(device)
+    calibrate(device)
+    read = torch.zeros(100, dtype=torch.uint8, device=device)
+    with short_of_memory(device):
+        allowed = torch.accelerator.memory_reserved(device) + LEFT
+        torch.accelerator.reset_peak_memory_stats(device)
+        for number in range(100):
+            x = torch.full((LEFT // 8,), number + 1, dtype=torch.uint8, device=device)
+            side.wait_stream(torch.accelerator.current_stream(device))
+            sleep_on(side, 1)
+            with side:
+                y = x * 2
+                read[number] = y[-1]
+            x.record_stream(side)
+            del x, y
+
+        assert torch.accelerator.max_memory_reserved(device) <= allowed
+    assert read.tolist() == [2 * (number + 1) for number in range(100)]
+
+
+def test_outofmemoryerror_unhandled_ends_the_process_without_a_signal(device: torch.device) -> None:
+    """An uncaught OutOfMemoryError ends the process like any exception: status 1 and a traceback.
+
+    No signal occurs while the process exits with live tensors.
+    """
+    ended = children.run(
+        "import torch\nx = torch.ones(1000, device=DEVICE)\ntorch.empty(1 << 46, device=DEVICE)", device
+    )
+
+    assert ended.status == 1
+    assert "Traceback" in ended.err
+    assert "OutOfMemoryError" in ended.err

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from suites.cuda_warnings import of_empty_graphs
+from suites.graphs.capturing import Api, apis, works
 
-pytestmark = [pytest.mark.requires(device="cuda", cuda_graphs=True, torch=">=2.11"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 #: The size of a block: above the sizes that share memory, and a power of two.
 SIZE = 1 << 21
@@ -20,11 +21,11 @@ POISON = 255
 @pytest.fixture(autouse=True)
 def no_graph_stays(device: torch.device) -> Iterator[None]:
     """Start the case with no pending work, and free its graphs at the end."""
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
     yield
     gc.collect()
-    torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
+    torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()
 
 
 def pinned(value: int) -> torch.Tensor:
@@ -38,39 +39,41 @@ def blocks(number: int = 8) -> list[torch.Tensor]:
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use")
 @pytest.mark.parametrize("times", [1, 3])
-def test_pinned_block_unused_in_its_capture_does_no_harm(device: torch.device, times: int) -> None:
+@apis
+def test_pinned_block_unused_in_its_capture_does_no_harm(api: Api, device: torch.device, times: int) -> None:
     """Pinned memory may be allocated and dropped in a capture that does not use it.
 
     The graph and later requests work.
     """
     x = torch.zeros(100, device=device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    graph = api.new()
+    with api.capturing(graph, torch.Stream(device)):
         for _ in range(times):
             block = torch.empty(SIZE, dtype=torch.uint8, pin_memory=True)
             assert block.is_pinned()
             del block
         x.add_(1)
     graph.replay()
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
 
     assert bool((x == 1).all())
     assert len({block.data_ptr() for block in blocks()}) == 8
 
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use2")
-def test_pinned_block_that_lives_through_a_capture_is_not_reused(device: torch.device) -> None:
+@apis
+def test_pinned_block_that_lives_through_a_capture_is_not_reused(api: Api, device: torch.device) -> None:
     """A live pinned block that was allocated in a capture keeps its contents through replays and overlaps no other
     request."""
     x = torch.zeros(100, device=device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    graph = api.new()
+    with api.capturing(graph, torch.Stream(device)):
         block = torch.empty(SIZE, dtype=torch.uint8, pin_memory=True)
         x.add_(1)
     block.fill_(7)
     others = blocks()
     graph.replay()
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
 
     assert bool((block == 7).all())
     assert block.data_ptr() not in {other.data_ptr() for other in others}
@@ -82,15 +85,16 @@ KEPT_FOR_EVER = "torch never reuses a pinned block that was allocated and read i
 
 @pytest.mark.keeps(KEPT_FOR_EVER, pinned="2MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_use")
-def test_pinned_block_that_a_graph_reads_is_not_reused(device: torch.device) -> None:
+@apis
+def test_pinned_block_that_a_graph_reads_is_not_reused(api: Api, device: torch.device) -> None:
     """A pinned block that was allocated in a capture and is read by the graph is not reused while the graph lives.
 
     The host drops it, and each replay still copies its values. (A block allocated before the capture is the program's
     to keep, like all memory that a graph reads.)
     """
     there = torch.zeros(SIZE, dtype=torch.uint8, device=device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    graph = api.new()
+    with api.capturing(graph, torch.Stream(device)):
         block = torch.empty(SIZE, dtype=torch.uint8, pin_memory=True)
         there.copy_(block, non_blocking=True)
     block.fill_(5)
@@ -102,29 +106,31 @@ def test_pinned_block_that_a_graph_reads_is_not_reused(device: torch.device) -> 
     for _ in range(3):
         there.zero_()
         graph.replay()
-        torch.cuda.synchronize(device)
+        torch.accelerator.synchronize(device)
         assert bool((there == 5).all())
 
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_use")
-def test_replay_reads_the_current_contents_of_a_pinned_block(device: torch.device) -> None:
+@apis
+def test_replay_reads_the_current_contents_of_a_pinned_block(api: Api, device: torch.device) -> None:
     """A replay copies the current contents of the pinned block, including writes of the host after the capture."""
     there = torch.zeros(SIZE, dtype=torch.uint8, device=device)
     block = pinned(1)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    graph = api.new()
+    with api.capturing(graph, torch.Stream(device)):
         there.copy_(block, non_blocking=True)
 
     for value in (2, 3, 4):
         block.fill_(value)
         graph.replay()
-        torch.cuda.synchronize(device)
+        torch.accelerator.synchronize(device)
         assert bool((there == value).all())
 
 
 @pytest.mark.keeps(KEPT_FOR_EVER, pinned="4MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_two_graphs")
-def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
+@apis
+def test_two_graphs_keep_their_pinned_blocks(api: Api, device: torch.device) -> None:
     """Two graphs, each with its own dropped pinned block, copy their own values in any order of replays.
 
     After one graph is destroyed, the other's block is still kept.
@@ -132,8 +138,8 @@ def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
     there = [torch.zeros(SIZE, dtype=torch.uint8, device=device) for _ in range(2)]
     graphs = []
     for number in range(2):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        graph = api.new()
+        with api.capturing(graph, torch.Stream(device)):
             block = torch.empty(SIZE, dtype=torch.uint8, pin_memory=True)
             there[number].copy_(block, non_blocking=True)
         block.fill_(10 + number)
@@ -143,7 +149,7 @@ def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
     for number in (1, 0, 0, 1):
         there[number].zero_()
         graphs[number].replay()
-        torch.cuda.synchronize(device)
+        torch.accelerator.synchronize(device)
         assert bool((there[number] == 10 + number).all())
 
     del graphs[0]
@@ -151,7 +157,7 @@ def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
     second = blocks()
     there[1].zero_()
     graphs[0].replay()
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
 
     assert bool((there[1] == 11).all())
     assert len({block.data_ptr() for block in (*first, *second)}) == 16
@@ -161,7 +167,8 @@ def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_unpinned_memory_use")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_unpinned_memory_use_device_to_host")
 @pytest.mark.parametrize("to_device", [True, False], ids=["to_device", "to_host"])
-def test_pageable_memory_in_a_capture_is_correct_or_raises(device: torch.device, to_device: bool) -> None:
+@apis
+def test_pageable_memory_in_a_capture_is_correct_or_raises(api: Api, device: torch.device, to_device: bool) -> None:
     """A captured copy from or to pageable memory raises and ends the capture, or copies correct values at each replay.
 
     It never copies wrong values silently, and the process works afterwards.
@@ -170,10 +177,10 @@ def test_pageable_memory_in_a_capture_is_correct_or_raises(device: torch.device,
     there = torch.full((1000,), 3 if not to_device else 0, dtype=torch.uint8, device=device)
     if not to_device:
         host.zero_()
-    graph = torch.cuda.CUDAGraph()
+    graph = api.new()
     refused = False
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with api.capturing(graph, torch.Stream(device)):
             if to_device:
                 there.copy_(host, non_blocking=True)
             else:
@@ -185,8 +192,7 @@ def test_pageable_memory_in_a_capture_is_correct_or_raises(device: torch.device,
         for _ in range(2):
             (there if to_device else host).zero_()
             graph.replay()
-            torch.cuda.synchronize(device)
+            torch.accelerator.synchronize(device)
             assert bool(((there if to_device else host) == 3).all())
 
-    assert not torch.cuda.is_current_stream_capturing()
-    assert (torch.ones(10, device=device) + 1).sum().item() == 20
+    assert works(device)

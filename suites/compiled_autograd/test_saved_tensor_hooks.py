@@ -89,7 +89,7 @@ def test_saved_tensors_hooks_to_disk(device: torch.device, tmp_path: Path) -> No
     assert read
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(accelerator=True)
 @pytest.mark.covers(f"{ROW}test_cpu_offloading")
 @pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
 def test_save_on_cpu_brings_saved_tensors_back_to_the_device(device: torch.device, pinned: bool) -> None:

@@ -173,6 +173,7 @@ def test_graphs_of_several_threads_replay(api: Api, threads: int, device: torch.
                 assert (out == 10 * (value + number)).all()
 
 
+@pytest.mark.requires(asynchronous=True)
 @apis
 @pytest.mark.parametrize("link", ["wait_stream", "event"])
 def test_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.device) -> None:
@@ -345,6 +346,7 @@ def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> No
     assert held[1] <= held[0]
 
 
+@pytest.mark.requires(asynchronous=True)
 @apis
 def test_graph_that_is_deleted_frees_its_memory(api: Api, device: torch.device) -> None:
     """A graph's memory is freed once the graph and its outputs are, also with pending replays, observed at least

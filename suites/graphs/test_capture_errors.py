@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -54,6 +54,17 @@ def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.
     assert torch.rand(64, device=device).unique().numel() > 1
 
 
+#: Calls that wait for what is captured.
+READINGS: dict[str, Callable[[torch.Tensor, torch.Stream], object]] = {
+    "item": lambda x, _: x.sum().item(),
+    "cpu": lambda x, _: x.cpu(),
+    "nonzero": lambda x, _: x.nonzero(),
+    "accelerator_synchronize": lambda x, _: torch.accelerator.synchronize(x.device),
+    "stream_synchronize": lambda _, stream: stream.synchronize(),
+    "stream_query": lambda _, stream: stream.query(),
+}
+
+
 @on_cuda
 @pytest.mark.parametrize(
     "reading",
@@ -71,6 +82,29 @@ def test_item_and_other_reads_within_a_capture_are_errors(reading: str, device: 
     begin = "x = torch.ones(8, device=DEVICE)\nwith torch.cuda.graph(torch.cuda.CUDAGraph()):\n    x.add_(1)"
     told = told_in_a_child(device, f"{begin}\n    {reading}")
     assert "captur" in told.lower()
+
+
+@apis_in_this_process
+@pytest.mark.parametrize("reading", READINGS)
+def test_item_and_other_reads_in_a_capture_leave_a_device_that_works(
+    api: Api, reading: str, device: torch.device
+) -> None:
+    """Each call that synchronizes raises during a capture and mentions it; the graph has nothing to replay, the work of
+    the capture has not run, and the device computes."""
+    x = torch.ones(8, device=device)
+    stream, graph = torch.Stream(device), api.new()
+
+    def capture() -> None:
+        with api.capturing(graph, stream):
+            x.add_(1)
+            READINGS[reading](x, stream)
+
+    with pytest.raises(RuntimeError, match=r"(?i)captur"):
+        capture()
+    with pytest.raises(RuntimeError, match=r"(?i)captur"):
+        graph.replay()
+    assert works(device)
+    assert (x == 1).all()
 
 
 @on_cuda
@@ -228,12 +262,12 @@ def stale_streams_overridden(request: pytest.FixtureRequest) -> Iterator[bool]:
     torch.autograd.graph.set_override_stale_capture_stream(False)
 
 
-@on_cuda
+@apis
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize("stale_streams_overridden", [False], indirect=True)
 @pytest.mark.usefixtures("stale_streams_overridden")
 @pytest.mark.covers(f"{ROW}test_graph_capture_stale_default_stream_error")
-def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(device: torch.device) -> None:
+def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(api: Api, device: torch.device) -> None:
     """A backward in a capture raises if its leaf was used on the default stream and that graph is still alive.
 
     It would add the default stream to the capture.
@@ -241,10 +275,10 @@ def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(dev
     weight = torch.ones(8, device=device, requires_grad=True)
     held = (weight * 2).sum()
     held.backward(retain_graph=True)
-    stream = torch.cuda.Stream(device)
+    stream = torch.Stream(device)
 
     def capture() -> None:
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local"):
+        with api.capturing(api.new(), stream):
             (weight * 3).sum().backward()
 
     with pytest.raises(RuntimeError, match=r"stale reference to the default stream"):
@@ -253,7 +287,7 @@ def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(dev
     assert held.item() == 16
 
 
-@on_cuda
+@apis
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize("stale_streams_overridden", [True], indirect=True)
 @pytest.mark.usefixtures("stale_streams_overridden")
@@ -266,17 +300,18 @@ def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(dev
         pytest.param("side", marks=pytest.mark.covers(f"{ROW}test_graph_capture_override_stale_stream_side_warmup")),
     ],
 )
-def test_backward_in_a_capture_with_stale_streams_overridden(warmed_up_on: str, device: torch.device) -> None:
+def test_backward_in_a_capture_with_stale_streams_overridden(api: Api, warmed_up_on: str, device: torch.device) -> None:
     """With the override, autograd accumulates on the capturing stream, and each replay adds its gradient."""
     weight = torch.ones(8, device=device, requires_grad=True)
-    before = torch.cuda.Stream(device) if warmed_up_on == "side" else torch.cuda.default_stream(device)
-    before.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(before):
+    current = torch.accelerator.current_stream(device)
+    before = torch.Stream(device) if warmed_up_on == "side" else current
+    before.wait_stream(current)
+    with before:
         held = (weight * 2).sum()
         held.backward(retain_graph=True)
-    torch.cuda.synchronize()
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    torch.accelerator.synchronize(device)
+    graph, stream = api.new(), torch.Stream(device)
+    with api.capturing(graph, stream):
         (weight * 3).sum().backward()
     assert weight.grad is not None
     weight.grad.zero_()

@@ -7,17 +7,16 @@ import torch
 
 from suites.streams.busy import POISON, calibrate, sleep_on
 
-from .capturing import on_cuda, works
+from .capturing import Api, apis, on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
-
-pytestmark = on_cuda
 
 
 def external(*, timing: bool = False) -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=timing, external=True)
 
 
+@on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_timing")
 def test_external_event_elapsed_time_in_a_graph(device: torch.device) -> None:
     """Each replay records a graph's external events in order, and `elapsed_time` measures the work between them.
@@ -45,6 +44,7 @@ def test_external_event_elapsed_time_in_a_graph(device: torch.device) -> None:
         assert long <= events[0].elapsed_time(events[2])
 
 
+@on_cuda
 @pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
 def test_external_event_of_a_graph_is_waited_for_outside(device: torch.device) -> None:
     """A stream that waits for an external event of a graph sees what the replay wrote before it, in each replay."""
@@ -72,6 +72,7 @@ def test_external_event_of_a_graph_is_waited_for_outside(device: torch.device) -
         assert (seen == number).all(), f"replay {number} was read too early"
 
 
+@on_cuda
 @pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
 def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.device) -> None:
     """A graph that waits for an external event waits, in each replay, for its latest record before the launch."""
@@ -97,17 +98,17 @@ def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.devi
         assert (seen == number).all(), f"replay {number} did not wait"
 
 
-def test_event_recorded_in_a_capture_is_not_usable_outside(device: torch.device) -> None:
+@apis
+def test_event_recorded_in_a_capture_is_not_usable_outside(api: Api, device: torch.device) -> None:
     """An event recorded in a capture belongs to it.
 
     To synchronize with it outside is an error, and the device works.
     """
-    stream, event = torch.cuda.Stream(device), torch.cuda.Event()
+    stream, event = torch.Stream(device), torch.Event(device)
     x = torch.zeros(8, device=device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    with api.capturing(api.new(), stream):
         x.add_(1)
-        event.record()
+        event.record(stream)
     with pytest.raises(RuntimeError, match=r"(?i)captur|invalid argument"):  # the latter by driver 580
         event.synchronize()
     assert works(device)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from .capturing import Api, apis, captured, on_cuda
+from .capturing import Api, apis, captured
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -56,12 +56,12 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-@on_cuda
+@apis
 @pytest.mark.parametrize(
     ("name", "scaled"), [("sgd", False), ("adam", False), ("adamw_fused", False), ("adamw_fused", True)]
 )
 def test_graph_of_a_whole_training_step_with_optimizer_and_gradscaler(
-    name: str, scaled: bool, device: torch.device
+    api: Api, name: str, scaled: bool, device: torch.device
 ) -> None:
     """A training step with autocast and gradient scaling in one graph trains like its eager twin, within a few
     roundings.
@@ -89,16 +89,16 @@ def test_graph_of_a_whole_training_step_with_optimizer_and_gradscaler(
 
     step, scaler = stepper(model)
     twin, twin_scaler = stepper(eager_model)
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
+    stream = torch.Stream(device)
+    stream.wait_stream(torch.accelerator.current_stream(device))
+    with stream:
         for _ in range(3):
             step()
     for _ in range(3):
         twin()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    torch.accelerator.synchronize(device)
+    graph = api.new()
+    with api.capturing(graph, stream):
         step()
     for number in range(6):
         x.normal_()

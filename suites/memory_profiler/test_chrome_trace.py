@@ -22,8 +22,9 @@ Event = dict[str, Any]
 SLACK_US = 0.002  # start and duration are each rounded to nanoseconds
 
 
-#: Device type numbers in a trace, from c10::DeviceType; every out-of-tree backend is PrivateUse1.
-KINDS = {"cpu": 0, "cuda": 1, "soft": 20}
+#: Device type numbers in a trace, from c10::DeviceType.
+KINDS = {"cpu": 0, "cuda": 1, "xpu": 12}
+OUT_OF_TREE = 20  # PrivateUse1, whatever its name
 
 
 def trace(found: Recording | profile, path: Path) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def test_export_chrome_trace_has_the_memory_of_the_run(device: torch.device, tmp
     document = trace(found, tmp_path / "trace.json")
 
     moments = named(document, "[memory]", "cpu_instant_event")
-    kind, index = KINDS[device.type], -1 if device.type == "cpu" else device.index
+    kind, index = KINDS.get(device.type, OUT_OF_TREE), -1 if device.type == "cpu" else device.index
     here = [m["args"] for m in moments if (m["args"]["Device Type"], m["args"]["Device Id"]) == (kind, index)]
     sign = {Action.CREATE: 1, Action.DESTROY: -1}
     expected = [

@@ -195,19 +195,19 @@ def test_timeline_ends_with_the_live_tensors(device: torch.device) -> None:
     assert alive == {found.key(tensor) for tensor in (scene.given | found.result).values()}
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(accelerator=True)
 @FULL
 @pytest.mark.parametrize("scene", [scenes.product_in_place, scenes.pass_back, scenes.stacked], ids=lambda s: s.__name__)
-def test_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
+def test_timeline_on_an_accelerator_is_that_of_the_cpu_in_whole_blocks(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
-    """For operators that allocate only their results, a GPU's timeline equals the CPU's in action, version and
-    category.
+    """For operators that allocate only their results, an accelerator's timeline equals the CPU's in action, version
+    and category.
 
     Only the sizes of new allocations are rounded to whole blocks.
     """
     cpu = torch.device("cpu")
-    on_gpu, on_cpu = record(scene(device).work, device), record(scene(cpu).work, cpu)
+    there, on_cpu = record(scene(device).work, device), record(scene(cpu).work, cpu)
 
     def told(found: Recording, where: torch.device) -> list[tuple[Action, int, Category | None, int]]:
         before = {event.key for event in found.timeline if event.action is Action.PREEXISTING}
@@ -221,10 +221,10 @@ def test_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
             for event in on(where, found)
         ]
 
-    assert told(on_gpu, device) == told(on_cpu, cpu)
+    assert told(there, device) == told(on_cpu, cpu)
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(accelerator=True)
 @NO_ID
 def test_timeline_distinguishes_cpu_and_device(device: torch.device) -> None:
     """A copy to the device has a device allocation, and its source a host allocation, each with its size."""

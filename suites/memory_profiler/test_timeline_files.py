@@ -106,7 +106,7 @@ def test_export_memory_timeline_of_another_device_is_empty(tmp_path: Path) -> No
     assert read(raw) == []
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(accelerator=True)
 def test_export_memory_timeline_distinguishes_cpu_and_device(device: torch.device, tmp_path: Path) -> None:
     """For a run on both devices, each device's file has only its own memory."""
 

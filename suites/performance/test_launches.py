@@ -78,6 +78,7 @@ def test_graph_replay(device: torch.device, speed: Speed) -> None:
     work.check(times=KERNELS)
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.requires(accelerator=True)
 def test_event_record(device: torch.device, speed: Speed) -> None:
     """The time to record an event on a stream. A record is done when the work before it is, and not earlier.

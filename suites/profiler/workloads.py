@@ -137,6 +137,8 @@ def training_step(device: torch.device = CPU) -> Work:
         optimiser.zero_grad()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+        elif device.type != "cpu":
+            torch.accelerator.synchronize(device)
 
     return work
 

@@ -211,7 +211,7 @@ def test_accelerator_default_generator_is_the_devices(device: torch.device) -> N
     assert not torch.equal(generator.get_state(), before)
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator_graphs": True}])
 def test_graphsafe_get_state_is_shared_and_clone_state_is_not(device: torch.device) -> None:
     """`graphsafe_get_state` returns a generator that shares its state, so that a draw from either advances both.
 

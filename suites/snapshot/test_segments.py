@@ -176,6 +176,7 @@ def test_memory_snapshot_segments_are_of_a_stream(device: torch.device) -> None:
         assert streams(theirs) == {side.cuda_stream}
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) -> None:
     """A freed tensor that another stream still uses is a pending block: active, not allocated.
 

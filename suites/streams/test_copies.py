@@ -24,6 +24,7 @@ def pinned(offset: int = 0) -> torch.Tensor:
     return part
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
 def test_non_blocking_copy_to_the_host_is_complete_after_its_event(api: Api, device: torch.device, offset: int) -> None:
@@ -53,6 +54,7 @@ def test_non_blocking_copy_to_the_host_is_complete_after_its_event(api: Api, dev
     assert seen_in_trials(trial), NOT_SHOWN
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
 def test_non_blocking_copy_to_the_device_is_complete_after_its_event(
@@ -84,6 +86,7 @@ def test_non_blocking_copy_to_the_device_is_complete_after_its_event(
     assert seen_in_trials(trial), NOT_SHOWN
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking_type_conversion")
 @pytest.mark.parametrize("elements", [1, 100_000])
 def test_non_blocking_copies_in_a_chain_convert_in_order(api: Api, device: torch.device, elements: int) -> None:
@@ -150,6 +153,7 @@ def device_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
 BOTH_WAYS = pytest.mark.parametrize("make", [host_source, device_source], ids=["to_device", "to_host"])
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
 @BOTH_WAYS
 def test_to_non_blocking_returns_while_the_stream_is_busy(

@@ -14,6 +14,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device: torch.device) -> None:
     """An event recorded after a sleep is pending while other streams are idle, and complete after `synchronize`."""
     stream, idle = api.stream(device), api.current_stream(device)
@@ -34,6 +35,7 @@ def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device:
     assert ever(seen_pending)
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: torch.device) -> None:
     """`record()` uses the current stream: the event is pending after its sleep, while other streams are idle."""
     stream, idle = api.stream(device), api.current_stream(device)
@@ -53,6 +55,7 @@ def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: to
     assert ever(seen_pending)
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> None:
     """An event represents its latest record.
 
@@ -74,6 +77,7 @@ def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> N
     assert ever(seen_moved)
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_wait_event_does_not_wait_for_later_work(api: Api, device: torch.device) -> None:
     """A wait for an event recorded *before* the writer's sleep and write does not delay the reader, which reads
     poison."""
@@ -84,6 +88,7 @@ def test_wait_event_does_not_wait_for_later_work(api: Api, device: torch.device)
     assert ever(lambda: not relay.run(1, lambda: relay.reader.wait_event(early)))
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_wait_event_waits_for_the_latest_record_before_it(api: Api, device: torch.device) -> None:
     """A stream that waits for an event waits for the latest record at the time of the call.
 
@@ -116,6 +121,7 @@ def test_wait_event_waits_for_the_latest_record_before_it(api: Api, device: torc
     assert relay.always_in_order(wait_and_record_again)
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: torch.device) -> None:
     """When `synchronize` returns, what the stream wrote into pinned memory before the event is visible to the host.
 

@@ -30,14 +30,6 @@ def stream_restored(device: torch.device) -> Iterator[None]:
     torch.cuda.set_stream(before)
 
 
-def test_stream_without_a_device_is_on_the_current_accelerator() -> None:
-    """The default device of a stream or event is the accelerator, and a stream's index is the current device's."""
-    stream = torch.Stream()
-
-    assert stream.device == torch.device("cuda", torch.cuda.current_device())
-    assert torch.Event().device.type == "cuda"
-
-
 def test_cuda_stream_and_event_are_generic_ones(device: torch.device) -> None:
     """The CUDA classes are subclasses of the generic ones."""
     assert isinstance(torch.cuda.Stream(device), torch.Stream)
@@ -83,16 +75,6 @@ def test_accelerator_set_stream_sets_the_current_stream_of_cuda(device: torch.de
 
         assert torch.cuda.current_stream(device).stream_id == stream.stream_id
         assert torch.accelerator.current_stream(device).stream_id == stream.stream_id
-
-
-def test_current_accelerator_is_the_cuda_device(device: torch.device) -> None:
-    """With a CUDA device, the accelerator is available, of type CUDA, and has the same device count and current
-    index."""
-    assert torch.accelerator.is_available()
-    assert torch.accelerator.current_accelerator(check_available=True) == torch.device("cuda")
-    assert torch.accelerator.device_count() == torch.cuda.device_count()
-    assert torch.accelerator.current_device_index() == torch.cuda.current_device()
-    assert device.type == "cuda"
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")

@@ -74,6 +74,7 @@ def test_stream_that_is_deleted_completes_its_work(api: Api, device: torch.devic
     assert values.tolist() == list(range(100))
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_event_recorded_ten_thousand_times(api: Api, device: torch.device) -> None:
     """An event can be recorded ten thousand times, and each synchronize waits for the latest record.
 
@@ -105,6 +106,7 @@ def test_event_recorded_ten_thousand_times(api: Api, device: torch.device) -> No
     assert counter.item() == RECORDS
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_event_query_of_ten_thousand_events_at_once(api: Api, device: torch.device) -> None:
     """Ten thousand events keep their positions in the stream.
 

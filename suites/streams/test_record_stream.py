@@ -99,6 +99,7 @@ GENERIC_VIEW = pytest.param(record_shifted_view, torch.Stream, id="generic-shift
 CASES = pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC_WHOLE, GENERIC_VIEW])
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.usefixtures("_native_allocator")
 @CASES
 def test_record_stream_keeps_a_block_until_the_stream_is_done(
@@ -123,6 +124,7 @@ def test_record_stream_keeps_a_block_until_the_stream_is_done(
     assert trial.intact
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.usefixtures("_native_allocator")
 @CASES
 def test_record_stream_block_is_reused_once_the_stream_is_done(

@@ -57,6 +57,7 @@ def test_current_stream_is_set_within_a_block_only(api: Api, device: torch.devic
     assert api.current_stream(device).stream_id == before
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -> None:
     """An operator called within a stream's block runs on that stream.
 
@@ -83,6 +84,7 @@ def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -
     assert ever(seen)
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_stream_query_is_false_while_work_is_pending(api: Api, device: torch.device) -> None:
     """`query` is True for an idle stream, False for a busy one, and True after `synchronize`.
 
@@ -103,6 +105,7 @@ def test_stream_query_is_false_while_work_is_pending(api: Api, device: torch.dev
     assert ever(seen_at_work)
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_stream_query_is_not_changed_by_work_on_another_stream(api: Api, device: torch.device) -> None:
     """Streams are independent: while one sleeps, another completes its work.
 
@@ -151,6 +154,7 @@ def test_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device)
     assert (y == expected).all()
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_stream_synchronize_makes_writes_visible_to_the_host(api: Api, device: torch.device) -> None:
     """When `synchronize` of a stream or device returns, the stream's writes to pinned memory are visible to the host.
 
@@ -200,6 +204,7 @@ LINKS: dict[str, Callable[[torch.Stream, torch.Stream], object]] = {
 }
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
 def test_wait_stream_and_wait_event_order_two_streams(
     api: Api, device: torch.device, link: Callable[[torch.Stream, torch.Stream], object]
@@ -215,6 +220,7 @@ def test_wait_stream_and_wait_event_order_two_streams(
     assert relay.always_in_order(lambda: link(relay.writer, relay.reader))
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_wait_stream_does_not_hold_up_the_host(api: Api, device: torch.device) -> None:
     """`wait_stream` returns immediately: both streams are still busy."""
     slow, waiting = api.stream(device), api.stream(device)
@@ -231,6 +237,7 @@ def test_wait_stream_does_not_hold_up_the_host(api: Api, device: torch.device) -
     assert slow.query()
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.parametrize("link", ["wait_event", "event_wait"])
 def test_wait_event_and_event_wait_do_not_hold_up_the_host(api: Api, device: torch.device, link: str) -> None:
     """`Stream.wait_event` and `Event.wait` return immediately: both streams are still busy."""

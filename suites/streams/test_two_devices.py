@@ -49,6 +49,7 @@ def test_streams_of_different_devices_differ(api: Api, device: torch.device, oth
     assert api.current_stream(device) != api.current_stream(other)
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.device, other: torch.device) -> None:
     """A stream can wait for an event of another device.
 
@@ -63,6 +64,7 @@ def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.devi
         assert relay.always_in_order(lambda relay=relay: relay.reader.wait_stream(relay.writer))
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_copy_between_devices_waits_for_the_streams_of_both(
     api: Api, device: torch.device, other: torch.device
 ) -> None:
@@ -103,6 +105,7 @@ def test_copy_between_devices_waits_for_the_streams_of_both(
         assert seen_in_trials(trial), NOT_SHOWN
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_synchronize_of_a_device_does_not_wait_for_another(api: Api, device: torch.device, other: torch.device) -> None:
     """Synchronizing one device does not wait for another: it is observed to return while the other sleeps."""
     for asleep, awake in ((device, other), (other, device)):

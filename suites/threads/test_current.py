@@ -40,6 +40,7 @@ def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.devi
     assert after == mine.stream_id
 
 
+@pytest.mark.requires(asynchronous=True)
 @accelerator
 def test_current_stream_of_a_thread_runs_its_work(device: torch.device) -> None:
     """An operation runs on its thread's current stream: four threads on separate streams get their own results.
@@ -126,6 +127,7 @@ def test_stream_may_be_used_by_any_thread(device: torch.device) -> None:
     assert (x == expected).all()
 
 
+@pytest.mark.requires(asynchronous=True)
 @accelerator
 def test_event_recorded_by_one_thread_orders_another(device: torch.device) -> None:
     """A wait for an event recorded by another thread orders the streams, in each trial.

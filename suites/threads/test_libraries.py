@@ -99,17 +99,18 @@ def test_sparse_mm_in_threads(device: torch.device) -> None:
     in_threads(device, 48, start, lambda _, x: torch.sparse.mm(weight, x).div_(size).add_(1))
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(accelerator=True)
+@pytest.mark.types("float64")
 def test_cholesky_solve_in_threads(device: torch.device) -> None:
-    """cuSOLVER factorizations in threads give correct integer solutions, within float64 rounding."""
+    """Factorizations in threads, each on a stream of its own, give correct integer solutions, within float64
+    rounding."""
     size = 64
     matrix = torch.eye(size, dtype=torch.float64, device=device) * 2 + torch.ones(
         size, size, dtype=torch.float64, device=device
     )
 
     def work(number: int) -> float:
-        stream = torch.cuda.Stream(device)
-        with torch.cuda.stream(stream):
+        with torch.Stream(device):
             wanted = torch.full((size, 1), float(number + 1), dtype=torch.float64, device=device)
             right = matrix @ wanted
             worst = 0.0
@@ -121,7 +122,7 @@ def test_cholesky_solve_in_threads(device: torch.device) -> None:
     # Torch loads the library at the first use, which several threads must not do together
     # (https://github.com/pytorch/pytorch/issues/90613).
     torch.linalg.cholesky(matrix)
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
     assert all(isinstance(worst, float) and worst < 1e-10 for worst in together.run(THREADS, work))
 
 

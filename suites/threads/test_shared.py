@@ -136,6 +136,7 @@ WAITS: dict[str, Callable[[torch.Stream, torch.Event], object]] = {
 }
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 def test_synchronize_releases_the_gil(

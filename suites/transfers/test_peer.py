@@ -115,6 +115,7 @@ def test_peer_copy_source_may_be_changed_after_it_in_stream_order(device: torch.
         assert (target == value).all()
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_peer_copy_source_that_is_dropped_has_been_read(device: torch.device, other: torch.device) -> None:
     """A source freed right after a copy to another device is not overwritten before the copy reads it.
 

@@ -79,6 +79,7 @@ def drop_behind_a_copy(
     return Trial(reused_at_once, intact, address in {each.data_ptr() for each in later})
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_pinned_memory")
 @pytest.mark.parametrize("copy", [to_device, to_host])
 @pytest.mark.parametrize("view", [slice(None), slice(5, 200_000)], ids=["whole", "part"])
@@ -99,6 +100,7 @@ def test_pinned_block_is_not_reused_while_a_copy_needs_it(
         assert trial.reused_when_done
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_non_blocking_copy_reads_pinned_memory_that_was_changed_meanwhile(device: torch.device) -> None:
     """A non-blocking copy reads pinned memory when the stream reaches it, not at the call.
 
@@ -172,6 +174,7 @@ def test_pinned_block_refilled_for_a_chain_of_copies_stays_in_order(device: torc
     assert torch.equal(arrived.cpu(), torch.arange(100, dtype=torch.int32)[:, None].expand(100, 4096))
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_pinned_block_is_reused_while_another_stream_is_behind(
     device: torch.device, request: pytest.FixtureRequest
 ) -> None:

@@ -80,6 +80,7 @@ def test_host_memory_stats_count_a_cached_block_once(device: torch.device) -> No
     assert len({x.data_ptr() for x in together}) == 10
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_free_no_events")
 def test_host_memory_stats_unused_block_is_free_at_once(device: torch.device) -> None:
     """A block without a pending copy is inactive right after its free, even if the device is busy, observed at least
@@ -104,6 +105,7 @@ def test_host_memory_stats_unused_block_is_free_at_once(device: torch.device) ->
     assert ever(at_work)
 
 
+@pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_event_drain")
 def test_host_memory_stats_block_is_active_until_its_copy_is_done(device: torch.device) -> None:
     """A block freed behind a delayed copy counts as active, which must be observed once.

@@ -139,6 +139,7 @@ def test_non_blocking_copies_under_memory_pressure_are_complete(short_of_memory:
     assert all(bool((x == number).all()) for number, x in enumerate(back, start=36))
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_outofmemoryerror_does_not_affect_pending_work(short_of_memory: torch.device) -> None:
     """A request that raises OutOfMemoryError while delayed work is pending affects neither its operands nor its result.
 

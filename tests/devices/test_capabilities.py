@@ -44,6 +44,7 @@ BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared L
 SOFT, SOFT_1 = (
     Device(uuid=f"SOFT-{index}", kind="soft", name=soft.BACKEND.label, index=index, memory=2**30) for index in (0, 1)
 )
+AT_ONCE = Device(uuid="SOFT-0", kind="soft", name=soft.BACKEND.label, index=0, asynchronous=False)
 SOFTWARE = Inventory(devices=(SOFT, SOFT_1), nvml_error="not asked")
 _NO_GPU = "the device is a software device"
 
@@ -56,6 +57,16 @@ _NO_GPU = "the device is a software device"
         (SOFTWARE, SOFT, "device", "soft", "soft"),
         (SOFTWARE, SOFT, "accelerator", True, "True"),
         (BARE, CPU, "accelerator_graphs", False, "False (the device is the cpu)"),
+        (BARE, CPU, "asynchronous", False, "False (work on the cpu is done when its call returns)"),
+        (machine(GPU), GPU, "asynchronous", True, "True"),
+        (SOFTWARE, SOFT, "asynchronous", True, "True"),
+        (
+            Inventory(devices=(AT_ONCE,)),
+            AT_ONCE,
+            "asynchronous",
+            False,
+            "False (the work of soft is done when its launch returns)",
+        ),
         (SOFTWARE, SOFT, "model", "soft (software device)", "soft (software device)"),
         (SOFTWARE, SOFT_1, "devices", 2, "2 (soft)"),
         (SOFTWARE, SOFT, "device_count", 2, "2 (soft)"),
@@ -154,7 +165,7 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """A name that changes here breaks every case that requires it."""
     names = """
-        device accelerator accelerator_graphs model devices ranks device_count compute_capability memory
+        device accelerator accelerator_graphs asynchronous model devices ranks device_count compute_capability memory
         free_memory peer_access peer_links nvlink fabric mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpp_extensions cpu_bf16 python numpy platform

@@ -5,7 +5,8 @@ The rules are those of ``csrc/core/config.cpp``, which reads the same variables 
 - ``SOFT_DEVICE_COUNT``: how many devices the machine has, 1 to 64; default 2;
 - ``SOFT_DEVICE_MEMORY``: memory of each device in bytes, or with the suffix KiB, MiB or GiB, at least 2 MiB; default
   1 GiB;
-- ``SOFT_VISIBLE_DEVICES``: the visible devices, by index or UUID, in this order; default all, empty means none.
+- ``SOFT_VISIBLE_DEVICES``: the visible devices, by index or UUID, in this order; default all, empty means none;
+- ``SOFT_SYNCHRONOUS``: 1 if a launch returns once its work is done; default 0.
 """
 
 from __future__ import annotations
@@ -27,8 +28,16 @@ def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tu
     """Return the visible devices, in the order of the variable, and the hidden devices. Raise MachineError."""
     count = declared.parse_device_count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
     memory = declared.parse_device_memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
+    asynchronous = not _synchronous(environ.get(soft.SYNCHRONOUS))
     every = [
-        Device(uuid=f"SOFT-{index}", kind=soft.BACKEND.kind, name=soft.BACKEND.label, index=index, memory=memory)
+        Device(
+            uuid=f"SOFT-{index}",
+            kind=soft.BACKEND.kind,
+            name=soft.BACKEND.label,
+            index=index,
+            memory=memory,
+            asynchronous=asynchronous,
+        )
         for index in range(count)
     ]
     mask = environ.get(soft.MASK)
@@ -48,6 +57,13 @@ def inventory(environ: Mapping[str, str]) -> Inventory:
         raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} hides all software devices; unset it")
     toolchain.require_compiler(soft.BACKEND)
     return Inventory(devices=visible, hidden=hidden, nvml_error="not used: the run is on software devices")
+
+
+def _synchronous(text: str | None) -> bool:
+    value = "0" if text is None else text.strip()
+    if value not in ("0", "1"):
+        raise MachineError(f"{soft.SYNCHRONOUS}={text!r}: expected 0 or 1")
+    return value == "1"
 
 
 def _visible(mask: str, every: list[Device]) -> tuple[Device, ...]:

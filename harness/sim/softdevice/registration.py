@@ -17,6 +17,7 @@ MASK = "SOFT_VISIBLE_DEVICES"
 COUNT = "SOFT_DEVICE_COUNT"
 MEMORY = "SOFT_DEVICE_MEMORY"
 INJECT = "SOFT_INJECT"
+SYNCHRONOUS = "SOFT_SYNCHRONOUS"
 
 
 def _module(torch: ModuleType) -> Any:
@@ -41,7 +42,7 @@ BACKEND = Backend(
     label="soft (software device)",
     no_gpu="the device is a software device",
     mask=MASK,
-    variables=(COUNT, MEMORY),
+    variables=(COUNT, MEMORY, SYNCHRONOUS),
     hardware=False,
     provider="harness.sim.softdevice.provider",
     faults=(str(Path(__file__).with_name("csrc") / "faults.def"),),

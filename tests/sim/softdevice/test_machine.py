@@ -37,9 +37,16 @@ def test_devices_of_the_environment(
     assert all(device.uuid == f"SOFT-{device.index}" for device in (*seen, *others))
 
 
+@pytest.mark.parametrize(("value", "asynchronous"), [(None, True), ("0", True), (" 1", False)])
+def test_a_synchronous_device_says_so(value: str | None, asynchronous: bool) -> None:
+    seen, _ = software_devices({} if value is None else {"SOFT_SYNCHRONOUS": value})
+    assert [device.asynchronous for device in seen] == [asynchronous] * 2
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
+        ("SOFT_SYNCHRONOUS", "yes", "expected 0 or 1"),
         ("SOFT_DEVICE_COUNT", "", "a number from 1 to 64"),
         ("SOFT_DEVICE_COUNT", "0", "a number from 1 to 64"),
         ("SOFT_DEVICE_COUNT", "65", "a number from 1 to 64"),

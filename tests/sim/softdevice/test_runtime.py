@@ -71,3 +71,15 @@ def test_types_that_are_left_out_are_refused(without: str, made: str, said: str)
         assert done.returncode == 1
     else:
         assert (done.stdout, done.stderr) == ("[1.0, 1.0]\n", "")
+
+
+@pytest.mark.ways(("value", "done"), [("0", "False"), ("1", "True")])
+def test_a_synchronous_device_has_nothing_pending(value: str, done: str) -> None:
+    program = """
+stream, event = torch.Stream('soft'), torch.Event('soft')
+torch.soft.sleep(200, stream)
+event.record(stream)
+print(event.query())
+"""
+    ended = inside.run_script(program, {"SOFT_SYNCHRONOUS": value})
+    assert (ended.stdout, ended.stderr) == (f"{done}\n", "")

@@ -67,6 +67,20 @@ c10::intrusive_ptr<c10::TensorImpl> SoftGenerator::get_state() const {
   return bytes.getIntrusivePtr();
 }
 
+c10::intrusive_ptr<c10::GeneratorImpl> SoftGenerator::graphsafe_get_state() const {
+  auto shared = c10::make_intrusive<SoftGenerator>(device().index());
+  shared->seed_ = seed_;
+  shared->counter_ = counter_;
+  return shared;
+}
+
+void SoftGenerator::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) {
+  const auto* given = dynamic_cast<const SoftGenerator*>(other.get());
+  TORCH_CHECK(given != nullptr && given->device() == device(), "expected the state of a generator of ", device());
+  seed_ = given->seed_;
+  counter_ = given->counter_;
+}
+
 SoftGenerator* SoftGenerator::clone_impl() const {
   auto* clone = new SoftGenerator(device().index());
   clone->seed_->set(seed_->place());

@@ -27,6 +27,9 @@ class SoftGenerator final : public c10::GeneratorImpl {
   std::uint64_t get_offset() const override;
   void set_state(const c10::TensorImpl& new_state) override;  // 16 bytes: seed, offset
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  // The other generator draws from the same seed and counter as this one, from now on.
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override;
   // Shared by all that draw from this generator. The seed is kept in a counter too, from which nothing is taken, so
   // that a graph's replay reads it as it was when the replay was launched.
   const std::shared_ptr<Counter>& counter() const { return counter_; }

@@ -67,14 +67,22 @@ std::vector<std::string> parse_visible(const char* text, std::size_t count) {
   return visible;
 }
 
+bool parse_synchronous(const char* text) {
+  const std::string_view value = trimmed(text != nullptr ? text : "0");
+  if (value != "0" && value != "1") reject("SOFT_SYNCHRONOUS", text, "0 or 1");
+  return value == "1";
+}
+
 }  // namespace
 
-Config Config::parse(const char* count, const char* memory, const char* visible, const char* without_types) {
+Config Config::parse(const char* count, const char* memory, const char* visible, const char* without_types,
+                     const char* synchronous) {
   Config config;
   std::istringstream types(without_types ? without_types : "");
   for (std::string name; std::getline(types, name, ',');) config.without_types.emplace_back(trimmed(name));
   config.uuids = parse_visible(visible, parse_count(count));
   config.memory = parse_memory(memory);
+  config.synchronous = parse_synchronous(synchronous);
   return config;
 }
 
@@ -89,7 +97,8 @@ const Config& Config::get() {
       }
     }
     return new Config(parse(std::getenv("SOFT_DEVICE_COUNT"), std::getenv("SOFT_DEVICE_MEMORY"),
-                            std::getenv("SOFT_VISIBLE_DEVICES"), std::getenv("SOFT_WITHOUT_TYPES")));
+                            std::getenv("SOFT_VISIBLE_DEVICES"), std::getenv("SOFT_WITHOUT_TYPES"),
+                            std::getenv("SOFT_SYNCHRONOUS")));
   }();
   return *config;
 }

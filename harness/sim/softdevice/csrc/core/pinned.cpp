@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture.h"
 #include "failure.h"
 #include "faults.h"
 #include "process.h"
@@ -29,6 +30,8 @@ struct PinnedBlock {
   std::byte* address = nullptr;
   int size_class = 0;  // the block has 2 to the power of this many bytes
   bool allocated = false;
+  bool of_capture = false;  // allocated while a stream was captured
+  bool kept = false;        // such a block that a graph uses at each replay: never reused, as in torch's allocator
   std::vector<Stream*> users;
   std::vector<std::shared_ptr<Mark>> pending;  // what it waits for since it was given back
 
@@ -75,6 +78,7 @@ void* PinnedAllocator::allocate(std::size_t bytes) {
   };
   if (std::size_t{1} << size_class < bytes) refuse();
 
+  const bool of_capture = any_capture();
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
   state.process();
@@ -94,6 +98,7 @@ void* PinnedAllocator::allocate(std::size_t bytes) {
     ++state.stats.num_host_alloc;
   }
   block->allocated = true;
+  block->of_capture = of_capture;
   const auto size = static_cast<std::int64_t>(block->size());
   change(state.stats.allocation, 1);
   change(state.stats.active_requests, 1);
@@ -113,7 +118,9 @@ void PinnedAllocator::free(void* address) {
   block->allocated = false;
   change(state.stats.allocation, -1);
   change(state.stats.allocated_bytes, -static_cast<std::int64_t>(block->size()));
-  for (Stream* stream : std::exchange(block->users, {})) {
+  const auto users = std::exchange(block->users, {});
+  if (block->kept) return;
+  for (Stream* stream : users) {
     if (auto mark = stream->fence()) block->pending.push_back(std::move(mark));
   }
   if (block->pending.empty()) {
@@ -131,6 +138,7 @@ bool PinnedAllocator::record(const void* address, Stream& stream) {
   if (std::find(block->users.begin(), block->users.end(), &stream) == block->users.end()) {
     block->users.push_back(&stream);
   }
+  if (block->of_capture && stream.capture()) block->kept = true;
   return true;
 }
 

@@ -24,7 +24,8 @@ class PinnedAllocator {
 
   void* allocate(std::size_t bytes);  // never null but for 0 bytes
   void free(void* address);           // the address that `allocate` gave
-  // Any address within a block; false when it is in none. The block is not reused until the stream has come here.
+  // Any address within a block; false when it is in none. The block is not reused until the stream has come here;
+  // if it is of a capture and the stream is captured, never.
   bool record(const void* address, Stream& stream);
   bool owns(const void* address) const;
   void empty();

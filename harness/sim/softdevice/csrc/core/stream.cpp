@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "capture.h"
+#include "config.h"
 #include "device.h"
 #include "faults.h"
 #include "process.h"
@@ -45,11 +46,20 @@ void Stream::launch(const char* name, Work work) {
     device_.fail(Code::lost, "the device was lost at the launch of " + std::string(name));
     device_.check();
   }
-  std::unique_lock lock(mutex_);
-  if (capture_) {
-    tail_ = capture_->state_->add(name, std::move(work), tail_);
-    return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (capture_) {
+      tail_ = capture_->state_->add(name, std::move(work), tail_);
+      return;
+    }
+    enqueue(name, std::move(work));
   }
+  if (!Config::get().synchronous) return;
+  if (const auto mark = fence()) mark->wait();
+  device_.check();
+}
+
+void Stream::enqueue(const char* name, Work work) {
   if (strikes(Fault::launch_hangs)) {
     work = [] { pool().pause(work::for_ever); };
   } else if (strikes(Fault::slow)) {

@@ -52,7 +52,7 @@ class Stream {
   Priority priority() const { return priority_; }
 
   // Appends work, or while the stream is captured adds a node to the capture. `name` must live for ever.
-  // Throws Failure when the device has failed.
+  // On a synchronous device it returns once the work is done. Throws Failure when the device has failed.
   void launch(const char* name, Work work);
 
   // A mark behind all that has been launched so far.
@@ -74,6 +74,7 @@ class Stream {
 
  private:
   friend class Capture;
+  void enqueue(const char* name, Work work);  // needs the mutex
   work::Task task(const char* name, Work work);
   void run(const char* name, const Work& work);
   void flush();  // needs the mutex

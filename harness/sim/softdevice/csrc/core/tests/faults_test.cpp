@@ -32,6 +32,13 @@ TEST(config_reads_sizes_with_suffixes) {
   EQUAL(Config::parse("1", "5GiB", nullptr).memory, std::size_t{5} << 30);
 }
 
+TEST(config_is_asynchronous_unless_it_is_told) {
+  EQUAL(Config::parse("1", nullptr, nullptr).synchronous, false);
+  EQUAL(Config::parse("1", nullptr, nullptr, nullptr, "1").synchronous, true);
+  THROWS(std::invalid_argument, "SOFT_SYNCHRONOUS='yes': expected 0 or 1",
+         Config::parse("1", nullptr, nullptr, nullptr, "yes"));
+}
+
 TEST(config_shows_devices_in_the_order_asked_for) {
   const auto visible = [](const char* text) {
     std::string all;

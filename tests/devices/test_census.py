@@ -1,0 +1,42 @@
+"""The question whether a device works behind the host, asked of devices that are fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.backends.backend import Backend
+from harness.devices.census import _is_asynchronous
+
+BACKEND = Backend("npu")
+
+
+def _torch(query: Callable[[], bool]) -> Any:
+    """Return a torch whose events answer with `query`."""
+    block = SimpleNamespace(neg_=lambda: None, device="npu:0")
+    return SimpleNamespace(
+        device=lambda kind, index: f"{kind}:{index}",
+        ones=lambda *_, **__: block,
+        accelerator=SimpleNamespace(current_stream=lambda: SimpleNamespace(synchronize=lambda: None)),
+        Event=lambda _: SimpleNamespace(record=lambda _: None, query=query),
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [([False], True), ([True, False], True), ([True, True, False], True), ([True, True, True], False)],
+)
+def test_one_pending_event_is_enough(answers: list[bool], found: bool) -> None:
+    left = iter(answers)
+    assert _is_asynchronous(BACKEND, _torch(lambda: next(left))) is found
+    assert list(left) == [], "asked further"
+
+
+def test_a_device_that_cannot_answer_is_unknown() -> None:
+    def query() -> bool:
+        raise RuntimeError("events are not implemented")
+
+    assert _is_asynchronous(BACKEND, _torch(query)) is None
