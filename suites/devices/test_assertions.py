@@ -141,6 +141,7 @@ def test_device_assert_makes_every_further_use_fail(device: torch.device) -> Non
         assert said[-4:] == ["AcceleratorError"] * 4
 
 
+@pytest.mark.requires(asynchronous=True)
 def test_device_assert_does_not_delay_the_launch(device: torch.device) -> None:
     """The call that fails an assertion returns immediately behind queued work, and the synchronize raises."""
     ended = attempt(
