@@ -122,7 +122,9 @@ def test_a_flaky_case_is_green_and_shows_what_broke() -> None:
     assert [child.tag for child in case[0]] == ["stackTrace", "system-out", "system-err"]
     trace, out, err = (child.text for child in case[0])
     assert trace is not None
-    assert trace.startswith("broke here\nattempt 1 (in company) on worker gw0, executor gw0-1, devices cpu, seed 11\n")
+    assert trace.startswith(
+        "broke here\nattempt 1 (after other cases) on worker gw0, executor gw0-1, devices cpu, seed 11\n"
+    )
     assert trace.endswith("\n\nstack")
     assert (out, err) == ("o", "e")
 
@@ -131,7 +133,7 @@ def test_a_flaky_case_is_a_failure_too_where_the_run_says_so() -> None:
     lines = build.broke_and(CASE, Outcome.CRASHED, Outcome.PASSED, reproduce="pytest it")
     case = only_case(*lines, fail_on_flaky=True)
     assert [child.tag for child in case] == ["failure", "flakyFailure"]
-    assert case[0].attrib == {"type": "flaky", "message": "crashed in company, passed alone: broke here"}
+    assert case[0].attrib == {"type": "flaky", "message": "crashed after other cases, passed alone: broke here"}
     assert "\nreproduce: pytest it\n" in (case[0].text or "")
 
 
