@@ -124,8 +124,8 @@ def junit(
 ) -> None:
     """Write the JUnit report of a run, of any size. A run writes the same file at its end.
 
-    Flavours: default suits most readers, and is valid for Jenkins' strict schema. jenkins also reports findings as
-    cases. gitlab fits what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
+    Flavours: default suits most readers, and is valid for Jenkins' strict schema; jenkins is the same. gitlab fits what
+    GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
 
     Exit status 4: nothing was written, because DIR has no journal of a run or the file cannot be written.
     """

@@ -38,7 +38,7 @@ def export(
 def import_(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that harness sim export has written.")],
 ) -> None:
-    """Put the libraries of a file into the cache. They are code that runs here: take files of those you trust.
+    """Put the libraries of a file into the cache. They are code that runs here: import only files that you trust.
 
     Exit status: 0; 1 if none of them is what this environment needs; 4 if the file is damaged or the cache cannot be
     written.
