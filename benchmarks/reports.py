@@ -20,7 +20,7 @@ from typing import Any
 
 from measuring import machine_facts, median
 
-from harness.journal import environment, journal
+from harness.journal import environment, journal, reader
 from harness.journal.events import SCHEMA
 from harness.reporting import junit
 from harness.reporting.page import report
@@ -75,7 +75,7 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
 
 def write_once(run_dir: Path) -> dict[str, float]:
     """Write the page in this process, which has done nothing before; returns the figures."""
-    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
     path = report.write_html_report(run_dir, contents)

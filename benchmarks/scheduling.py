@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measuring import machine_facts, median, run
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import Finish, Start
 from harness.scheduling import slow_files
 from harness.scheduling.history import History
@@ -145,7 +145,7 @@ def span(folder: Path, name: str, workers: int, *options: str, env: Mapping[str,
     """Run all cases; seconds from the first start of a case to the last end."""
     command = [sys.executable, "-m", "pytest", f"-n{workers}", "-q", "--leak-check=off", f"--results-dir={name}"]
     run([*command, "--no-health", *options], folder, output=folder / f"{name}.out", environment={**os.environ, **env})
-    events = journal.read_run_journal(folder / name / journal.FILE_NAME).events
+    events = reader.read_run_journal(folder / name / journal.FILE_NAME).events
     begun = [event.t for event in events if isinstance(event, Start)]
     ended = [event.t for event in events if isinstance(event, Finish)]
     return max(ended) - min(begun)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import harness
 from harness.cli.main import app
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
-from harness.journal import finding_kinds, journal
+from harness.journal import finding_kinds, journal, reader
 from harness.journal.events import Finding, RunStarted
 from harness.journal.finding_kinds import KINDS
 from harness.journal.ledger import Ledger
@@ -163,7 +163,7 @@ def evidence(red: Path, _: Path, __: Path) -> str:
 
 def cluster(red: Path, _: Path, out: Path) -> str:
     """What the head writes down of a node's lines, and what it prints at the end."""
-    contents = journal.read_run_journal(red / journal.FILE_NAME)
+    contents = reader.read_run_journal(red / journal.FILE_NAME)
     made = ClusterRecord(out)
     session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)), lines()[0])
     made.begin(session, run_id="c", argv=[], devices=[GPU])
@@ -175,7 +175,7 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     made.close()
     said: list[str] = []
     assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, say=said.append) == EXIT_RED
-    kept = [event for event in journal.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
+    kept = [event for event in reader.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
     assert [each.reproduce for each in kept][: len(KINDS)] == [f"pytest the-{kind}" for kind in KINDS]
     return "\n".join(said)
 
@@ -198,7 +198,7 @@ def told(red: Path, green: Path, out: Path) -> str:
 def summary(red: Path, _: Path, __: Path) -> str:
     """What a run prints at its end."""
     found = terminal.terminal_summary(
-        Ledger.from_journal(journal.read_run_journal(red / journal.FILE_NAME)), red, blocks=False
+        Ledger.from_journal(reader.read_run_journal(red / journal.FILE_NAME)), red, blocks=False
     )
     assert found[0].endswith(f"; {len(KINDS)} findings")
     return "\n".join(found)

@@ -192,12 +192,12 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     from rich.table import Table
 
-    from harness.journal import journal
+    from harness.journal import journal, reader
     from harness.tools import device_history
     from harness.tools.matrix.folders import find_runs
 
     found = device_history.device_history(
-        journal.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
+        reader.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
     )
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
@@ -374,10 +374,10 @@ def bisect(
     The result is added to the journal of RUN. Exit status 4: the case fails without other cases, or does not fail
     again.
     """
-    from harness.journal import journal
+    from harness.journal import journal, reader
     from harness.tools.diagnosis import order
 
-    company = order.company_of(journal.read_run_journal(run_dir / journal.FILE_NAME), case)
+    company = order.company_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
     print(f"{case} was {company.outcome} after {format_count(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))

@@ -36,11 +36,12 @@ from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.devices import capabilities
 from harness.devices.device import Inventory
-from harness.journal import environment, identity, lines
+from harness.journal import environment, identity, lines, reader
 from harness.journal import journal as journals
 from harness.journal.events import SCHEMA, Collected, End, Finding, RunStarted
-from harness.journal.journal import Journal, JournalContents, JournalError, JournalWriteError
+from harness.journal.journal import Journal, JournalError, JournalWriteError
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.progress.progress import Progress, Snapshot
 from harness.reporting import junit
 from harness.reporting.page import report as page
@@ -463,7 +464,7 @@ class Run:
         # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
         # the time that takes for 10,000 cases.
         with _uncollected():
-            contents = journals.read_journal(self.context.journal)
+            contents = reader.read_journal(self.context.journal)
             lines = [event for event in contents.events if isinstance(event, Collected)]
             cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
             unread = dict.fromkeys(start for line in lines for start in line.unread)

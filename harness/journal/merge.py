@@ -16,7 +16,7 @@ from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
 from harness.core.shard import Shard
 from harness.core.text import format_count, list_first
-from harness.journal import environment, finding_kinds, identity, journal
+from harness.journal import environment, finding_kinds, identity, journal, reader
 from harness.journal.events import (
     EVENT,
     Activity,
@@ -29,8 +29,8 @@ from harness.journal.events import (
     RunStarted,
     Waiver,
 )
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 
 _NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, End)
 
@@ -297,7 +297,7 @@ def write_merged_run(
         by_uuid = {str(each.get("uuid")): each for each in devices}
         environment.write_environment(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
     write_atomically(path, b"".join(map(_line, events)))
-    return journal.read_run_journal(path)
+    return reader.read_run_journal(path)
 
 
 def _line(event: Event) -> bytes:

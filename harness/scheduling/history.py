@@ -17,7 +17,6 @@ from filelock import FileLock
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.file_kind import FileKind
-from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.scheduling.slow_files import SlowFiles
 
@@ -60,7 +59,7 @@ class History:
         """Return the durations of several runs: the median per case. Raise JournalError if a folder has no run."""
         found: dict[str, list[float]] = defaultdict(list)
         for run_dir in run_dirs:
-            ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
+            ledger = Ledger.of(run_dir)
             for case, seconds in cls.of_ledger(ledger).seconds.items():
                 found[case].append(seconds)
         return cls({case: statistics.median(values) for case, values in found.items()})

@@ -10,8 +10,8 @@ from typing import Any
 
 from harness.backends.table import labels
 from harness.journal.events import Device, Event, RunStarted, SecondDevice
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 
 CPU = "cpu"
 

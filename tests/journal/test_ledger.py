@@ -8,7 +8,7 @@ import pytest
 
 from harness.core.caseid import suite_of
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Cost, Ledger
 from tests.reporting import build
 
@@ -350,7 +350,7 @@ def test_unreadable_lines_make_a_run_red(tmp_path: Path) -> None:
     with journal.Journal(path) as writer:
         for line in (build.run(), build.collected(A), build.start(A), build.finish(A), {"event": "finding"}):
             writer.append(line)
-    account = Ledger.from_journal(journal.read_journal(path))
+    account = Ledger.from_journal(reader.read_journal(path))
     assert [verdict.outcome for verdict in account.verdicts] == [Outcome.PASSED]
     (finding,) = account.findings
     assert finding.kind == "damaged_journal"

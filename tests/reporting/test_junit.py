@@ -19,7 +19,7 @@ from junitparser import xunit2
 from harness.core.atomic import WriteError
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
 from harness.reporting.junit_case import MOST_TEXT
@@ -303,7 +303,7 @@ def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
         with journal.Journal(run_dir / journal.FILE_NAME) as writer:
             for line in [build.run(), *lines]:
                 writer.append(line)
-        contents = journal.read_journal(run_dir / journal.FILE_NAME)
+        contents = reader.read_journal(run_dir / journal.FILE_NAME)
         assert not contents.damaged
         account = Ledger.from_journal(contents)
         written = junit.write_junit(run_dir)

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.core.caseid import case_seed
 from harness.core.outcome import Outcome
-from harness.journal import finding_kinds, identity, journal, lines
+from harness.journal import finding_kinds, identity, journal, lines, reader
 from harness.journal.events import (
     Batch,
     Collected,
@@ -31,7 +31,8 @@ from harness.journal.events import (
     Wait,
     Waiver,
 )
-from harness.journal.journal import Damaged, Journal, Unknown
+from harness.journal.journal import Journal
+from harness.journal.reader import Damaged, Unknown
 
 #: Facts that may differ between the nodes of one run. The lines of each case name its node.
 FREE = ("device", "driver")
@@ -74,7 +75,7 @@ def read_line(text: str) -> tuple[Event | None, dict[str, Any]]:
 
 @functools.cache
 def _parser() -> Callable[[int, bytes], Event | Damaged | Unknown]:
-    return journal.line_parser(Path("of an agent"))
+    return reader.line_parser(Path("of an agent"))
 
 
 def cases_of(event: Event) -> tuple[str, ...] | None:

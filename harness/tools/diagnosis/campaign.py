@@ -22,7 +22,7 @@ from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, single_line
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native.faults import Injection, fault_catalogue
 from harness.tools.diagnosis.order import inherited_environment
@@ -230,7 +230,7 @@ class Runs:
         if not (run_dir / journal.FILE_NAME).exists():
             last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
             raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(single_line, last))!r}")
-        return Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
+        return Ledger.from_journal(reader.read_journal(run_dir / journal.FILE_NAME))
 
 
 def run_orders(

@@ -16,14 +16,14 @@ from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, single_line
-from harness.journal import environment, journal
+from harness.journal import environment, journal, reader
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Device, RunStarted, Waiver
 from harness.journal.finding_kinds import without_numbers
 from harness.journal.identity import SUITE_FILES, identity_facts
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
 from harness.journal.place import Place, Places
+from harness.journal.reader import JournalContents
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
 from harness.tools.history.fingerprint import fingerprint
@@ -145,7 +145,7 @@ def read_record(path: Path, machine: str = "") -> RunRecord:
 def _of_directory(path: Path) -> RunRecord:
     file = path / journal.FILE_NAME
     print_ = _print(file)  # before the journal is read: what a run still writes is another state of it
-    contents = journal.read_run_journal(file)
+    contents = reader.read_run_journal(file)
     try:
         known = environment.read_environment(path)
     except EnvironmentFileError:

@@ -19,12 +19,13 @@ from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
 from harness.core.text import escape_invalid_xml, single_line
-from harness.journal import environment, events, identity, journal, journal_lines
+from harness.journal import environment, events, identity, journal
 from harness.journal.decision import Decision, decide_outcome, not_run_message, reopened_attempts
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Collected, Event, Finish, MergedShard, Reopened, RunStarted, Start
-from harness.journal.journal import Damaged, JournalError, Unknown
+from harness.journal.journal import JournalError
 from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
+from harness.journal.reader import Damaged, Unknown, stream_journal
 from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
 from harness.tools.matrix.stated import StatedLevel, read_levels
@@ -159,7 +160,7 @@ def read_summary(run_dir: Path) -> RunSummary | Unreadable:
         return Unreadable(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
     reader = _Reader()
     try:
-        for line, found in journal_lines.stream_journal(path):
+        for line, found in stream_journal(path):
             reader.add(line, found)
         if reader.run is None:
             raise JournalError("no run started there")

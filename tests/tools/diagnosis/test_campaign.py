@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.sim.native.faults import Injection
 from harness.tools.diagnosis.campaign import (
     RECORD,

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.tools.matrix import folders, model, text
 from harness.tools.matrix.classing import Kind, Sure
@@ -552,7 +552,7 @@ def test_findings_that_follow_from_the_whole_journal_are_listed(tmp_path: Path) 
     written.insert(-1, build.finish("suites/a/test_a.py::unknown"))
     path = runs.write(tmp_path / "r", written, Machine(), tail=b"{torn\n")
     found = matrix(path).findings
-    expected = Ledger.from_journal(journal.read_run_journal(path / journal.FILE_NAME)).findings
+    expected = Ledger.from_journal(reader.read_run_journal(path / journal.FILE_NAME)).findings
     assert sorted((each.kind, each.message) for each in found) == sorted((e.kind, e.message) for e in expected)
     assert {each.kind for each in found} == {"damaged_journal", "not_collected", "must_pass", "too_few_cases"}
 

@@ -18,7 +18,7 @@ from harness.backends.table import BACKENDS
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.text import single_line
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native import build, provider
 from harness.sim.native.provider import ProvidedDevice
@@ -107,7 +107,7 @@ def _remove(folder: Path) -> None:
 def recorded(folder: Path) -> Recording:
     """Return what the cases that passed ran. Raise RecordError."""
     file = folder / "run" / journal.FILE_NAME
-    passed = runs.tally(Ledger.from_journal(journal.read_journal(file))).passed if file.exists() else None
+    passed = runs.tally(Ledger.from_journal(reader.read_journal(file))).passed if file.exists() else None
     return read_recording([folder / "lines"], passed)
 
 
