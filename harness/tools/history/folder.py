@@ -103,7 +103,7 @@ class FolderStore:
         there = self._there()
         database = duckdb().connect()
         try:
-            databases.migrate(database, self.path)
+            databases.prepare(database, self.path)
             while self._update(database, there) != there:
                 pass
             database.execute("SET enable_external_access = false")
@@ -148,13 +148,8 @@ class FolderStore:
             if others := files.keys() - heads.keys():
                 other = str(self.path / min(others))
                 raise HistoryError(f"{other!r} is no run of a history: move it out of the folder")
-            there = {name for name, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
             for name, columns in schema.STAGES.items():
-                # Files of an older schema lack columns.
-                chosen = ", ".join(
-                    f'"{column}"' if column in there else f'NULL::{kind} AS "{column}"'
-                    for column, kind in columns.items()
-                )
+                chosen = ", ".join(f'"{column}"' for column in columns)
                 database.execute(
                     f"CREATE OR REPLACE TEMP TABLE stage_{name} AS SELECT {chosen}, place FROM {source} "
                     f"WHERE part = '{name}'"

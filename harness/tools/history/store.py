@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ class FileStore:
                 self._create()
             database = self._connect(read_only=False)
             try:
-                databases.migrate(database, self.path)
+                databases.prepare(database, self.path)
                 yield database
             finally:
                 database.close()
@@ -119,7 +118,7 @@ class FileStore:
         temporary.unlink(missing_ok=True)
         database = duckdb().connect(str(temporary))
         try:
-            databases.migrate(database, self.path)
+            databases.prepare(database, self.path)
         finally:
             database.close()
         temporary.replace(self.path)
@@ -159,8 +158,3 @@ class FileStore:
 def _is_busy(error: str) -> bool:
     """Return whether another process, or another thread of this one, has the file open in a way that excludes this."""
     return "lock" in error.lower() or "different configuration" in error
-
-
-def default_path() -> str:
-    """Return the history that the environment names; empty without one."""
-    return os.environ.get(VARIABLE, "")

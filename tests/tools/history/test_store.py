@@ -249,50 +249,6 @@ def test_a_folder_of_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pyte
         rows(store, "FROM runs")
 
 
-def test_an_older_schema_is_migrated_by_the_next_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FileStore(tmp_path / "h.duckdb")
-    store.add(record.read_record(nights.night(tmp_path, 0)))
-    monkeypatch.setattr(schema, "SCHEMA", schema.SCHEMA + 1)
-    step = {schema.SCHEMA: "CREATE TABLE later (a INTEGER)"}
-    monkeypatch.setattr(schema, "MIGRATIONS", {**schema.MIGRATIONS, **step})
-    with pytest.raises(HistoryError, match="harness history add migrates it"):
-        rows(store, "FROM runs")
-    store.add(record.read_record(nights.night(tmp_path, 1)))
-    assert rows(store, "SELECT (SELECT count(*) FROM later), count(*) FROM runs") == [(0, 2)]
-
-
-def test_a_history_of_the_first_schema_is_migrated_with_its_runs(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "h.duckdb")
-    for number in range(2):
-        store.add(record.read_record(nights.night(tmp_path, number, {CASES[1]: Outcome.GATED})))
-    with store.writing() as database:
-        wanted = database.execute("SELECT * FROM ran ORDER BY ALL").fetchall()
-        database.execute("DROP TABLE ran")
-        for column in ("host_size", "device_size"):
-            database.execute(f"ALTER TABLE verdict DROP COLUMN {column}")
-        database.execute("UPDATE meta SET value = '1' WHERE name = 'schema'")
-    with pytest.raises(HistoryError, match="harness history add migrates it"):
-        rows(store, "FROM runs")
-    store.add(record.read_record(nights.night(tmp_path, 2)))
-    assert len(wanted) == 2
-    assert rows(store, "SELECT * FROM ran WHERE run < 3 ORDER BY ALL") == wanted
-    assert rows(store, "SELECT count(*), count(host_memory) FROM results") == [(9, 0)]
-
-
-def test_files_of_the_first_schema_are_read_beside_new_ones(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "h")
-    for number in range(2):
-        store.add(record.read_record(nights.night(tmp_path, number)))
-        file = store.path / file_name(nights.run_id(number))
-        with duckdb.connect() as database:
-            old = f"SELECT * EXCLUDE (host_size, device_size) REPLACE (1 AS schema) FROM '{file}'"
-            database.execute(f"COPY ({old}) TO '{file}.old' (FORMAT parquet)")
-        Path(f"{file}.old").replace(file)
-        assert rows(store, "SELECT count(*), count(host_memory) FROM results") == [(3 * number + 3, 0)]
-    store.add(record.read_record(nights.night(tmp_path, 2)))
-    assert rows(store, "SELECT count(*) FROM results") == [(9,)]
-
-
 @pytest.mark.parametrize("place", ["host", "device"])
 def test_the_most_memory_of_a_case_is_kept_within_nine_percent(
     store: FileStore | FolderStore, tmp_path: Path, place: str
