@@ -20,6 +20,7 @@ from typing import Any
 
 from measuring import machine_facts, median
 
+from harness.core.caseid import digest_of_ids
 from harness.journal import environment, journal, reader
 from harness.journal.events import SCHEMA
 from harness.reporting import junit
@@ -50,7 +51,7 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
         "t": begin,
         "worker": "gw0",
         "count": cases,
-        "hash": journal.digest_of_ids(ids),
+        "hash": digest_of_ids(ids),
         "ids": ids,
     }
     clocks = [begin] * 4

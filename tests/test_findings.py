@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import harness
 from harness.cli.main import app
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
 from harness.journal import finding_kinds, journal, reader
 from harness.journal.events import Finding, RunStarted
@@ -49,7 +50,7 @@ def lines(shard: str = "", *, green: bool = False) -> list[build.Line]:
     """A run with every verdict and every kind of finding; if `green`, one in which all cases have passed."""
     on: dict[str, Any] = {"devices": [GPU]}
     ids = list(CASES.values())
-    selection: dict[str, Any] = {"selection": journal.digest_of_ids(sorted(ids)), "selected": ids} if shard else {}
+    selection: dict[str, Any] = {"selection": digest_of_ids(sorted(ids)), "selected": ids} if shard else {}
     head = [
         build.run(devices=[GPU], shard=shard, run_id="green" if green else "red"),
         build.collected(*ids, **selection),

@@ -26,7 +26,8 @@ import duckdb
 
 from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
 from benchmarks.measuring import machine_facts
-from harness.journal.journal import FILE_NAME, digest_of_ids
+from harness.core.caseid import digest_of_ids
+from harness.journal.journal import FILE_NAME
 from harness.tools.history import folder as folders
 from harness.tools.history import front, record, serve, site, stage, text, views
 from harness.tools.history.answers import Answers

@@ -31,7 +31,7 @@ from harness.controller.journal_tail import JournalTail
 from harness.controller.plan import ConfigProblem, Machine
 from harness.controller.stop_signals import StopSignals
 from harness.core import clock, linux, temp_folder
-from harness.core.caseid import suite_of
+from harness.core.caseid import digest_of_ids, suite_of
 from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.devices import capabilities
@@ -347,7 +347,7 @@ class Run:
         gated = CaseFacts.read(Path(self.context.temp_dir)).gated
         return {
             "count": len(ids),
-            "hash": journals.digest_of_ids(ids),
+            "hash": digest_of_ids(ids),
             "seconds": [round(seconds, 3) for seconds in self.expected(ids)],
             "gated": {str(position): gated[case] for position, case in enumerate(ids) if case in gated},
             "devices": {device.uuid: device.name for device in self.devices},

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,14 +37,6 @@ KIND = FileKind("journal", "give the run directory of a run", JournalError)
 
 class JournalWriteError(JournalError, WriteError):
     """A journal cannot be written."""
-
-
-def digest_of_ids(ids: Iterable[str]) -> str:
-    r"""Return the hash that identifies a list of cases: ``sha256:`` and the hex digest of the ids joined by ``\n``.
-
-    A lone surrogate is hashed as its visible escape, because `read_journal` returns it in this form.
-    """
-    return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 class Journal:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from harness.backends.table import labels
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, run_exit_status
 from harness.core.text import format_count, single_line
 from harness.journal.events import (
@@ -30,7 +31,7 @@ from harness.journal.events import (
     Start,
     Stopped,
 )
-from harness.journal.journal import FILE_NAME, digest_of_ids
+from harness.journal.journal import FILE_NAME
 from harness.journal.reader import Damaged, JournalContents, Unknown, read_run_journal
 from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
 

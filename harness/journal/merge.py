@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.atomic import write_atomically
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
 from harness.core.shard import Shard
@@ -159,7 +160,7 @@ def _unlisted(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         if not part.selection:
             yield f"{part.text} has no list of its cases: it ended before they were collected; resume it"
-        elif part.selection != journal.digest_of_ids(sorted(part.selected)):
+        elif part.selection != digest_of_ids(sorted(part.selected)):
             yield f"{part.text} has a list of selected cases that does not match its hash: the journal is damaged"
 
 
@@ -214,7 +215,7 @@ def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], no
         t=begun,
         worker="",
         count=len(ids),
-        hash=journal.digest_of_ids(ids),
+        hash=digest_of_ids(ids),
         ids=ids,
         deselected=tuple(dict.fromkeys(case for part in ordered for case in part.deselected)),
         unread=tuple(dict.fromkeys(start for part in ordered for start in part.unread)),

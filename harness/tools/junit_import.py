@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.core.atomic import open_atomically
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
@@ -193,7 +194,7 @@ class _Found:
             "imported": {"tool": self._tool, "files": self._files},
         }
         ids = self.ids.all
-        collected = {"worker": "", "count": len(ids), "hash": journal.digest_of_ids(ids), "ids": ids}
+        collected = {"worker": "", "count": len(ids), "hash": digest_of_ids(ids), "ids": ids}
         return _line("run", began, run) + _line("collected", began, collected)
 
     def tail(self) -> bytes:

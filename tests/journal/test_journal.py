@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.core.caseid import digest_of_ids
 from harness.journal import journal, reader
 from harness.journal.events import EVENT, SCHEMA, End, Finding, Start
-from harness.journal.journal import Journal, JournalError, JournalWriteError, digest_of_ids
+from harness.journal.journal import Journal, JournalError, JournalWriteError
 from tests.reporting import build
 
 # Appends a finding for each line of stdin, numbered from 0, of texts from tiny to large; says on stdout what is done.

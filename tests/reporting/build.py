@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import Outcome
 from harness.journal.events import EVENT, SCHEMA, Event
-from harness.journal.journal import digest_of_ids
 
 Line = dict[str, Any]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.core.caseid import case_seed
+from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import Outcome
 from harness.journal import finding_kinds, identity, journal, lines, reader
 from harness.journal.events import (
@@ -149,7 +149,7 @@ class ClusterRecord:
             lines.collected(
                 "",
                 count=len(ids),
-                digest=journal.digest_of_ids(ids),
+                digest=digest_of_ids(ids),
                 part=self._part,
                 ids=ids,
                 deselected=reference.deselected,

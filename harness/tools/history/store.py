@@ -24,8 +24,6 @@ from harness.tools.history.record import RunRecord
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: The environment variable with the history.
-VARIABLE = "HARNESS_HISTORY"
 #: Seconds that a writer waits for another one, and a reader for a writer.
 PATIENCE = 120.0
 #: The settings of a database that only reads: SQL of a user can reach no file, no network and no setting.
