@@ -155,7 +155,7 @@ def summary_and_annotations(red: Path, _: Path, out: Path) -> str:
 def evidence(red: Path, _: Path, __: Path) -> str:
     """The manifest of an archive, and what verifying it prints."""
     files = {name: (red / name).read_bytes() for name in (journal.FILE_NAME, "environment.json")}
-    known = record.read_record(files, red)
+    known = record.read_evidence_record(files, red)
     made = manifest.make_manifest(manifest.summary_of(known, complete=True), {}, {})
     verified = "\n".join(verify.verification_lines(known, made))
     assert f"{len(KINDS)} findings" in verified

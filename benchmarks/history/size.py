@@ -171,8 +171,8 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
             rows = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [late]).fetchall()
             remove_runs(database, [run for (run,) in rows])
     paths = [run_directory(folder, generator, machine) for machine in range(shape.machines)]
-    found["read_run"] = timed(lambda: record.read_record(paths[0]), 3)
-    records = [record.read_record(path) for path in paths]
+    found["read_run"] = timed(lambda: record.read_history_record(paths[0]), 3)
+    records = [record.read_history_record(path) for path in paths]
     walls = []
     for each in records:
         begun = time.perf_counter()

@@ -92,7 +92,7 @@ def add(
     counts: dict[str, int] = {}
     for path in found.paths:
         try:
-            made = record.read_record(path, machine)
+            made = record.read_history_record(path, machine)
         except HarnessError as error:
             print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
             counts["refused"] = counts.get("refused", 0) + 1

@@ -77,6 +77,6 @@ def _run_ids(text: str) -> list[str]:
     if not path.exists():
         return [text]
     from harness.tools.history import runs
-    from harness.tools.history.record import read_record
+    from harness.tools.history.record import read_history_record
 
-    return [read_record(each).run_id for each in runs.find([path]).paths]
+    return [read_history_record(each).run_id for each in runs.find([path]).paths]

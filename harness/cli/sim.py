@@ -29,7 +29,7 @@ def export(
     """
     from harness.sim.native import archive
 
-    for entry in archive.write_archive(out, _recipes()):
+    for entry in archive.write_library_archive(out, _recipes()):
         print(f"{entry.noun}: {entry.key}")
     print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB")
 
@@ -47,7 +47,7 @@ def import_(
     from harness.core.text import escape_invalid_xml
     from harness.sim.native import archive
 
-    found = archive.read_archive(path, _recipes())
+    found = archive.read_library_archive(path, _recipes())
     for each in found:
         state = "in the cache already" if each.there else "imported"
         fit = "" if each.needed else "; this environment needs another one: its sources, compiler or torch differ"

@@ -211,7 +211,7 @@ class Ledger(Summary):
 
     @classmethod
     def _decided(cls, events: Iterable[Event], oddities: Oddities) -> Self:
-        tally = Tally()
+        tally = RunTally()
         ids: dict[str, None] = {}
         cases: dict[str, CaseEvents] = {}
         levels: list[Levels] = []
@@ -304,7 +304,7 @@ class CollectedList:
         )
 
 
-class Tally:
+class RunTally:
     """Totals of a run beyond single cases: add all events first, then each verdict.
 
     A tally keeps only cases that are unlisted or on a must-pass list, so its size does not grow with the number of

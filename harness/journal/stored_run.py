@@ -2,7 +2,7 @@
 time.
 
 Memory does not grow with the number of cases. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
-`harness.journal.ledger.Tally`.
+`harness.journal.ledger.RunTally`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.core.errors import WriteError
 from harness.journal import journal, reader
 from harness.journal.collected_ids import CollectedIds, IdsDigest, OddLineError
 from harness.journal.events import Collected, Event, Executor, Finish, Levels, MergedShard, Reopened, RunStarted, Start
-from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
+from harness.journal.ledger import CollectedList, Oddities, RunTally, Summary
 from harness.journal.reader import Damaged, JournalFile, Line, Unknown
 from harness.journal.verdicts import CaseEvents, Verdict
 
@@ -60,7 +60,7 @@ class StoredRun:
         self._damaged_lines = self._unknown_lines = 0
         #: Lines about cases that do not begin like lines of the harness.
         self._foreign: list[tuple[str, Line]] = []
-        self._tally = Tally(keep_ended=False)
+        self._tally = RunTally(keep_ended=False)
         try:
             with _writing():
                 self._database.executescript(_TABLES)

@@ -47,7 +47,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ImportedResult:
     """What was imported. `numbered`: how many cases had the id of an earlier one and got a number."""
 
     counts: Mapping[Outcome, int]
@@ -91,7 +91,7 @@ class Ids:
         return found
 
 
-def write(wanted: Wanted, out: Path) -> Result:
+def write(wanted: Wanted, out: Path) -> ImportedResult:
     """Write the journal and environment.json of a new run directory. Nothing is written if a file cannot be imported.
 
     Raises JUnitError, ImportingError, WriteError.
@@ -117,7 +117,7 @@ def write(wanted: Wanted, out: Path) -> Result:
                 written.write(block)
             written.write(found.tail())
     counts = {outcome: found.counts[outcome] for outcome in Outcome if found.counts[outcome]}
-    return Result(counts, found.ids.numbered, tuple(found.findings))
+    return ImportedResult(counts, found.ids.numbered, tuple(found.findings))
 
 
 class _Found:

@@ -150,7 +150,7 @@ def test_imported_results_are_no_evidence_and_nothing_of_them_can_run_again(gtes
     files = {name: (run_dir / name).read_bytes() for name in (journal.FILE_NAME, "environment.json")}
     assert any(
         "only a run of the harness is evidence" in each.text
-        for each in checks.run_problems(record.read_record(files, run_dir))
+        for each in checks.run_problems(record.read_evidence_record(files, run_dir))
     )
     with pytest.raises(ResumeError, match=ran):
         resumption_of(contents)

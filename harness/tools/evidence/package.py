@@ -99,7 +99,7 @@ class Package:
                 ran = event.imported.text
                 raise PackageError(f"cases of {str(run_dir)!r} were run {ran}: only a run of the harness is evidence")
         files = files_of(run_dir)
-        known = record.read_record(
+        known = record.read_evidence_record(
             {name: _read(path) for name, path in files.paths.items() if record.is_read(name)},
             run_dir / journal.FILE_NAME,
         )

@@ -77,13 +77,13 @@ class EvidenceRecord:
 
 
 def is_read(name: str) -> bool:
-    """Return whether `read_record` needs the file with this path in the run directory."""
+    """Return whether `read_evidence_record` needs the file with this path in the run directory."""
     return (
         name in (journal.FILE_NAME, junit.FILE_NAME, conformance.FILE_NAME) or _ENVIRONMENT.fullmatch(name) is not None
     )
 
 
-def read_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
+def read_evidence_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
     """Return the run in these files, by path in the run directory. `where` is only for error messages.
 
     Raise JournalError if the journal is not the journal of a run.

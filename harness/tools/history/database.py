@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import HarnessError
 from harness.tools.history import schema, stage
-from harness.tools.history.record import RunRecord
+from harness.tools.history.record import HistoryRecord
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -117,7 +117,7 @@ def transaction(database: DuckDBPyConnection) -> Iterator[None]:
 # ---- rows ----
 
 
-def add_record(database: DuckDBPyConnection, record: RunRecord) -> Added:
+def add_record(database: DuckDBPyConnection, record: HistoryRecord) -> Added:
     """Enter a run in one transaction."""
     known = database.execute("SELECT run, print FROM run WHERE run_id = ?", [record.run_id]).fetchall()
     if known and known[0][1] == record.print:

@@ -21,7 +21,7 @@ from harness.core.cache import cache_root
 from harness.tools.history import database as databases
 from harness.tools.history import schema, stage
 from harness.tools.history.database import Added, HistoryError, duckdb, missing_text, quoted
-from harness.tools.history.record import RunRecord
+from harness.tools.history.record import HistoryRecord
 from harness.tools.history.store import FileStore
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class FolderStore:
 
     path: Path
 
-    def add(self, record: RunRecord) -> Added:
+    def add(self, record: HistoryRecord) -> Added:
         """Write the file of a run, or say why not. Raise HistoryError."""
         target = self.path / file_name(record.run_id)
         database = duckdb().connect()

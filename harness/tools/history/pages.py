@@ -21,7 +21,7 @@ from harness.tools.history import front, text, views
 from harness.tools.history.answers import NIGHTS, Answers, Failure, Group
 from harness.tools.history.changes import changed, deciding_commands
 from harness.tools.history.front import Front
-from harness.tools.history.suspicion import Suspicion
+from harness.tools.history.suspicion import DeviceSuspicion
 from harness.tools.history.timeline import Observation, story
 
 _PACKAGE = "harness.tools.history"
@@ -289,7 +289,7 @@ class Pages:
             ],
         }
 
-    def device(self, each: Suspicion) -> bytes:
+    def device(self, each: DeviceSuspicion) -> bytes:
         """Return the page of a device."""
         device = self._answers.device(each.device)
         columns = (("Night", ""), ("Red or flaky", "bars"), ("Results", ""))

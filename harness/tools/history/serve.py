@@ -27,7 +27,7 @@ from harness.tools.history.folder import FolderStore
 from harness.tools.history.names import page_names, search
 from harness.tools.history.pages import EveryLink, Pages, file_name, policy, scripts
 from harness.tools.history.store import FileStore
-from harness.tools.history.suspicion import Suspicion
+from harness.tools.history.suspicion import DeviceSuspicion
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -193,7 +193,7 @@ def _one(made: Pages, answers: Answers, state: _State, kind: str, value: str, si
     return made.run(run["run"], report, other)
 
 
-def _suspicion(state: _State, key: str) -> Suspicion:
+def _suspicion(state: _State, key: str) -> DeviceSuspicion:
     found = next((each for each in state.front.suspicions if each.device == key), None)
     if found is None:
         raise NothingKnownError(f"the device {key!r} ran in none of the last nights")

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from harness.tools.history import database as databases
 from harness.tools.history.database import Added, HistoryError, duckdb, missing_text, quoted
-from harness.tools.history.record import RunRecord
+from harness.tools.history.record import HistoryRecord
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -36,7 +36,7 @@ class FileStore:
 
     path: Path
 
-    def add(self, record: RunRecord) -> Added:
+    def add(self, record: HistoryRecord) -> Added:
         """Enter a run, or say why it is not entered. Raise HistoryError."""
         with self.writing() as database:
             return databases.add_record(database, record)

@@ -129,7 +129,7 @@ def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
         left = [verdict for verdict in before.verdicts if verdict.outcome.value != "passed"]
         assert {verdict.outcome.value for verdict in left} <= {"not_run", "lost"}, output
         assert all(verdict.message for verdict in left), output
-    record = evidence.read_record(
+    record = evidence.read_evidence_record(
         {path.name: path.read_bytes() for path in (folder / "run").iterdir() if path.is_file()}, folder
     )
     assert ended["status"] == record.ledger.exit_status(), output

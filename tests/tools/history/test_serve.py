@@ -21,7 +21,7 @@ from harness.tools.history import serve as serving
 from harness.tools.history.database import HistoryError
 from harness.tools.history.folder import open_store
 from harness.tools.history.pages import file_name
-from harness.tools.history.record import read_record
+from harness.tools.history.record import read_history_record
 from harness.tools.history.serve import Reader, page, serve
 from harness.tools.history.store import FileStore
 from tests.tools.history import nights
@@ -136,13 +136,13 @@ def test_scripts_are_kept_by_the_browser_and_there_is_no_other_file(server: Serv
 
 def test_a_run_that_is_added_is_there_at_once(server: Server, tmp_path: Path) -> None:
     assert "2025-10-11" not in server.page("/")
-    server.store.add(read_record(nights.night(tmp_path, 2)))
+    server.store.add(read_history_record(nights.night(tmp_path, 2)))
     assert "2025-10-11" in server.page("/")
 
 
 def test_an_open_file_is_read_once_and_makes_way_for_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = nights.regression(tmp_path)
-    made = read_record(nights.night(tmp_path, 9))
+    made = read_history_record(nights.night(tmp_path, 9))
     opened = 0
     reading = FileStore.reading
 
@@ -192,11 +192,11 @@ def test_a_file_is_wanted_while_a_writer_has_it(tmp_path: Path) -> None:
 
 def test_a_folder_of_files_is_served(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}/history/")
-    store.add(read_record(nights.night(tmp_path, 0)))
+    store.add(read_history_record(nights.night(tmp_path, 0)))
     reader = Reader(store)
     with reader.pages() as (made, _, _):
         assert b"2025-10-09" in made.index()
-    store.add(read_record(nights.night(tmp_path, 1)))
+    store.add(read_history_record(nights.night(tmp_path, 1)))
     with reader.pages() as (made, _, _):
         assert b"2025-10-10" in made.index()
     reader.close()

@@ -28,7 +28,7 @@ from harness.tools.mutation.generated.modules import wanted_files
 from harness.tools.mutation.generated.mutant import Mutant
 from harness.tools.mutation.generated.reach import Recording, read_recording
 from harness.tools.mutation.generated.recording import VARIABLE
-from harness.tools.mutation.generated.results import Result, read_results
+from harness.tools.mutation.generated.results import MutantResult, read_results
 
 #: Marks a recording whose run has ended.
 COMPLETE = "complete"
@@ -105,7 +105,7 @@ def _remove(folder: Path) -> None:
 
 
 def recorded(folder: Path) -> Recording:
-    """Return what the cases that passed ran. Raise RecordError."""
+    """Return what the cases that passed ran. Raise RecordingError."""
     file = folder / "run" / journal.FILE_NAME
     passed = runs.tally(Ledger.from_journal(reader.read_journal(file))).passed if file.exists() else None
     return read_recording([folder / "lines"], passed)
@@ -162,7 +162,7 @@ def run_mutants(
     *,
     limit: float,
     seconds: float,
-) -> list[Result]:
+) -> list[MutantResult]:
     """Run the mutants that cases reach, in a warm process of their own. Raise GenerateError.
 
     `results`: the folder for the plan and the results. `limit`: of the seconds of the cases of one mutant. `seconds`:
