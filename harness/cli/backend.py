@@ -50,6 +50,6 @@ def check(
     if as_json:
         print(json.dumps([{**asdict(each), "run": each.then, **asdict(each.meaning)} for each in results], indent=2))
     else:
-        print("\n".join(backend_check.report(results)))
+        print("\n".join(backend_check.report_lines(results)))
     if backend_check.failed(results):
         raise typer.Exit(EXIT_RED)

@@ -167,7 +167,7 @@ def export(
     from harness.tools.history import site
 
     with answering(db) as answers:
-        pages = site.export(answers, out)
+        pages = site.export_site(answers, out)
     print(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
 
 

@@ -380,7 +380,7 @@ def bisect(
     company = order.company_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
     print(f"{case} was {company.outcome} after {format_count(len(company.earlier), 'case')} in its process")
-    found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
+    found = order.bisect_order(company, lambda line: console.print(line, style="dim", soft_wrap=True))
     order.record_dependence(run_dir, found)
     for culprit in found.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
@@ -424,23 +424,23 @@ def _list_api(format_: Format) -> None:
 
 
 def _print_api(found: list[PublicName]) -> None:
-    from harness.catalog.api import shares, summary
+    from harness.catalog.api import api_summary, shares
 
     console = make_console()
     rows = [((each.name, str(each.cases), each.text, each.arguments), each.missing) for each in found]
     console.print(_table_of_cases(("name", "cases", _ONE_OF_THEM, "arguments"), rows))
     for module, (whole, reached, excused) in shares(found).items():
         console.print(f"{module}: {reached} of {whole - excused}", soft_wrap=True)
-    console.print(summary(found), soft_wrap=True)
+    console.print(api_summary(found), soft_wrap=True)
 
 
 def _print_overloads(found: list[Overload]) -> None:
-    from harness.catalog.overloads import summary
+    from harness.catalog.overloads import overloads_summary
 
     console = make_console()
     rows = [((each.name, ", ".join(each.keys), str(each.cases), each.text), each.missing) for each in found]
     console.print(_table_of_cases(("overload", "kernels", "cases", _ONE_OF_THEM), rows))
-    console.print(summary(found), soft_wrap=True)
+    console.print(overloads_summary(found), soft_wrap=True)
 
 
 _ONE_OF_THEM = "one of them, or why there is none"

@@ -158,7 +158,7 @@ def record(
 
     settings = _settings(paths, device, module, pytest_options)
     folder = campaign.recording_folder(settings, os.environ)
-    campaign.record(settings, folder, _tell)
+    campaign.record_cases(settings, folder, _tell)
     print(folder)
 
 
@@ -223,7 +223,7 @@ def generate(
     reason = read_reasons(reasons).of
     folder = recording or campaign.recording_folder(settings, os.environ)
     if recording is None and not (folder / campaign.COMPLETE).exists():
-        campaign.record(settings, folder, _tell)
+        campaign.record_cases(settings, folder, _tell)
     known = campaign.recorded(folder)
     results = (results_dir or Path("results") / f"mutants-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     found = campaign.run_mutants(settings, mutants, known, results, limit=limit, seconds=seconds)
@@ -256,10 +256,10 @@ def api(
 
     reasons = {each.name: each.text for each in names.read_api(output) if not each.cases} if output.exists() else {}
     callers, arguments = campaign.calls(recordings)
-    root = campaign.root_of(["torch"])
+    root = campaign.package_root(["torch"])
     found = names.called(names.public_names(), root, modules.is_wanted, callers, arguments, reasons)
     names.write_api(output, found)
-    print(names.summary(found))
+    print(names.api_summary(found))
 
 
 def _settings(

@@ -294,7 +294,7 @@ def _print_report(
         line(f"run {ledger.run.imported.text}")
     for text in terminal.terminal_summary(ledger, run_dir, blocks=blocks):
         line(text, "bold red" if text.startswith(terminal.RED_WORDS) else None)
-    for text in terminal.levels(ledger, blocks=blocks) if growth else ():
+    for text in terminal.repetition_lines(ledger, blocks=blocks) if growth else ():
         line(text)
     for damaged in contents.damaged[:20]:
         line(

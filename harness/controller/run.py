@@ -115,7 +115,7 @@ class Run:
         with contextlib.ExitStack() as undo:
             if self.interrupted is not None:
                 undo.callback(self.interrupted.release)
-            temp = preparation.make_temp_folder(config)
+            temp = preparation.make_run_temp_folder(config)
             undo.callback(temp_folder.remove_temp_folder, temp)
             machine = {
                 d.uuid: capabilities.detect_capabilities(inventory, d, temp / "capabilities") for d in self.devices

@@ -129,7 +129,7 @@ class LeakSearch:
         """All cases in one process, if there is time for that. Otherwise those that grew most, each alone."""
         round_time = sum(map(self._duration, cases))
         if round_time * (batch.WARMUP_ROUNDS + batch.COUNTED_ROUNDS) < self._time.left:
-            return leaks.search(cases, trials.trial)
+            return leaks.find_culprits(cases, trials.trial)
         by_case = {case: grown for case, grown in suspicion.handle.grown_by_case.items() if case in cases}
 
         def is_explained(tried: Sequence[str]) -> bool:

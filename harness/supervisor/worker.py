@@ -272,7 +272,7 @@ class Worker:
                     if self._may_be_waited_for():
                         self._supervisor.finish()
                 else:
-                    pytest_reports.log(item, replay.shown(item, finished))
+                    pytest_reports.log(item, replay.replayed_reports(item, finished))
                     if nextitem is None:
                         self._supervisor.finish()
                         self._supervisor.search_leaks()

@@ -36,10 +36,10 @@ class _Names:
 
 def page_data(page: Page, in_full: Iterable[PageCase]) -> bytes:
     """Return the data of the page as JSON for a ``script`` element. Texts of the cases `in_full` are left out."""
-    return encode(_value(page, {case.index for case in in_full}))
+    return encode_for_script(_value(page, {case.index for case in in_full}))
 
 
-def encode(value: object) -> bytes:
+def encode_for_script(value: object) -> bytes:
     r"""Encode a value as JSON without ``</script>``, ``<!--`` or line separators: ``<``, ``>``, ``&`` become ``\u003c``
     …
     """

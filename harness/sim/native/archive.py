@@ -124,7 +124,7 @@ def read_library_archive(
     keys = {(recipe.folder, build.cache_key(recipe)) for recipe in wanted}
     found = []
     for entry in manifest.entries:
-        cache = build.cache_root(environ, entry.noun) / entry.folder
+        cache = build.writable_cache_root(environ, entry.noun) / entry.folder
         there = all((cache / entry.key / name).is_file() for name in entry.files)
         if not there:
             _keep(cache, entry.key, {name: contents[_member(entry, name)] for name in entry.files})

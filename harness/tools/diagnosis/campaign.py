@@ -99,7 +99,7 @@ class OrdersCampaign:
         return not (self.wrong or self.missed or self.not_run)
 
 
-def tally(ledger: Ledger, fault: str = "") -> CampaignTally:
+def tally_cases(ledger: Ledger, fault: str = "") -> CampaignTally:
     """Summarise a run for the campaign. `fault` is the injected fault."""
     wrong = {
         verdict.case: verdict.outcome.value
@@ -250,7 +250,7 @@ def run_orders(
     kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line per run. Raise
     CampaignError if no case passes without a fault.
     """
-    clean = tally(run(CLEAN))
+    clean = tally_cases(run(CLEAN))
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
@@ -272,9 +272,11 @@ def _with_fault(
     inject = f"--inject={injection}"
 
     def judged(name: str, *options: str) -> FaultRow:
-        faulty = tally(run(name, inject, *options), injection.name)
+        faulty = tally_cases(run(name, inject, *options), injection.name)
         doubtful = sorted(faulty.doubtful & clean.passed)
-        passed = tally(run(f"{name}-alone", inject, "--isolation=case", cases=doubtful)).passed if doubtful else ()
+        passed = (
+            tally_cases(run(f"{name}-alone", inject, "--isolation=case", cases=doubtful)).passed if doubtful else ()
+        )
         return row(str(injection), breaks, clean, faulty, passed)
 
     if not first:

@@ -122,7 +122,7 @@ def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
+def bisect_order(company: Company, tell: Callable[[str], object]) -> Dependence:
     """Find the culprits. `tell` gets a line per trial. Raise BisectError if the failure does not repeat."""
     trials = 0
 

@@ -44,7 +44,7 @@ class FolderStore:
 
     def add(self, record: HistoryRecord) -> Added:
         """Write the file of a run, or say why not. Raise HistoryError."""
-        target = self.path / file_name(record.run_id)
+        target = self.path / run_file_name(record.run_id)
         database = duckdb().connect()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ def write_staged(database: DuckDBPyConnection, target: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def file_name(run_id: str) -> str:
+def run_file_name(run_id: str) -> str:
     """Return the name of the file of a run: readable, and different for different ids."""
     digest = hashlib.sha256(run_id.encode("utf-8", "backslashreplace")).hexdigest()[:10]
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', run_id)[:60]}-{digest}{SUFFIX}"

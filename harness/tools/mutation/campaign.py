@@ -84,14 +84,14 @@ def _clean(breaks: Sequence[Break], device: str, run: MutationRun, tell: Callabl
     cases = sorted({suite for each in breaks if each.device == device for suite in each.suites})
     if lost := [case for case in cases if not Path(case.partition("::")[0]).exists()]:
         raise BreakError(f"the suite {lost[0]!r} does not exist: run this where it is, or name others with --suites")
-    tally = runs.tally(run(f"{CLEAN}-{device}", device, cases, None))
+    tally = runs.tally_cases(run(f"{CLEAN}-{device}", device, cases, None))
     tell(f"{device} without a break: {len(tally.passed)} passed, {len(tally.wrong)} red")
     return tally
 
 
 def _row(each: Break, clean: CampaignTally, run: MutationRun, tell: Callable[[str], object]) -> BreakRow:
     ledger = run(each.name, each.device, each.suites, each)
-    tally = runs.tally(ledger, each.fault)
+    tally = runs.tally_cases(ledger, each.fault)
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
     ran = checked & clean.passed
     texts = {verdict.case: verdict.message for verdict in ledger.verdicts}

@@ -23,7 +23,7 @@ from harness.tools.diagnosis.campaign import (
     orders_text,
     row,
     run_orders,
-    tally,
+    tally_cases,
 )
 from tests.reporting import build
 
@@ -41,18 +41,18 @@ def ended(case: str, outcome: Outcome = Outcome.PASSED, **changes: object) -> li
 
 def test_a_case_that_was_lost_or_never_ran_is_no_catch() -> None:
     lines = [*ended(A), *ended(B, Outcome.CRASHED), build.start(C)]  # C is lost, D has not run
-    assert tally(ledger(*lines)) == CampaignTally(frozenset({A}), {B: "crashed"})
+    assert tally_cases(ledger(*lines)) == CampaignTally(frozenset({A}), {B: "crashed"})
 
 
 def test_a_red_case_in_which_the_fault_was_not_seen_to_occur_is_doubtful() -> None:
     lines = [*ended(A, Outcome.FAILED, struck={"slow": 1}), *ended(B, Outcome.FAILED, struck={"device_lost": 1})]
     lines += [*ended(C, Outcome.TIMEOUT), *ended(D, Outcome.LEAKED)]  # C could not report
-    assert tally(ledger(*lines), "slow").doubtful == {B, D}
+    assert tally_cases(ledger(*lines), "slow").doubtful == {B, D}
 
 
 def test_a_run_counts_how_often_its_own_fault_struck() -> None:
     lines = [*ended(A, struck={"slow": 2, "device_lost": 7}), *ended(B, struck={"slow": 3}), *ended(C), *ended(D)]
-    assert tally(ledger(*lines), "slow").struck == 5
+    assert tally_cases(ledger(*lines), "slow").struck == 5
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from harness.core.outcome import Outcome
 from harness.tools.history import record, schema
 from harness.tools.history import store as stores
 from harness.tools.history.database import Added, HistoryError
-from harness.tools.history.folder import FolderStore, file_name, open_store
+from harness.tools.history.folder import FolderStore, open_store, run_file_name
 from harness.tools.history.store import FileStore
 from tests.reporting import build
 from tests.tools.history import nights
@@ -307,7 +307,7 @@ def test_the_kind_of_store_follows_from_the_path(tmp_path: Path) -> None:
 
 def test_names_of_files_are_safe_and_different() -> None:
     hostile = ["../../etc/passwd", "a/b", "a_b", "x" * 500, "\udc80"]
-    names = [file_name(each) for each in hostile]
+    names = [run_file_name(each) for each in hostile]
     assert len({*names}) == len(names)
     assert all("/" not in name and len(name) < 90 for name in names)
 
@@ -352,7 +352,7 @@ def test_a_reader_of_a_folder_enters_new_files_only(tmp_path: Path, monkeypatch:
         store.add(record.read_history_record(nights.night(tmp_path, number)))
         assert rows(store, "SELECT count(*), count(DISTINCT run_id) FROM runs") == [(number + 1, number + 1)]
     assert rows(store, "SELECT count(*) FROM results") == [(9,)]
-    assert entered == [[file_name(nights.run_id(number))] for number in range(3)]
+    assert entered == [[run_file_name(nights.run_id(number))] for number in range(3)]
 
 
 def test_a_reader_of_a_folder_follows_files_that_change_and_go(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_reader_of_a_folder_follows_files_that_change_and_go(tmp_path: Path) -
     shutil.rmtree(tmp_path / nights.run_id(1))
     store.add(record.read_history_record(nights.night(tmp_path, 1, {CASES[0]: Outcome.FAILED})))
     assert rows(store, "SELECT sum(red), count(*) FROM runs") == [(1, 3)]
-    (store.path / file_name(nights.run_id(1))).unlink()
+    (store.path / run_file_name(nights.run_id(1))).unlink()
     assert rows(store, "SELECT sum(red), count(*) FROM runs") == [(0, 2)]
 
 
