@@ -21,7 +21,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The tar.gz file to write.")],
 ) -> None:
     """Write the libraries of this environment to a file: the software device, and with a CUDA build of torch the
-    simulated CUDA and the interposer. What the cache lacks is built first.
+    simulated CUDA and the interposer. Libraries that the cache lacks are built first.
 
     They fit machines with the same sources, compiler, C library, Python and torch: their keys say so.
 
