@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import Finish, RunStarted, Start
 
 _INI = "[pytest]\naddopts = -p no:cacheprovider\nharness_suites = suites\nharness_preload =\n"
@@ -56,7 +56,7 @@ def cluster(folder: Path, cases: int, nodes: int) -> tuple[float, float, float]:
         status = subprocess.run(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
     if status:
         raise SystemExit(f"the cluster run ended with {status}:\n{(folder / 'run.out').read_text()[-4000:]}")
-    events = journal.read_run_journal(folder / "run" / journal.FILE_NAME).events
+    events = reader.read_run_journal(folder / "run" / journal.FILE_NAME).events
     run = next(event.t for event in events if isinstance(event, RunStarted))
     first = min(event.t for event in events if isinstance(event, Start))
     last = max(event.t for event in events if isinstance(event, Finish))

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness.core.text import format_count
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import Finish, RunStarted
 from harness.journal.ledger import Ledger
 
@@ -56,7 +56,7 @@ def run(command: Sequence[str], run_dir: Path, *, has_all: bool = True) -> Run:
     path = run_dir / journal.FILE_NAME
     if not path.exists():
         raise SystemExit(f"{command[0]} left no journal:\n{run_dir.with_suffix('.out').read_text()[-4000:]}")
-    contents = journal.read_run_journal(path)
+    contents = reader.read_run_journal(path)
     places = Counter(
         (event.host, ", ".join(event.devices) or "none")
         for event in contents.events

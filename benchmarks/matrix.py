@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 from measuring import machine_facts
 
+from harness.core.caseid import digest_of_ids
 from harness.journal import environment, journal
 from harness.journal.events import SCHEMA
 
@@ -136,7 +137,7 @@ def run_lines(host: Host, run: int, cases: Sequence[str], *, old_tree: bool = Fa
     facts = {"argv": ["pytest", "suites/"], "seed": run, "isolation": "batch", "host": host.name, "pid": 4242}
     facts |= {"run_id": f"{run:02}-{host.name}", "fail_on_flaky": False, "rootdir": "/opt/conformance"}
     yield {"event": "run", "t": begun, "schema": SCHEMA, "devices": host.uuids, **facts, "identity": identity}
-    listed = {"count": len(ids), "hash": journal.digest_of_ids(ids), "ids": ids}
+    listed = {"count": len(ids), "hash": digest_of_ids(ids), "ids": ids}
     for worker in range(4):
         more = listed if not worker else {**listed, "ids": []}
         yield {"event": "collected", "t": begun + 1, "worker": f"gw{worker}", **more}

@@ -38,7 +38,7 @@ manifest["skip_ops"] = sorted({{each.name for each in op_db}} - {operators!r})
 _SOFT = """
 from harness.sim.softdevice import build, loading
 
-loading.load(build.build_softdevice())
+loading.load_software_device(build.build_softdevice())
 """
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from measuring import machine_facts, median
 
-from harness.journal import environment, journal
+from harness.core.caseid import digest_of_ids
+from harness.journal import environment, journal, reader
 from harness.journal.events import SCHEMA
 from harness.reporting import junit
 from harness.reporting.page import report
@@ -50,7 +51,7 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
         "t": begin,
         "worker": "gw0",
         "count": cases,
-        "hash": journal.digest_of_ids(ids),
+        "hash": digest_of_ids(ids),
         "ids": ids,
     }
     clocks = [begin] * 4
@@ -75,7 +76,7 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
 
 def write_once(run_dir: Path) -> dict[str, float]:
     """Write the page in this process, which has done nothing before; returns the figures."""
-    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
     path = report.write_html_report(run_dir, contents)

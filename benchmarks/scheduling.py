@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measuring import machine_facts, median, run
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import Finish, Start
 from harness.scheduling import slow_files
-from harness.scheduling.history import History
+from harness.scheduling.history import DurationHistory
 from harness.scheduling.slow_files import SlowFiles
 
 #: Times the least possible time that the order may take, with history and without.
@@ -87,7 +87,7 @@ def recorded(run_dir: Path, shipped: Sequence[Path], total: float, cases: int) -
     They are as many short and long ones as there are in that run, in its order. `shipped`: other runs, from which the
     slow test files are known.
     """
-    known = History.of_runs([run_dir]).seconds
+    known = DurationHistory.of_runs([run_dir]).seconds
     ids = list(known)
     by_length = sorted(range(len(ids)), key=lambda position: known[ids[position]], reverse=True)
     step = max(1, len(ids) // cases)
@@ -96,7 +96,7 @@ def recorded(run_dir: Path, shipped: Sequence[Path], total: float, cases: int) -
     names = {case: f"{case.partition('::')[0].removesuffix('.py').replace('/', '_')}" for case in kept}
     slow = None
     if shipped:
-        measured = slow_files.measured_slow_files([History.of_runs([each]).seconds for each in shipped])
+        measured = slow_files.measured_slow_files([DurationHistory.of_runs([each]).seconds for each in shipped])
         of_case = {f"{_SUITE}/test_{names[case]}.py": case.partition("::")[0] for case in kept}
         files = {name: measured.files[file] * scale for name, file in of_case.items() if file in measured.files}
         slow = SlowFiles(other=measured.other * scale, files=files)
@@ -145,7 +145,7 @@ def span(folder: Path, name: str, workers: int, *options: str, env: Mapping[str,
     """Run all cases; seconds from the first start of a case to the last end."""
     command = [sys.executable, "-m", "pytest", f"-n{workers}", "-q", "--leak-check=off", f"--results-dir={name}"]
     run([*command, "--no-health", *options], folder, output=folder / f"{name}.out", environment={**os.environ, **env})
-    events = journal.read_run_journal(folder / name / journal.FILE_NAME).events
+    events = reader.read_run_journal(folder / name / journal.FILE_NAME).events
     begun = [event.t for event in events if isinstance(event, Start)]
     ended = [event.t for event in events if isinstance(event, Finish)]
     return max(ended) - min(begun)

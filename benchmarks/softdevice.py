@@ -36,7 +36,7 @@ def main() -> None:
     import torch
 
     begin = time.perf_counter()
-    loading.load(library)
+    loading.load_software_device(library)
     there, here = torch.zeros(16, device="soft"), torch.zeros(16)
     torch.accelerator.synchronize()
     print(

@@ -146,7 +146,7 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
         late=functools.partial(worker_messages.send_late_report, config),
         fail=functools.partial(worker_messages.send_write_failure, config),
     )
-    hooks.register(config, worker, contextlib.nullcontext)
+    hooks.register_worker_hooks(config, worker, contextlib.nullcontext)
 
 
 def _configure_controller(config: pytest.Config) -> None:
@@ -169,7 +169,7 @@ def _configure_controller(config: pytest.Config) -> None:
     late = functools.partial(hooks.show_late, config)
     leased = run.leases.take("main")
     worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail)
-    worker_hooks.register(config, worker, run.signals.handled)
+    worker_hooks.register_worker_hooks(config, worker, run.signals.handled)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 import harness
 from harness.cli.main import app
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
-from harness.journal import finding_kinds, journal
+from harness.journal import finding_kinds, journal, reader
 from harness.journal.events import Finding, RunStarted
 from harness.journal.finding_kinds import KINDS
 from harness.journal.ledger import Ledger
@@ -49,7 +50,7 @@ def lines(shard: str = "", *, green: bool = False) -> list[build.Line]:
     """A run with every verdict and every kind of finding; if `green`, one in which all cases have passed."""
     on: dict[str, Any] = {"devices": [GPU]}
     ids = list(CASES.values())
-    selection: dict[str, Any] = {"selection": journal.digest_of_ids(sorted(ids)), "selected": ids} if shard else {}
+    selection: dict[str, Any] = {"selection": digest_of_ids(sorted(ids)), "selected": ids} if shard else {}
     head = [
         build.run(devices=[GPU], shard=shard, run_id="green" if green else "red"),
         build.collected(*ids, **selection),
@@ -154,7 +155,7 @@ def summary_and_annotations(red: Path, _: Path, out: Path) -> str:
 def evidence(red: Path, _: Path, __: Path) -> str:
     """The manifest of an archive, and what verifying it prints."""
     files = {name: (red / name).read_bytes() for name in (journal.FILE_NAME, "environment.json")}
-    known = record.read_record(files, red)
+    known = record.read_evidence_record(files, red)
     made = manifest.make_manifest(manifest.summary_of(known, complete=True), {}, {})
     verified = "\n".join(verify.verification_lines(known, made))
     assert f"{len(KINDS)} findings" in verified
@@ -163,7 +164,7 @@ def evidence(red: Path, _: Path, __: Path) -> str:
 
 def cluster(red: Path, _: Path, out: Path) -> str:
     """What the head writes down of a node's lines, and what it prints at the end."""
-    contents = journal.read_run_journal(red / journal.FILE_NAME)
+    contents = reader.read_run_journal(red / journal.FILE_NAME)
     made = ClusterRecord(out)
     session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)), lines()[0])
     made.begin(session, run_id="c", argv=[], devices=[GPU])
@@ -175,7 +176,7 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     made.close()
     said: list[str] = []
     assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, say=said.append) == EXIT_RED
-    kept = [event for event in journal.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
+    kept = [event for event in reader.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
     assert [each.reproduce for each in kept][: len(KINDS)] == [f"pytest the-{kind}" for kind in KINDS]
     return "\n".join(said)
 
@@ -198,7 +199,7 @@ def told(red: Path, green: Path, out: Path) -> str:
 def summary(red: Path, _: Path, __: Path) -> str:
     """What a run prints at its end."""
     found = terminal.terminal_summary(
-        Ledger.from_journal(journal.read_run_journal(red / journal.FILE_NAME)), red, blocks=False
+        Ledger.from_journal(reader.read_run_journal(red / journal.FILE_NAME)), red, blocks=False
     )
     assert found[0].endswith(f"; {len(KINDS)} findings")
     return "\n".join(found)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.core.outcome import Outcome
 from harness.journal.journal import FILE_NAME
-from harness.tools.history.record import read_record
+from harness.tools.history.record import read_history_record
 
 
 def pairs(number: int) -> int:
@@ -29,7 +29,7 @@ def main() -> None:
     both: Counter[tuple[str, str]] = Counter()
     for journal in sorted(wanted.campaign.glob(f"*/{FILE_NAME}")):
         fault = journal.parent.name
-        found = [each for each in read_record(journal.parent).troubles if each.outcome.is_red]
+        found = [each for each in read_history_record(journal.parent).troubles if each.outcome.is_red]
         found = [each for each in found if each.outcome not in (Outcome.NOT_RUN, Outcome.LOST)]
         groups = Counter(each.key for each in found)
         both.update({(fault, key): number for key, number in groups.items()})

@@ -161,7 +161,7 @@ def main() -> None:
         for machine, own in MACHINES.items():
             if night in own and pythons[machine]:
                 path = run_night(wanted.folder, machine, night, wanted.cases, pythons[machine])
-                print(f"{path}: {store.add(record.read_record(path, machine))}", flush=True)
+                print(f"{path}: {store.add(record.read_history_record(path, machine))}", flush=True)
         with store.reading() as database:
             found += begins(Answers(database), night)
     truths = [each for each in TRUTHS if pythons[each.machine] and each.begin < wanted.nights]

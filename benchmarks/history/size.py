@@ -26,13 +26,14 @@ import duckdb
 
 from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
 from benchmarks.measuring import machine_facts
-from harness.journal.journal import FILE_NAME, digest_of_ids
+from harness.core.caseid import digest_of_ids
+from harness.journal.journal import FILE_NAME
 from harness.tools.history import folder as folders
 from harness.tools.history import front, record, serve, site, stage, text, views
 from harness.tools.history.answers import Answers
 from harness.tools.history.database import remove_runs, transaction
 from harness.tools.history.folder import FolderStore, write_staged
-from harness.tools.history.pages import file_name
+from harness.tools.history.pages import page_file_name
 from harness.tools.history.store import FileStore
 from harness.tools.history.suspicion import suspicions
 
@@ -70,7 +71,7 @@ def fill_folder(store: FolderStore, generator: Generator) -> float:
         for machine in range(generator.shape.machines):
             for name, arrays in generator.columns([(night, machine)]).items():
                 stage.stage_columns(database, name, arrays)
-            write_staged(database, store.path / folders.file_name(generator.run_id(night, machine)))
+            write_staged(database, store.path / folders.run_file_name(generator.run_id(night, machine)))
             stage.unstage(database)
     return time.perf_counter() - begun
 
@@ -170,8 +171,8 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
             rows = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [late]).fetchall()
             remove_runs(database, [run for (run,) in rows])
     paths = [run_directory(folder, generator, machine) for machine in range(shape.machines)]
-    found["read_run"] = timed(lambda: record.read_record(paths[0]), 3)
-    records = [record.read_record(path) for path in paths]
+    found["read_run"] = timed(lambda: record.read_history_record(paths[0]), 3)
+    records = [record.read_history_record(path) for path in paths]
     walls = []
     for each in records:
         begun = time.perf_counter()
@@ -205,7 +206,7 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
         found["bisect"] = timed(lambda: list(views.bisect_lines(answers, group)), 3)
         print(json.dumps(found, indent=2), flush=True)
         begun = time.perf_counter()
-        found["pages"] = site.export(answers, folder / "site")
+        found["pages"] = site.export_site(answers, folder / "site")
         found["export_s"] = round(time.perf_counter() - begun, 1)
         found["site_megabytes"] = round(
             sum(path.stat().st_size for path in (folder / "site").rglob("*") if path.is_file()) / 1e6, 1
@@ -231,9 +232,9 @@ def served(db: Path, cases: list[str], repeats: int = 5) -> dict[str, Any]:
                 firsts.append(fetch(address))
                 if "front_again" not in found:
                     found["front_again"] = spread([fetch(address) for _ in range(repeats)])
-                    found["case"] = spread([fetch(address + file_name("cases", case)) for case in cases])
+                    found["case"] = spread([fetch(address + page_file_name("cases", case)) for case in cases])
                     time.sleep(serve.IDLE + 1)  # the file is closed
-                    found["case_after_a_pause"] = round(fetch(address + file_name("cases", cases[0])), 3)
+                    found["case_after_a_pause"] = round(fetch(address + page_file_name("cases", cases[0])), 3)
                     for name in ("groups", "cases", "devices", "runs"):
                         found[name] = spread([fetch(f"{address}{name}.html") for _ in range(repeats)])
             finally:

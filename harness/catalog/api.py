@@ -220,7 +220,7 @@ def with_installed_names(table: Iterable[PublicName], names: Iterable[str]) -> l
     return [*found, *(PublicName(name) for name in names if name not in known)]
 
 
-def module_of(name: str, modules: Sequence[str] = MODULES) -> str:
+def module_of_name(name: str, modules: Sequence[str] = MODULES) -> str:
     """Return the module of a public name: the longest that it begins with."""
     return max((each for each in modules if name.startswith(f"{each}.")), key=len, default="")
 
@@ -229,13 +229,13 @@ def shares(names: Iterable[PublicName]) -> dict[str, tuple[int, int, int]]:
     """Return by module how many names there are, how many a case calls, and how many have a reason."""
     found: dict[str, tuple[int, int, int]] = {}
     for each in names:
-        module = module_of(each.name)
+        module = module_of_name(each.name)
         whole, called_, excused = found.get(module, (0, 0, 0))
         found[module] = whole + 1, called_ + (each.cases > 0), excused + (not each.cases and bool(each.text))
     return dict(sorted(found.items()))
 
 
-def summary(names: Sequence[PublicName]) -> str:
+def api_summary(names: Sequence[PublicName]) -> str:
     """Return one sentence: how many names there are, how many a case calls, how many have a reason or none."""
     reached = sum(each.cases > 0 for each in names)
     missing = sum(each.missing for each in names)
@@ -254,6 +254,6 @@ def api_page(names: Sequence[PublicName]) -> str:
     for module, (whole, reached, excused) in shares(names).items():
         rest = whole - excused
         lines.append(f"| `{module}` | {whole} | {reached} | {f'{reached / rest:.0%}' if rest else '-'} |")
-    lines += ["", summary(names), "", "| not called | why |", "| --- | --- |"]
+    lines += ["", api_summary(names), "", "| not called | why |", "| --- | --- |"]
     lines += [f"| `{each.name}` | {each.text or '**no case**'} |" for each in names if not each.cases]
     return "\n".join(lines) + "\n"

@@ -80,7 +80,7 @@ def with_installed(table: Iterable[Overload], registered: dict[str, tuple[str, .
     return [*found, *(Overload(name, keys, 0, "") for name, keys in registered.items() if name not in known)]
 
 
-def summary(overloads: Sequence[Overload]) -> str:
+def overloads_summary(overloads: Sequence[Overload]) -> str:
     """Return one sentence: how many overloads there are, how many a case calls, how many have a reason or none."""
     called = sum(each.cases > 0 for each in overloads)
     missing = sum(each.missing for each in overloads)
@@ -100,4 +100,4 @@ def overloads_page(overloads: Sequence[Overload]) -> str:
         words = each.text.replace("|", "\\|")
         text = f"`{words}`" if each.cases else words or "**no case**"
         lines.append(f"| `{each.name}` | {', '.join(each.keys)} | {each.cases} | {text} |")
-    return "\n".join([*lines, "", summary(overloads)]) + "\n"
+    return "\n".join([*lines, "", overloads_summary(overloads)]) + "\n"

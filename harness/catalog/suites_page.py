@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.catalog.catalog import CatalogEntry
-from harness.core.text import format_count
+from harness.core.text import format_count, markdown_row
 
 _MOST_REQUIREMENTS = 4
 _HEADER = """\
@@ -40,7 +40,7 @@ def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
         for file, cases in files.items():
             references = len({str(row) for case in cases for row in case.covers})
             cells = (f"`{Path(file).name}`", str(len(cases)), _summary(root / file), _requirements(cases))
-            lines.append(_row(*cells, str(references or "")))
+            lines.append(markdown_row([*cells, str(references or "")]))
         lines += _helpers(folder)
     shared = {(root / file).parent.parent for files in by_suite.values() for file in files}
     for folder in sorted(shared):
@@ -54,8 +54,8 @@ def _helpers(folder: Path) -> list[str]:
     helpers = [each for each in sorted(folder.glob("*.py")) if _is_helper(each)]
     lines = ["", "| helper | what it is |", "| --- | --- |"] if helpers else []
     for each in helpers:
-        lines.append(_row(f"`{each.name}`", _summary(each)))
-        lines += [_row(f"`{each.stem}.{name}`", text) for name, text in _offered(each)]
+        lines.append(markdown_row([f"`{each.name}`", _summary(each)]))
+        lines += [markdown_row([f"`{each.stem}.{name}`", text]) for name, text in _offered(each)]
     return lines
 
 
@@ -106,7 +106,3 @@ def _requirements(cases: Sequence[CatalogEntry]) -> str:
 
 def _marks_as_text(case: CatalogEntry) -> list[dict[str, str]]:
     return [{name: str(value) for name, value in mark.items()} for mark in case.requires]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

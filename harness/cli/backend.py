@@ -36,7 +36,8 @@ def check(
 ) -> None:
     """Probe a device in disposable processes, and print what each finding means for a run.
 
-    Exit status 1: something is wrong, so that a run would be wrong or impossible. What is missing is no error.
+    Exit status 1: something is wrong, so that a run would be wrong or impossible. An optional part that is
+    missing is no error.
     """
     from harness.backends import table
     from harness.core.errors import HarnessError
@@ -49,6 +50,6 @@ def check(
     if as_json:
         print(json.dumps([{**asdict(each), "run": each.then, **asdict(each.meaning)} for each in results], indent=2))
     else:
-        print("\n".join(backend_check.report(results)))
+        print("\n".join(backend_check.report_lines(results)))
     if backend_check.failed(results):
         raise typer.Exit(EXIT_RED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,18 +142,8 @@ def run(
         second_looks=second_device,
         folder=folder,
     )
-    container = (("--container-image", container_image), ("--container-mounts", container_mounts))
-    made: Engine
-    match engine:
-        case EngineName.SLURM:
-            options = tuple(f"{name}={value}" for name, value in container if value)
-            made = engines.Slurm(os.environ[_IN_ALLOCATION], python, words, options)
-        case EngineName.SSH:
-            if hosts is None:
-                raise engines.EngineError("--engine=ssh needs --hosts FILE: one ssh destination per line")
-            made = engines.Ssh(engines.read_hosts(hosts), python, words, ssh_config)
-        case EngineName.LOCAL:
-            made = engines.Local(nodes, python, words)
+    container = {"--container-image": container_image, "--container-mounts": container_mounts}
+    made = _made_engine(engine, nodes, hosts, python, words, ssh_config, container)
     try:
         status = cluster.run_cluster(asked, made, _say)
     except WriteError as error:
@@ -160,6 +151,30 @@ def run(
         raise typer.Exit(EXIT_INTERNAL) from None
     if status:
         raise typer.Exit(status)
+
+
+def _made_engine(
+    name: EngineName,
+    nodes: int,
+    hosts: Path | None,
+    python: str,
+    launcher: tuple[str, ...],
+    ssh_config: Path | None,
+    container: Mapping[str, str],
+) -> Engine:
+    """Return the engine of the options. Raise EngineError."""
+    from harness.tools.cluster import engine as engines
+
+    match name:
+        case EngineName.SLURM:
+            options = tuple(f"{option}={value}" for option, value in container.items() if value)
+            return engines.Slurm(os.environ[_IN_ALLOCATION], python, launcher, options)
+        case EngineName.SSH:
+            if hosts is None:
+                raise engines.EngineError("--engine=ssh needs --hosts FILE: one ssh destination per line")
+            return engines.Ssh(engines.read_hosts(hosts), python, launcher, ssh_config)
+        case EngineName.LOCAL:
+            return engines.Local(nodes, python, launcher)
 
 
 @app.command("manifest")

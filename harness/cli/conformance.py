@@ -57,11 +57,11 @@ def conformance(
         return
     if run_dir is None:
         raise ConformanceError("no run is named: give its directory, such as results/20261126-120000-abcdef")
-    from harness.journal import environment, journal
+    from harness.journal import environment
     from harness.journal.ledger import Ledger
     from harness.tools import conformance as tool
 
-    ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
+    ledger = Ledger.of(run_dir)
     try:
         facts = json.loads((run_dir / environment.FILE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

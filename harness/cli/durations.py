@@ -30,9 +30,9 @@ def durations(
     from harness.core.atomic import write_atomically
     from harness.core.errors import HarnessError
     from harness.scheduling import slow_files
-    from harness.scheduling.history import History
+    from harness.scheduling.history import DurationHistory
 
-    runs = [History.of_runs([path]).seconds for path in run_dirs]
+    runs = [DurationHistory.of_runs([path]).seconds for path in run_dirs]
     if not any(runs):
         raise HarnessError(f"no case ran in {', '.join(repr(str(path)) for path in run_dirs)}")
     found = slow_files.measured_slow_files(runs)

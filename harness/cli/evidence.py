@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -110,13 +110,7 @@ def verify(
     )
     if extract is not None and extract.exists():
         raise ArchiveError(f"--extract={str(extract)!r} exists already: name a new folder")
-    if evidence.exists() and not evidence.is_file():
-        raise ArchiveError(f"{str(evidence)!r} is not a regular file: give an archive of harness package")
-    try:
-        file = evidence.open("rb")
-    except OSError as error:
-        raise ArchiveError(f"cannot read {str(evidence)!r}: {error.strerror}") from None
-    with file:
+    with _open_archive(evidence) as file:
         found = verification.verify_archive(file, evidence, demands, max_size << 20)
         problems, who = list(found.problems), ""
         if signers is not None:
@@ -131,18 +125,7 @@ def verify(
         for line in verification.verification_lines(found.record, found.manifest):
             print(line)
         print("  shown: its files are unchanged since they were packed, and the results follow from its journal")
-        if who:
-            print(f"  signed by {escape_invalid_xml(who)}")
-        else:
-            there = (
-                f"; {signature.signature_path(evidence)} was not examined"
-                if signature.signature_path(evidence).exists()
-                else ""
-            )
-            print(
-                "  not shown: who made it, and that nobody wrote all of it anew; that takes "
-                f"--signers{escape_invalid_xml(there)}"
-            )
+        print(f"  signed by {escape_invalid_xml(who)}" if who else _unsigned(signature.signature_path(evidence)))
         if extract is not None:
             verification.extract_archive(file, extract)
             print(f"  extracted into {escape_invalid_xml(str(extract))}")
@@ -153,3 +136,20 @@ def _list(problems: list[str]) -> None:
         print(f"  - {escape_invalid_xml(problem)}", file=sys.stderr)
     if len(problems) > _MOST:
         print(f"  … and {len(problems) - _MOST} more reasons", file=sys.stderr)
+
+
+def _open_archive(path: Path) -> BinaryIO:
+    from harness.tools.evidence.archive import ArchiveError
+
+    if path.exists() and not path.is_file():
+        raise ArchiveError(f"{str(path)!r} is not a regular file: give an archive of harness package")
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ArchiveError(f"cannot read {str(path)!r}: {error.strerror}") from None
+
+
+def _unsigned(signature: Path) -> str:
+    """Return the line about an archive whose signature was not examined."""
+    there = f"; {escape_invalid_xml(str(signature))} was not examined" if signature.exists() else ""
+    return f"  not shown: who made it, and that nobody wrote all of it anew; that takes --signers{there}"

@@ -74,13 +74,13 @@ def add(
         ),
     ] = "",
 ) -> None:
-    """Enter runs: run directories, merged and cluster runs, imported runs, evidence archives.
+    """Add runs to the history: run directories, merged and cluster runs, imported runs, evidence archives.
 
-    A run that is there is not entered again. A run that was resumed since replaces its former state, and a merged run
-    replaces its shards. Evidence is verified first.
+    A run is added once. A run that was resumed since then replaces its former state, and a merged run replaces its
+    shards. Evidence is verified first.
 
-    Exit status: 0 if all runs are there now; 1 if one cannot be read, and the others are there; 4 if a DIR has no run
-    or the history cannot be written.
+    Exit status: 0 if the history has all runs; 1 if a run cannot be read, and the history has the others; 4 if a DIR
+    has no run or the history cannot be written.
     """
     from harness.core.errors import HarnessError
     from harness.core.text import escape_invalid_xml, format_count
@@ -92,7 +92,7 @@ def add(
     counts: dict[str, int] = {}
     for path in found.paths:
         try:
-            made = record.read_record(path, machine)
+            made = record.read_history_record(path, machine)
         except HarnessError as error:
             print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
             counts["refused"] = counts.get("refused", 0) + 1
@@ -167,7 +167,7 @@ def export(
     from harness.tools.history import site
 
     with answering(db) as answers:
-        pages = site.export(answers, out)
+        pages = site.export_site(answers, out)
     print(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
 
 
@@ -183,7 +183,7 @@ def serve(
 ) -> None:
     """Serve the pages, with one for every case, group, device and run, a search, and comparisons of two runs.
 
-    Read-only, and for this machine alone: with --host, others can read the history too. Nobody is asked for a password.
+    Read-only, and for this machine alone: with --host, others can read the history too. There is no password.
 
     Exit status: 0 after Ctrl-C; 4 if there is no history, or the port is taken.
     """

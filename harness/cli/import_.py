@@ -27,7 +27,7 @@ def import_(
     Exit status: 0 if the results were imported, also red ones; 4 if a FILE is no JUnit file or DIR cannot be written.
     """
     from harness.core.text import escape_invalid_xml
-    from harness.journal import journal
+    from harness.journal import journal, reader
     from harness.reporting import junit
     from harness.reporting.page import report
     from harness.tools import junit_import
@@ -37,7 +37,7 @@ def import_(
     argv += ["--device", device] if device else []
     result = junit_import.write(Wanted(files, name, device, argv), out)
     junit.write_junit(out)
-    report.write_html_report(out, journal.read_run_journal(out / journal.FILE_NAME))
+    report.write_html_report(out, reader.read_run_journal(out / journal.FILE_NAME))
     for finding in result.findings:
         print(f"FINDING imported_totals: {finding}")
     print(escape_invalid_xml(f"imported {result.text}"))

@@ -192,12 +192,12 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     from rich.table import Table
 
-    from harness.journal import journal
+    from harness.journal import journal, reader
     from harness.tools import device_history
     from harness.tools.matrix.folders import find_runs
 
     found = device_history.device_history(
-        journal.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
+        reader.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
     )
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
@@ -374,13 +374,13 @@ def bisect(
     The result is added to the journal of RUN. Exit status 4: the case fails without other cases, or does not fail
     again.
     """
-    from harness.journal import journal
+    from harness.journal import journal, reader
     from harness.tools.diagnosis import order
 
-    company = order.company_of(journal.read_run_journal(run_dir / journal.FILE_NAME), case)
+    company = order.company_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
     print(f"{case} was {company.outcome} after {format_count(len(company.earlier), 'case')} in its process")
-    found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
+    found = order.bisect_order(company, lambda line: console.print(line, style="dim", soft_wrap=True))
     order.record_dependence(run_dir, found)
     for culprit in found.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
@@ -424,23 +424,23 @@ def _list_api(format_: Format) -> None:
 
 
 def _print_api(found: list[PublicName]) -> None:
-    from harness.catalog.api import shares, summary
+    from harness.catalog.api import api_summary, shares
 
     console = make_console()
     rows = [((each.name, str(each.cases), each.text, each.arguments), each.missing) for each in found]
     console.print(_table_of_cases(("name", "cases", _ONE_OF_THEM, "arguments"), rows))
     for module, (whole, reached, excused) in shares(found).items():
         console.print(f"{module}: {reached} of {whole - excused}", soft_wrap=True)
-    console.print(summary(found), soft_wrap=True)
+    console.print(api_summary(found), soft_wrap=True)
 
 
 def _print_overloads(found: list[Overload]) -> None:
-    from harness.catalog.overloads import summary
+    from harness.catalog.overloads import overloads_summary
 
     console = make_console()
     rows = [((each.name, ", ".join(each.keys), str(each.cases), each.text), each.missing) for each in found]
     console.print(_table_of_cases(("overload", "kernels", "cases", _ONE_OF_THEM), rows))
-    console.print(summary(found), soft_wrap=True)
+    console.print(overloads_summary(found), soft_wrap=True)
 
 
 _ONE_OF_THEM = "one of them, or why there is none"

@@ -158,7 +158,7 @@ def record(
 
     settings = _settings(paths, device, module, pytest_options)
     folder = campaign.recording_folder(settings, os.environ)
-    campaign.record(settings, folder, _tell)
+    campaign.record_cases(settings, folder, _tell)
     print(folder)
 
 
@@ -169,7 +169,8 @@ def generate(
     module: _MODULES = None,
     pytest_options: _OPTION = None,
     recording: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder of 'harness mutate record', instead of the own one.")
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder of 'harness mutate record'. Default: the one of these options."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="Only the mutant with this name; repeatable.")
@@ -177,9 +178,9 @@ def generate(
     share: Annotated[float, typer.Option(min=0.0, max=1.0, metavar="X", help="A share of the mutants, by seed.")] = 1.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Chooses the share.")] = 1,
     limit: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long the cases of a mutant take at most, by the recording.")
+        float, typer.Option(metavar="SECONDS", help="Limit for the cases of one mutant, by their recorded times.")
     ] = 6.0,
-    seconds: Annotated[float, typer.Option("--time", metavar="SECONDS", help="How long all may take.")] = 86400.0,
+    seconds: Annotated[float, typer.Option("--time", metavar="SECONDS", help="Limit for the whole command.")] = 86400.0,
     killed: Annotated[
         float, typer.Option(min=0.0, max=1.0, metavar="X", help="Exit status 1 if a smaller share is killed.")
     ] = 0.0,
@@ -192,15 +193,17 @@ def generate(
         ),
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="Print the mutants, and run none.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all as JSON.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write everything as JSON.")
+    ] = None,
     results_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder for the results, continued if it exists. Default: by the time."),
+        typer.Option(metavar="DIR", help="Folder for the results; an earlier call's is continued. Default: a new one."),
     ] = None,
 ) -> None:
     """Make small changes of torch's Python code by rules, and run each against the cases that reach it.
 
-    Print the share of them that a case notices, by module, and those that none does.
+    Print the share of the changes that a case notices, by module, and the changes that no case notices.
     """
     from harness.core.atomic import write_atomically
     from harness.tools.mutation.breaks import BreakError
@@ -220,7 +223,7 @@ def generate(
     reason = read_reasons(reasons).of
     folder = recording or campaign.recording_folder(settings, os.environ)
     if recording is None and not (folder / campaign.COMPLETE).exists():
-        campaign.record(settings, folder, _tell)
+        campaign.record_cases(settings, folder, _tell)
     known = campaign.recorded(folder)
     results = (results_dir or Path("results") / f"mutants-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     found = campaign.run_mutants(settings, mutants, known, results, limit=limit, seconds=seconds)
@@ -253,10 +256,10 @@ def api(
 
     reasons = {each.name: each.text for each in names.read_api(output) if not each.cases} if output.exists() else {}
     callers, arguments = campaign.calls(recordings)
-    root = campaign.root_of(["torch"])
+    root = campaign.package_root(["torch"])
     found = names.called(names.public_names(), root, modules.is_wanted, callers, arguments, reasons)
     names.write_api(output, found)
-    print(names.summary(found))
+    print(names.api_summary(found))
 
 
 def _settings(

@@ -28,10 +28,11 @@ def notify(
         bool, typer.Option("--dry-run", help="Print each message and its channel. Nothing is sent.")
     ] = False,
 ) -> None:
-    """Tell people what is new in a run since the run before it on the same machine: groups of failures, and findings.
+    """Send messages about what is new in a run since the run before it on the same machine: groups of failures,
+    and findings.
 
-    What was red before is not told again, except as a reminder. Nothing is sent if there is nothing to tell. A channel
-    that cannot be reached is a line on standard error.
+    A group that was red before is not reported again, except as a reminder. Nothing is sent if there is nothing to
+    report. A channel that cannot be reached is a line on standard error.
 
     Exit status: 0, also if a channel could not be reached; 4 if the rules are not valid or the history has no such run.
     """
@@ -76,6 +77,6 @@ def _run_ids(text: str) -> list[str]:
     if not path.exists():
         return [text]
     from harness.tools.history import runs
-    from harness.tools.history.record import read_record
+    from harness.tools.history.record import read_history_record
 
-    return [read_record(each).run_id for each in runs.find([path]).paths]
+    return [read_history_record(each).run_id for each in runs.find([path]).paths]

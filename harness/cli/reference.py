@@ -16,6 +16,7 @@ import typer
 
 from harness.cli.main import app
 from harness.configuration.options import INI_VALUES, OPTIONS, Option
+from harness.core.text import markdown_row
 
 REGENERATE = "python -m harness.cli.reference docs"
 
@@ -190,8 +191,7 @@ def _sentences(text: str) -> list[str]:
 
 def _row(cells: Iterable[str]) -> str:
     """Return a table row. Text in angle brackets would be read as HTML, except in code."""
-    shown = (cell if cell.startswith("`") else cell.replace("<", "\\<") for cell in cells)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in shown)} |"
+    return markdown_row(cell if cell.startswith("`") else cell.replace("<", "\\<") for cell in cells)
 
 
 def write_reference(folder: Path) -> None:

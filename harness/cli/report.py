@@ -18,8 +18,8 @@ from harness.core.outcome import EXIT_RED
 from harness.core.text import format_count
 
 if TYPE_CHECKING:
-    from harness.journal.journal import JournalContents
     from harness.journal.ledger import Ledger
+    from harness.journal.reader import JournalContents
     from harness.journal.stored_run import StoredRun
     from harness.reporting.junit import JunitReport
 
@@ -72,11 +72,11 @@ def show(
     not finish is red. Exit status 4: no report was written, because DIR has no journal of a run or junit.xml cannot be
     written.
     """
-    from harness.journal import journal
+    from harness.journal import journal, reader
     from harness.journal.ledger import Ledger
     from harness.reporting import junit
 
-    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     written = junit.write_junit(run_dir, ledger)
     _print_report(contents, ledger, written, run_dir, growth=growth)
@@ -124,8 +124,8 @@ def junit(
 ) -> None:
     """Write the JUnit report of a run, of any size. A run writes the same file at its end.
 
-    Flavours: default suits most readers, and is valid for Jenkins' strict schema. jenkins also reports findings as
-    cases. gitlab fits what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
+    Flavours: default suits most readers, and is valid for Jenkins' strict schema; jenkins is the same. gitlab fits what
+    GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
 
     Exit status 4: nothing was written, because DIR has no journal of a run or the file cannot be written.
     """
@@ -248,13 +248,13 @@ def merge(
     """
     import secrets
 
-    from harness.journal import environment, journal
+    from harness.journal import environment, journal, reader
     from harness.journal import merge as merging
     from harness.journal.ledger import Ledger
     from harness.reporting import junit
     from harness.reporting.page import report
 
-    parts = [merging.part_of(str(path), journal.read_run_journal(path / journal.FILE_NAME)) for path in shards]
+    parts = [merging.part_of(str(path), reader.read_run_journal(path / journal.FILE_NAME)) for path in shards]
     problems = merging.merge_problems(parts)
     for problem in problems:
         print(f"harness: {problem}", file=sys.stderr)
@@ -294,7 +294,7 @@ def _print_report(
         line(f"run {ledger.run.imported.text}")
     for text in terminal.terminal_summary(ledger, run_dir, blocks=blocks):
         line(text, "bold red" if text.startswith(terminal.RED_WORDS) else None)
-    for text in terminal.levels(ledger, blocks=blocks) if growth else ():
+    for text in terminal.repetition_lines(ledger, blocks=blocks) if growth else ():
         line(text)
     for damaged in contents.damaged[:20]:
         line(

@@ -21,7 +21,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The tar.gz file to write.")],
 ) -> None:
     """Write the libraries of this environment to a file: the software device, and with a CUDA build of torch the
-    simulated CUDA and the interposer. What the cache lacks is built first.
+    simulated CUDA and the interposer. Libraries that the cache lacks are built first.
 
     They fit machines with the same sources, compiler, C library, Python and torch: their keys say so.
 
@@ -29,7 +29,7 @@ def export(
     """
     from harness.sim.native import archive
 
-    for entry in archive.write_archive(out, _recipes()):
+    for entry in archive.write_library_archive(out, _recipes()):
         print(f"{entry.noun}: {entry.key}")
     print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB")
 
@@ -38,7 +38,7 @@ def export(
 def import_(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that harness sim export has written.")],
 ) -> None:
-    """Put the libraries of a file into the cache. They are code that runs here: take files of those you trust.
+    """Put the libraries of a file into the cache. They are code that runs here: import only files that you trust.
 
     Exit status: 0; 1 if none of them is what this environment needs; 4 if the file is damaged or the cache cannot be
     written.
@@ -47,7 +47,7 @@ def import_(
     from harness.core.text import escape_invalid_xml
     from harness.sim.native import archive
 
-    found = archive.read_archive(path, _recipes())
+    found = archive.read_library_archive(path, _recipes())
     for each in found:
         state = "in the cache already" if each.there else "imported"
         fit = "" if each.needed else "; this environment needs another one: its sources, compiler or torch differ"

@@ -85,10 +85,10 @@ def update(
     ] = None,
 ) -> None:
     """Propose waivers for the red cases of RUN, and name waivers to remove. No existing file is changed."""
-    from harness.journal import journal
+    from harness.journal import journal, reader
     from harness.tools import proposals
 
-    contents = journal.read_run_journal(run / journal.FILE_NAME)
+    contents = reader.read_run_journal(run / journal.FILE_NAME)
     found = proposals.propose_waivers(contents, proposals.read_machine(run), date.today())
     text = proposals.proposals_yaml(found, f"proposed by: harness waivers update {run}")
     if output is None:

@@ -51,8 +51,8 @@ def may_keep_results(manager: pytest.PytestPluginManager, root: Path) -> list[st
 
 def _owner(plugin: object, root: Path) -> tuple[str, str]:
     """Return the package that a plugin is of, and its path if it is a conftest."""
-    shown = real_items.shown(plugin, root)
-    return real_items.module_of(plugin).partition(".")[0], "" if shown.startswith("the plugin ") else shown
+    shown = real_items.plugin_text(plugin, root)
+    return real_items.module_of_plugin(plugin).partition(".")[0], "" if shown.startswith("the plugin ") else shown
 
 
 def kept_results_text(names: Iterable[str]) -> str:

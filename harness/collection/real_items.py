@@ -37,8 +37,8 @@ def plugins_that_need_items(manager: pytest.PytestPluginManager, root: Path) -> 
     for hook in ITEM_HOOKS:
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin
-            if module_of(plugin).partition(".")[0] not in _KNOWN:
-                hooks_by_plugin.setdefault(shown(plugin, root), []).append(hook)
+            if module_of_plugin(plugin).partition(".")[0] not in _KNOWN:
+                hooks_by_plugin.setdefault(plugin_text(plugin, root), []).append(hook)
     return [needs_items_reason(name, hooks) for name, hooks in sorted(hooks_by_plugin.items())]
 
 
@@ -52,16 +52,16 @@ def collects_itself_text(reasons: Iterable[str]) -> str:
     return f"each pytest process imports and collects the tests itself, since {'; '.join(reasons)}"
 
 
-def module_of(plugin: object) -> str:
+def module_of_plugin(plugin: object) -> str:
     """Return the name of the module of a plugin."""
     if isinstance(plugin, ModuleType):
         return plugin.__name__
     return (plugin if isinstance(plugin, type) else type(plugin)).__module__
 
 
-def shown(plugin: object, root: Path) -> str:
+def plugin_text(plugin: object, root: Path) -> str:
     """Return how users know a plugin: a conftest by its path relative to `root`."""
     file = plugin.__file__ if isinstance(plugin, ModuleType) else None
     if file is not None and os.path.basename(file) == "conftest.py":
         return os.path.relpath(file, root)
-    return f"the plugin {module_of(plugin)}"
+    return f"the plugin {module_of_plugin(plugin)}"

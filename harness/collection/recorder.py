@@ -12,8 +12,8 @@ import pytest
 from harness.collection import description, real_items
 from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
 from harness.collection.scope import CaseScope
+from harness.core.caseid import digest_of_ids
 from harness.gating import types
-from harness.journal.journal import digest_of_ids
 from harness.protocol import reports
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 from harness.backends.table import labels
 from harness.configuration.context import RunContext
 from harness.controller.plan import Plan
 from harness.devices.device import Inventory
+from harness.journal.identity import version_of
 
 
 def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | None) -> list[str]:
@@ -15,7 +14,7 @@ def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | N
     driver = inventory.driver or f"none ({inventory.nvml_error})"
     isolation = f"none (for {aside})" if aside else context.isolation
     lines = [
-        f"harness: devices {_named(inventory)}; driver {driver}; torch {_version('torch')}",
+        f"harness: devices {_named(inventory)}; driver {driver}; torch {version_of('torch')}",
         f"harness: isolation {isolation}; seed {context.seed}; results in {context.run_dir}",
     ]
     rules = _rules(plan, aside is not None or context.isolation == "none")
@@ -48,10 +47,3 @@ def _rules(plan: Plan, inline: bool) -> list[str]:
     beside += ["waivers"] if policy.waivers and inline else []
     beside += ["forbidden skips"] if inline and not policy.skips else []
     return parts + ([f"ignored without isolation: {', '.join(beside)}"] if inline and beside else beside)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.journal import journal
+from harness.journal import reader
 
 if TYPE_CHECKING:
     from harness.journal.events import Event
@@ -28,7 +28,7 @@ class JournalTail:
         data = os.pread(self._descriptor, max(0, new), self._offset)
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return journal.parse_journal(self._path, whole).events
+        return reader.parse_journal(self._path, whole).events
 
     def close(self) -> None:
         """Close the file. No other thread may be writing to the journal."""

@@ -50,7 +50,7 @@ def isolation_of(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[st
     return isolation, aside
 
 
-def make_temp_folder(config: pytest.Config) -> Path:
+def make_run_temp_folder(config: pytest.Config) -> Path:
     """The folder for temporary files of this run; those of dead runs are removed."""
     basetemp = config.getoption("basetemp", None)  # pytest itself removes everything in it
     beside = (config.invocation_params.dir / basetemp).parent if basetemp else None

@@ -31,16 +31,17 @@ from harness.controller.journal_tail import JournalTail
 from harness.controller.plan import ConfigProblem, Machine
 from harness.controller.stop_signals import StopSignals
 from harness.core import clock, linux, temp_folder
-from harness.core.caseid import suite_of
+from harness.core.caseid import digest_of_ids, suite_of
 from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.devices import capabilities
 from harness.devices.device import Inventory
-from harness.journal import environment, identity, lines
+from harness.journal import environment, identity, lines, reader
 from harness.journal import journal as journals
 from harness.journal.events import SCHEMA, Collected, End, Finding, RunStarted
-from harness.journal.journal import Journal, JournalContents, JournalError, JournalWriteError
+from harness.journal.journal import Journal, JournalError, JournalWriteError
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.progress.progress import Progress, Snapshot
 from harness.reporting import junit
 from harness.reporting.page import report as page
@@ -114,7 +115,7 @@ class Run:
         with contextlib.ExitStack() as undo:
             if self.interrupted is not None:
                 undo.callback(self.interrupted.release)
-            temp = preparation.make_temp_folder(config)
+            temp = preparation.make_run_temp_folder(config)
             undo.callback(temp_folder.remove_temp_folder, temp)
             machine = {
                 d.uuid: capabilities.detect_capabilities(inventory, d, temp / "capabilities") for d in self.devices
@@ -346,7 +347,7 @@ class Run:
         gated = CaseFacts.read(Path(self.context.temp_dir)).gated
         return {
             "count": len(ids),
-            "hash": journals.digest_of_ids(ids),
+            "hash": digest_of_ids(ids),
             "seconds": [round(seconds, 3) for seconds in self.expected(ids)],
             "gated": {str(position): gated[case] for position, case in enumerate(ids) if case in gated},
             "devices": {device.uuid: device.name for device in self.devices},
@@ -463,7 +464,7 @@ class Run:
         # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
         # the time that takes for 10,000 cases.
         with _uncollected():
-            contents = journals.read_journal(self.context.journal)
+            contents = reader.read_journal(self.context.journal)
             lines = [event for event in contents.events if isinstance(event, Collected)]
             cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
             unread = dict.fromkeys(start for line in lines for start in line.unread)

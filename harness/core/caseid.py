@@ -1,9 +1,10 @@
-"""What follows from a case's id: its suite and its seed."""
+"""What follows from ids of cases: suite, seed, and the hash of a list."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 
@@ -29,3 +30,11 @@ def case_seed(run_seed: int, case: str) -> int:
     """Return the seed of `case`, in [0, 2**32), from the run's seed and the case id."""
     digest = hashlib.sha256(f"{run_seed}\0{case}".encode("utf-8", "backslashreplace")).digest()
     return int.from_bytes(digest[:4], "big")
+
+
+def digest_of_ids(ids: Iterable[str]) -> str:
+    r"""Return the hash that identifies a list of cases: ``sha256:`` and the hex digest of the ids joined by ``\n``.
+
+    A lone surrogate is hashed as its visible escape, because readers of journals return it in this form.
+    """
+    return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.backends import table
+from harness.core.text import markdown_row
 from harness.devices.capabilities import (
     VOCABULARY,
     Capabilities,
@@ -124,12 +125,12 @@ def capabilities_page() -> str:
         "",
         "| type | values |",
         "| --- | --- |",
-        *(_row([kind.value, _TYPES[kind]]) for kind in ValueKind),
+        *(markdown_row([kind.value, _TYPES[kind]]) for kind in ValueKind),
         "",
         "| capability | type | what it is | how it is detected | avoids |",
         "| --- | --- | --- | --- | --- |",
         *(
-            _row([f"`{name}`", _type(entry), _choices(entry), entry.source, entry.without])
+            markdown_row([f"`{name}`", _type(entry), _choices(entry), entry.source, entry.without])
             for name, entry in VOCABULARY.items()
         ),
         "",
@@ -138,10 +139,6 @@ def capabilities_page() -> str:
         "run keeps its answers by driver, torch and device, so that only one of several workers starts a probe.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _type(entry: Capability) -> str:

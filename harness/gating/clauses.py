@@ -83,7 +83,7 @@ def read_clause(name: str, condition: object) -> tuple[Clause, ...] | None:
     return tuple(clause for clause in clauses if clause) if all(clauses) else None
 
 
-def expected(name: str) -> str:
+def example_conditions(name: str) -> str:
     """Return examples of conditions on capability `name`, for error messages."""
     return " or ".join(repr(choice) for choice in VOCABULARY[name].choices()) or _EXAMPLES[VOCABULARY[name].kind]
 

@@ -12,13 +12,13 @@ A list starts with comment lines (description, number of cases, hash). The ids f
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError
 from harness.core.file_kind import FileKind
 
@@ -46,13 +46,6 @@ class MustPass:
     hash: str
 
 
-def must_pass_digest(ids: Iterable[str]) -> str:
-    r"""Return ``sha256:`` and the hex digest of the ids joined by ``\n``. Journals use the same hash for collected
-    cases.
-    """
-    return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()
-
-
 def write_must_pass(path: Path, ids: Iterable[str], description: str = "") -> MustPass:
     """Write the list of `ids` to `path` and return it. An existing file is overwritten.
 
@@ -69,7 +62,7 @@ def write_must_pass(path: Path, ids: Iterable[str], description: str = "") -> Mu
             )
         if not _fits_on_a_line(case_id):
             raise MustPassError(f"{case_id!r} is not a valid line of {str(path)!r}: give its parameters plain ids")
-    must_pass = MustPass(path.name, " ".join(description.split()), tuple(ordered), must_pass_digest(ordered))
+    must_pass = MustPass(path.name, " ".join(description.split()), tuple(ordered), digest_of_ids(ordered))
     try:
         path.write_bytes(must_pass_bytes(must_pass))
     except OSError as error:
@@ -112,7 +105,7 @@ def read_must_pass(path: Path) -> MustPass:
     if counted is not None and counted[0] != len(ids):
         problem = f"{path}:{counted[1]}: the header says {counted[0]} cases, but the list has {len(ids)}"
         raise MustPassError(f"{problem}: the list was cut or edited by hand; {advice}")
-    found = must_pass_digest(ids)
+    found = digest_of_ids(ids)
     if found != hashed[0]:
         raise MustPassError(
             f"{path}:{hashed[1]}: the hash of the ids is {found}: the list was edited by hand; {advice}"

@@ -257,7 +257,7 @@ def _requirement(name: str, condition: object) -> Requirement:
         raise RequirementError(f"requires({name}={condition!r}): there is no capability {name!r}; {advice}")
     clauses = language.read_clause(name, condition)
     if clauses is None:
-        raise RequirementError(f"requires({name}={condition!r}): {name} takes {language.expected(name)}")
+        raise RequirementError(f"requires({name}={condition!r}): {name} takes {language.example_conditions(name)}")
     return Requirement(name, str(condition), clauses)
 
 

@@ -123,7 +123,7 @@ class Collected(_Line):
     worker: str
     count: int = Field(ge=0)
     hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """harness.journal.journal.digest_of_ids of the ids. All workers of a run have the same hash."""
+    """harness.core.caseid.digest_of_ids of the ids. All workers of a run have the same hash."""
     ids: tuple[Name, ...] = ()
     """Node ids in order. They may be left out if another line with the same hash has them."""
     deselected: tuple[Name, ...] = ()
@@ -146,7 +146,7 @@ class MustPass(_Line):
     event: Literal["must_pass"]
     name: Name
     hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """harness.journal.journal.digest_of_ids of the ids."""
+    """harness.core.caseid.digest_of_ids of the ids."""
     ids: tuple[Name, ...]
 
 

@@ -16,7 +16,7 @@ KINDS = {
     "device_sign": "a device shows a sign of a fault",
     "duplicate_ids": "several cases have the same id",
     "executor_exit": "the process of several cases ended badly, and no single one causes that alone",
-    "from_missing": "a case of an earlier run (`--from`) is not there any more",
+    "from_missing": "a case that `--from` takes from an earlier run no longer exists",
     "harness_error": "the harness's own code failed; the text has the traceback",
     "imported_totals": "an imported file counts failures that none of its cases has",
     "must_pass": "a must-pass list is not satisfied",

@@ -57,7 +57,7 @@ def run_identity(
     """
     return {
         SUITE_FILES: suites,
-        "torch": _version("torch"),
+        "torch": version_of("torch"),
         "driver": escape_invalid_xml(inventory.driver or "none"),
         "device": ", ".join(sorted({escape_invalid_xml(device.name) for device in inventory.usable})),
         WAIVERS: waivers_digest(waivers),
@@ -109,7 +109,8 @@ def _quoted(value: str) -> str:
     return repr(single_line(value, _SHOWN)) if value else "not set"
 
 
-def _version(distribution: str) -> str:
+def version_of(distribution: str) -> str:
+    """Return the version of an installed distribution; ``none`` without it."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol, Self
 
 from harness.backends.table import labels
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, run_exit_status
 from harness.core.text import format_count, single_line
 from harness.journal.events import (
@@ -29,7 +31,8 @@ from harness.journal.events import (
     Start,
     Stopped,
 )
-from harness.journal.journal import Damaged, JournalContents, Unknown, digest_of_ids
+from harness.journal.journal import FILE_NAME
+from harness.journal.reader import Damaged, JournalContents, Unknown, read_run_journal
 from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
 
 #: Maximum number of line numbers, and of unknown kinds, that a text names.
@@ -190,6 +193,11 @@ class Ledger(Summary):
     levels: tuple[Levels, ...] = ()
 
     @classmethod
+    def of(cls, run_dir: Path) -> Self:
+        """Return the results of the run in a run directory. Raise JournalError without a journal of a run."""
+        return cls.from_journal(read_run_journal(run_dir / FILE_NAME))
+
+    @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Return the verdict of every case that was collected or has events, in collection order."""
         return cls._decided(events, Oddities())
@@ -203,7 +211,7 @@ class Ledger(Summary):
 
     @classmethod
     def _decided(cls, events: Iterable[Event], oddities: Oddities) -> Self:
-        tally = Tally()
+        tally = RunTally()
         ids: dict[str, None] = {}
         cases: dict[str, CaseEvents] = {}
         levels: list[Levels] = []
@@ -226,16 +234,7 @@ class Ledger(Summary):
         verdicts = []
         for case in ids | mentioned:
             found = cases.get(case, nothing)
-            verdict = decide_verdict(
-                case,
-                found,
-                collected=case in ids,
-                stopped=tally.stopped,
-                ended=tally.ended.get,
-                second_devices=tally.second_devices.get(case, ()),
-            )
-            tally.count(case, verdict.outcome, ran=verdict.ran, collected=verdict.collected, retries=found.retries)
-            verdicts.append(verdict)
+            verdicts.append(tally.decide(case, found, collected=case in ids, ended=tally.ended.get))
         doubled = sum(found.doubled for found in cases.values())
         summary = tally.summary(replace(oddities, doubled_lines=doubled))
         return cls(
@@ -305,7 +304,7 @@ class CollectedList:
         )
 
 
-class Tally:
+class RunTally:
     """Totals of a run beyond single cases: add all events first, then each verdict.
 
     A tally keeps only cases that are unlisted or on a must-pass list, so its size does not grow with the number of
@@ -382,6 +381,28 @@ class Tally:
     def add_collected(self, line: CollectedList) -> None:
         """Add the next ``collected`` line."""
         self._collected.append(line)
+
+    def decide(
+        self,
+        case: str,
+        events: CaseEvents,
+        *,
+        collected: bool,
+        ended: Callable[[str], Executor | None],
+        counted: bool = True,
+    ) -> Verdict:
+        """Return the verdict on a case, and count it. `ended` returns how an executor ended, if it is known."""
+        verdict = decide_verdict(
+            case,
+            events,
+            collected=collected,
+            stopped=self.stopped,
+            ended=ended,
+            second_devices=self.second_devices.get(case, ()),
+        )
+        if counted:
+            self.count(case, verdict.outcome, ran=verdict.ran, collected=collected, retries=events.retries)
+        return verdict
 
     def count(self, case: str, outcome: Outcome, *, ran: bool, collected: bool, retries: int = 0) -> None:
         """Count the verdict on a case. `ran`: its own code ran to it. `retries`: attempts beyond those that count."""

@@ -6,8 +6,13 @@ Readers drop an invalid line with all its contents, for example a verdict. There
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 #: Lists of ids as collected by pytest, with up to a million entries.
 _IDS = frozenset({"ids", "selected", "deselected", "unread"})
@@ -18,6 +23,7 @@ _NUMBERS: Mapping[str, type] = {"phases": float, "struck": int, "values": int}
 _MOST_SECONDS, _LAST_MOMENT = 1e9, 2.5e11
 #: Replacements for required values of a line.
 _INSTEAD: Mapping[tuple[str, str], object] = {("finish", "duration"): 0.0, ("levels", "values"): {}}
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_plain_event(event: Mapping[str, Any]) -> bool:
@@ -54,14 +60,14 @@ def _fits(wanted: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is wanted
 
 
-def mended_event(event: Mapping[str, Any], validate: Any) -> dict[str, Any]:
-    """Return the event without the values that readers refuse. `validate` raises like the models.
+def mended_event(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event, which must be JSON, without the values that readers refuse.
 
     Raise ValueError if a required value of the line is refused.
     """
     left = dict(event)
     refused: list[str] = []
-    while errors := validate(left):
+    while errors := _refused(left):
         found = {name for name in (_field(where) for where in errors) if name in left}
         if not found:
             raise ValueError(f"no reader takes this line, because of {_listed(errors)}")
@@ -83,3 +89,40 @@ def _field(where: Sequence[object]) -> str:
 
 def _listed(errors: Sequence[Sequence[object]]) -> str:
     return ", ".join(".".join(map(str, where)) for where in errors)
+
+
+def _refused(event: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Return the places in an event that a reader refuses. An unknown kind is not refused."""
+    from pydantic import ValidationError
+
+    from harness.journal.events import EVENT
+
+    try:
+        EVENT.validate_json(without_surrogates(json.dumps(event).encode("ascii")))
+    except ValidationError as error:
+        return [] if unknown_kind(error) is not None else [each["loc"] for each in error.errors(include_url=False)]
+    return []
+
+
+def without_surrogates(line: bytes) -> bytes:
+    """Return the line with lone surrogates as visible escapes. The models accept only text that UTF-8 can encode."""
+    if b"\\ud" not in line and b"\\uD" not in line:
+        return line
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return line  # the validation that follows reports the error
+    return _LONE_SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode("utf-8")
+
+
+def unknown_kind(error: ValidationError) -> str | None:
+    """Return the kind of a line that was refused only because its kind is unknown."""
+    first = error.errors(include_url=False)[0]
+    return str(first["ctx"]["tag"]) if first["type"] == "union_tag_invalid" else None
+
+
+def text_of(literal: bytes) -> str:
+    """Return the text of a quoted JSON string, as `read_journal` does. Raise ValueError if it is not a string."""
+    if b"\\" not in literal:
+        return literal[1:-1].decode("utf-8")
+    return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.loads(literal))

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.atomic import write_atomically
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
 from harness.core.shard import Shard
 from harness.core.text import format_count, list_first
-from harness.journal import environment, finding_kinds, identity, journal
+from harness.journal import environment, finding_kinds, identity, journal, reader
 from harness.journal.events import (
     EVENT,
     Activity,
@@ -29,8 +30,8 @@ from harness.journal.events import (
     RunStarted,
     Waiver,
 )
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 
 _NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, End)
 
@@ -159,7 +160,7 @@ def _unlisted(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         if not part.selection:
             yield f"{part.text} has no list of its cases: it ended before they were collected; resume it"
-        elif part.selection != journal.digest_of_ids(sorted(part.selected)):
+        elif part.selection != digest_of_ids(sorted(part.selected)):
             yield f"{part.text} has a list of selected cases that does not match its hash: the journal is damaged"
 
 
@@ -214,7 +215,7 @@ def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], no
         t=begun,
         worker="",
         count=len(ids),
-        hash=journal.digest_of_ids(ids),
+        hash=digest_of_ids(ids),
         ids=ids,
         deselected=tuple(dict.fromkeys(case for part in ordered for case in part.deselected)),
         unread=tuple(dict.fromkeys(start for part in ordered for start in part.unread)),
@@ -297,7 +298,7 @@ def write_merged_run(
         by_uuid = {str(each.get("uuid")): each for each in devices}
         environment.write_environment(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
     write_atomically(path, b"".join(map(_line, events)))
-    return journal.read_run_journal(path)
+    return reader.read_run_journal(path)
 
 
 def _line(event: Event) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from harness.core.figures import PREFIX, read_figure
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import escape_invalid_xml, single_line, truncate_middle
-from harness.journal import environment, identity, journal
+from harness.journal import environment, identity, journal, reader
 from harness.journal.events import Finish, RunStarted
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
@@ -78,7 +78,7 @@ class RunRecord:
 
 def read_run_record(run_dir: Path) -> RunRecord:
     """Read a run directory. Raise JournalError without a journal of a run, EnvironmentFileError if that is broken."""
-    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
     if ledger.end is None:

@@ -2,7 +2,7 @@
 time.
 
 Memory does not grow with the number of cases. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
-`harness.journal.verdicts.decide_verdict` per case and `harness.journal.ledger.Tally` for totals.
+`harness.journal.ledger.RunTally`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Self
 
 from harness.core.errors import WriteError
-from harness.journal import journal
+from harness.journal import journal, reader
+from harness.journal.collected_ids import CollectedIds, IdsDigest, OddLineError
 from harness.journal.events import Collected, Event, Executor, Finish, Levels, MergedShard, Reopened, RunStarted, Start
-from harness.journal.journal import Damaged, Unknown
-from harness.journal.journal_lines import CollectedIds, IdsDigest, JournalFile, Line, OddLineError
-from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
-from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
+from harness.journal.ledger import CollectedList, Oddities, RunTally, Summary
+from harness.journal.reader import Damaged, JournalFile, Line, Unknown
+from harness.journal.verdicts import CaseEvents, Verdict
 
 #: Maximum number of lines that a text names; of further lines only the number is kept.
 _KEPT = 100
@@ -51,7 +51,7 @@ class StoredRun:
 
     def __init__(self, path: Path) -> None:
         self._file = JournalFile(path)
-        self._parsed = journal.line_parser(path)
+        self._parsed = reader.line_parser(path)
         # A database without a name is temporary: SQLite removes it on close and when the process dies.
         self._database = sqlite3.connect("", isolation_level=None)
         self._summary: Summary | None = None
@@ -60,7 +60,7 @@ class StoredRun:
         self._damaged_lines = self._unknown_lines = 0
         #: Lines about cases that do not begin like lines of the harness.
         self._foreign: list[tuple[str, Line]] = []
-        self._tally = Tally(keep_ended=False)
+        self._tally = RunTally(keep_ended=False)
         try:
             with _writing():
                 self._database.executescript(_TABLES)
@@ -119,18 +119,8 @@ class StoredRun:
         for case, collected, events in self._events(first=first):
             if not collected and not events.mentioned:
                 continue
-            verdict = decide_verdict(
-                case,
-                events,
-                collected=collected,
-                stopped=self._tally.stopped,
-                ended=self._executor,
-                second_devices=self._tally.second_devices.get(case, ()),
-            )
             doubled += events.doubled
-            if first:
-                tally = self._tally
-                tally.count(case, verdict.outcome, ran=verdict.ran, collected=collected, retries=events.retries)
+            verdict = self._tally.decide(case, events, collected=collected, ended=self._executor, counted=first)
             yield verdict, tuple(events.levels)
         if first:
             self._summary = self._tally.summary(self._oddities(doubled))
@@ -205,7 +195,7 @@ class StoredRun:
                 if isinstance(event, Executor) and event.state == "ended":
                     self._database.execute("REPLACE INTO ended VALUES (?, ?)", (event.executor, line.data))
         if not started:
-            raise journal.no_run_error(self._file.path)
+            raise reader.no_run_error(self._file.path)
 
     def _enter_collected(self, line: Line) -> bool:
         """Record the ids of a ``collected`` line one at a time. Return False if its form is unusual."""

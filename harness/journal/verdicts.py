@@ -169,7 +169,7 @@ def decide_verdict(
 def _lost_message(starts: Sequence[Start], finishes: Sequence[Finish], ended: Callable[[str], Executor | None]) -> str:
     if finishes:
         broke = finishes[-1]
-        message = f"broke in company ({broke.outcome}) and was never confirmed alone"
+        message = f"broke after other cases ({broke.outcome}) and was never confirmed alone"
         return f"{message}: {broke.message}" if broke.message else message
     start = starts[-1]
     where = f"worker {start.worker or 'none'}, executor {start.executor or 'none'}"
@@ -186,9 +186,9 @@ def _lost_message(starts: Sequence[Start], finishes: Sequence[Finish], ended: Ca
 def _flaky_message(finishes: Sequence[Finish]) -> str:
     for finish in finishes:
         if finish.outcome.is_red and not finish.final:
-            how = "at first, passed when tried again" if finish.alone else "in company, passed alone"
+            how = "at first, passed when tried again" if finish.alone else "after other cases, passed alone"
             return f"{finish.outcome} {how}: {_message(finish)}"
-    return "broke in company, passed alone"
+    return "broke after other cases, passed alone"
 
 
 def _message(finish: Finish) -> str:

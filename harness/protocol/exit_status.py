@@ -8,7 +8,7 @@ import signal
 EXIT_CHANNEL_GONE = 241
 #: No memory was left to send a report.
 EXIT_NO_MEMORY = 242
-#: The software device could not be loaded.
+#: The device could not be made ready: its library could not be loaded, or its set-up failed.
 EXIT_NO_DEVICE = 243
 #: The harness's own code failed in an executor. The traceback goes over the channel.
 EXIT_HARNESS_ERROR = 244

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from harness.core.text import format_exit_code, single_line, truncate_middle
-from harness.ranks.rank import Report
+from harness.ranks.rank import RankReport
 
 #: Seconds. A rank that dies closes its connections a moment before the parent sees its end. An exception of another
 #: rank that is no older than this counts as a consequence.
@@ -47,7 +47,7 @@ class Ended:
     pid: int
     status: int
     at: float
-    report: Report | None = None
+    report: RankReport | None = None
     wanted: int | None = None
     cut: str = ""
     state: str = ""

@@ -93,7 +93,7 @@ class RankFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RankReport:
     """How the body of a rank ended, written by the rank. `at` is on the machine's monotonic clock.
 
     `value`: what the body returned. `error`: an exception in one line, or the reason of a skip.
@@ -130,39 +130,41 @@ def run_rank(rank: Rank, body: Callable[..., Any], arguments: bytes, parent: int
         os._exit(status)
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, report: RankReport) -> None:
     """Write a report so that it is complete or absent. A value that cannot be pickled makes it a failure."""
     try:
         data = pickle.dumps(report)
     except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
         text = f"the body returned {type(report.value).__name__}, which cannot be sent: {safe_repr(error)}"
-        data = pickle.dumps(Report("raised", report.at, error=text))
+        data = pickle.dumps(RankReport("raised", report.at, error=text))
     part = path.with_suffix(".part")
     part.write_bytes(data)
     part.rename(path)
 
 
-def read_report(path: Path) -> Report | None:
+def read_report(path: Path) -> RankReport | None:
     """Return the report of a rank; None if it has written none."""
     try:
         report = pickle.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except Exception as error:  # noqa: BLE001 - whatever the code of the value raises here
-        return Report("raised", clock.monotonic(), error=f"what the body returned cannot be read: {safe_repr(error)}")
-    assert isinstance(report, Report)
+        return RankReport(
+            "raised", clock.monotonic(), error=f"what the body returned cannot be read: {safe_repr(error)}"
+        )
+    assert isinstance(report, RankReport)
     return report
 
 
-def _outcome(rank: Rank, body: Callable[..., Any], arguments: bytes) -> Report:
+def _outcome(rank: Rank, body: Callable[..., Any], arguments: bytes) -> RankReport:
     try:
         value = body(rank, *pickle.loads(arguments))
     except BaseException as error:  # noqa: BLE001 - SystemExit and the exceptions of pytest are no Exceptions
         skipped = isinstance(error, pytest.skip.Exception)
         line = safe_str(error) if skipped else f"{type(error).__name__}: {safe_str(error)}".rstrip(": ")
         text = "" if skipped else _traceback(error)
-        return Report("skipped" if skipped else "raised", clock.monotonic(), error=line, traceback=text)
-    return Report("returned", clock.monotonic(), value)
+        return RankReport("skipped" if skipped else "raised", clock.monotonic(), error=line, traceback=text)
+    return RankReport("returned", clock.monotonic(), value)
 
 
 def _traceback(error: BaseException) -> str:

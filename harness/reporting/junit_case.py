@@ -187,8 +187,8 @@ def _attempt_lines(attempt: Finish) -> Iterable[str]:
     """Yield the facts that identify the attempt, one per line."""
     devices = " ".join(attempt.devices) or "none"
     where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"
-    company = "alone" if attempt.alone else "in company"
-    yield f"attempt {attempt.attempt} ({company}) on {where}, devices {devices}, seed {attempt.seed}"
+    place = "alone" if attempt.alone else "after other cases"
+    yield f"attempt {attempt.attempt} ({place}) on {where}, devices {devices}, seed {attempt.seed}"
     if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
         yield f"the executor ended with {format_executor_exit(attempt.exit_status, attempt.outcome)}"
     if attempt.gate is not None:

@@ -125,7 +125,7 @@ def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     return lines
 
 
-def levels(ledger: Ledger, *, blocks: bool) -> list[str]:
+def repetition_lines(ledger: Ledger, *, blocks: bool) -> list[str]:
     """Return lines on the memory of each repeated case that did not grow. `terminal_summary` has those that grew."""
     repeated = repetitions(ledger)
     if not repeated:

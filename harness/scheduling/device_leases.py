@@ -49,7 +49,7 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(environ.get(VARIABLE) or Path(tempfile.gettempdir(), f"gpu-conformance-leases-{os.getgid()}"))
 
 
-class Wait:
+class LeaseWait:
     """A wait for a device: when to check its holder, when to send a message, and when to give up. Times in seconds.
 
     The wait ends once one holder has kept the device for `limit` seconds of it. While holders change, the wait has no
@@ -222,7 +222,7 @@ class DeviceLeases:
         assert self._pipe is not None
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        wait = Wait(clock.monotonic(), self._blocked()[1], limit=self._limit, first_word=self._first_word)
+        wait = LeaseWait(clock.monotonic(), self._blocked()[1], limit=self._limit, first_word=self._first_word)
         while True:
             poll.poll(max(0.0, min(_LONGEST_WAIT, wait.next_look - clock.monotonic())) * 1000)
             with contextlib.suppress(BlockingIOError):

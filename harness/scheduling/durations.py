@@ -13,7 +13,7 @@ from harness.core.errors import HarnessError
 from harness.devices.device import Inventory
 from harness.journal.ledger import Ledger
 from harness.scheduling import slow_files
-from harness.scheduling.history import FILE_NAME, History, HistoryError
+from harness.scheduling.history import FILE_NAME, DurationHistory, DurationHistoryError
 
 _RESULTS = "results"
 
@@ -25,7 +25,7 @@ class Durations:
     `notes`: lines for people above the run, `remarks`: lines below it.
     """
 
-    history: History
+    history: DurationHistory
     device: str
     file: Path | None
     given: tuple[Path, ...] = ()
@@ -47,17 +47,17 @@ class Durations:
             slow = slow_files.load_slow_files(configs)
         except HarnessError as error:
             raise pytest.UsageError(str(error)) from None
-        found = cls(History(slow=slow), device, path if own else None, settings["history"])
+        found = cls(DurationHistory(slow=slow), device, path if own else None, settings["history"])
         if found.given:
             try:
-                known = History.of_runs(base / each for each in found.given)
+                known = DurationHistory.of_runs(base / each for each in found.given)
             except HarnessError as error:
                 raise pytest.UsageError(f"--history={found._names}: {error}") from None
             found.history = replace(known, slow=slow)
             return found
         try:
-            found.history = replace(History.read(path, device), slow=slow)
-        except HistoryError as error:
+            found.history = replace(DurationHistory.read(path, device), slow=slow)
+        except DurationHistoryError as error:
             found.notes.append(f"no durations are known: {error}")
             found.file = None
         return found
@@ -67,7 +67,7 @@ class Durations:
         return repr(",".join(map(str, self.given)))
 
     def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
-        """Return the expected seconds of each case, see `History.expected`. Note a history of other cases."""
+        """Return the expected seconds of each case, see `DurationHistory.expected`. Note a history of other cases."""
         known = self.history.seconds
         if self.given and ids and not any(case in known for case in ids):
             self.remarks.append(
@@ -80,6 +80,6 @@ class Durations:
         if self.file is None:
             return
         try:
-            History.of_ledger(ledger).keep(self.file, self.device)
+            DurationHistory.of_ledger(ledger).keep(self.file, self.device)
         except HarnessError as error:
             self.remarks.append(f"the durations of this run are not kept: {error}")

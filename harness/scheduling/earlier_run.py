@@ -14,7 +14,6 @@ from harness.configuration.options import RED
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.text import format_count, list_first
 from harness.gating import patterns
-from harness.journal import journal
 from harness.journal.ledger import Ledger
 
 _FILE = "only.json"
@@ -50,7 +49,7 @@ class EarlierRun:
 
         Raise JournalError if it has no run.
         """
-        ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
+        ledger = Ledger.of(run_dir)
         red = {verdict.case for verdict in ledger.red}
         words = only or (RED,)
         ids = tuple(

@@ -17,7 +17,6 @@ from filelock import FileLock
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.file_kind import FileKind
-from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.scheduling.slow_files import SlowFiles
 
@@ -30,22 +29,22 @@ _UNKNOWN = 1.0
 _NEW = 0.5
 
 
-class HistoryError(HarnessError):
+class DurationHistoryError(HarnessError):
     """A file is not a history."""
 
 
-_KIND = FileKind("history of durations", "remove it, and the next run makes a new one", HistoryError, 256 << 20)
+_KIND = FileKind("history of durations", "remove it, and the next run makes a new one", DurationHistoryError, 256 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class DurationHistory:
     """Durations of cases in seconds, by id. `slow`: estimates for test files that are in no earlier run."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     slow: SlowFiles | None = None
 
     @classmethod
-    def of_ledger(cls, ledger: Ledger) -> History:
+    def of_ledger(cls, ledger: Ledger) -> DurationHistory:
         """Return the durations of one run: for each case that ran, the mean of its repetitions, retries included."""
         return cls(
             {
@@ -56,24 +55,24 @@ class History:
         )
 
     @classmethod
-    def of_runs(cls, run_dirs: Iterable[Path]) -> History:
+    def of_runs(cls, run_dirs: Iterable[Path]) -> DurationHistory:
         """Return the durations of several runs: the median per case. Raise JournalError if a folder has no run."""
         found: dict[str, list[float]] = defaultdict(list)
         for run_dir in run_dirs:
-            ledger = Ledger.from_journal(journal.read_run_journal(run_dir / journal.FILE_NAME))
+            ledger = Ledger.of(run_dir)
             for case, seconds in cls.of_ledger(ledger).seconds.items():
                 found[case].append(seconds)
         return cls({case: statistics.median(values) for case, values in found.items()})
 
     @classmethod
-    def read(cls, path: Path, device: str) -> History:
-        """Return the durations on this kind of device in a file; none if there is no file. Raise HistoryError."""
+    def read(cls, path: Path, device: str) -> DurationHistory:
+        """Return the durations on this kind of device in a file; none without a file. Raise DurationHistoryError."""
         return cls(_read(path).get(device, {}))
 
     def keep(self, path: Path, device: str) -> None:
         """Add these durations to a file. Several runs may do so at once.
 
-        Raise HistoryError if the file is not a history, WriteError if it cannot be written.
+        Raise DurationHistoryError if the file is not a history, WriteError if it cannot be written.
         """
         with contextlib.ExitStack() as held:
             # Without file locks, the later of two runs that end at once wins.
@@ -137,7 +136,7 @@ def _file(case: str) -> str:
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
-    """Return the seconds in a file, by device and case. Raise HistoryError."""
+    """Return the seconds in a file, by device and case. Raise DurationHistoryError."""
     data = _KIND.read_if_exists(path)
     if data is None:
         return {}
@@ -147,7 +146,9 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
         found = None
     known = found.get("seconds") if isinstance(found, dict) and found.get("schema") == _SCHEMA else None
     if not isinstance(known, dict) or not all(_is_seconds(cases) for cases in known.values()):
-        raise HistoryError(f"{str(path)!r} is not a history of durations: remove it, and the next run makes a new one")
+        raise DurationHistoryError(
+            f"{str(path)!r} is not a history of durations: remove it, and the next run makes a new one"
+        )
     return known
 
 

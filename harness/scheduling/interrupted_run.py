@@ -10,7 +10,7 @@ import pytest
 
 from harness.core.errors import HarnessError
 from harness.core.text import format_count
-from harness.journal import environment, identity, journal
+from harness.journal import environment, identity, journal, reader
 from harness.journal.events import RunStarted
 from harness.scheduling.resumption import ResumeError, Resumption
 from harness.scheduling.run_lock import RunLock
@@ -24,13 +24,13 @@ class InterruptedRun:
         """`force`: resume despite any changes. Raise HarnessError if the folder has no run, or another run uses it."""
         self.run_dir = run_dir
         self.force = force
-        contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+        contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
         try:
             self._lock = RunLock(run_dir)
         except OSError as error:
             raise ResumeError(f"cannot write into {str(run_dir)!r}: {error.strerror}") from None
         try:
-            contents = journal.read_run_journal(
+            contents = reader.read_run_journal(
                 run_dir / journal.FILE_NAME
             )  # again: another run may have written in the meantime
             self.resumption: Resumption = resumption_of(contents, forced=force)

@@ -10,8 +10,8 @@ from typing import Any
 from harness.core.outcome import Outcome
 from harness.journal import lines
 from harness.journal.events import Collected, Executor, Finding, Finish, RunStarted, Start
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.journal.verdicts import Verdict
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
 

@@ -109,7 +109,7 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
     for report in reports:
         if report.failed:
             crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
-            return single_line(str(crash or doctest_reason.reason(report.longreprtext) or report.longreprtext))
+            return single_line(str(crash or doctest_reason.doctest_reason(report.longreprtext) or report.longreprtext))
         if report.skipped and hasattr(report, "wasxfail"):
             return f"expected failure: {report.wasxfail}" if report.wasxfail else "expected failure"
         if report.skipped and isinstance(report.longrepr, tuple):

@@ -33,7 +33,7 @@ class CaseHistory:
         """Add a finished attempt. It is not `final` if it is the reason to run the case again."""
         self.attempts.append(attempt)
         self.finals.append(final)
-        self._results.append(result(attempt, final=final))
+        self._results.append(attempt_result(attempt, final=final))
         self.ruling = self._settled = None
 
     @property
@@ -70,7 +70,7 @@ class CaseHistory:
         return self._results[-1].message
 
 
-def result(attempt: Attempt, *, final: bool = True) -> AttemptResult:
+def attempt_result(attempt: Attempt, *, final: bool = True) -> AttemptResult:
     """Return an attempt in the form that verdicts and rules need."""
     return AttemptResult(
         attempt.outcome, final=final, message=message(attempt), alone=attempt.alone, duration=attempt.duration

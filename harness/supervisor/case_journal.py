@@ -14,7 +14,7 @@ from harness.supervisor import pytest_reports, recorded_properties
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, RecordAll, ruling_line
 from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.executor_handle import ExecutorHandle, device_variables
+from harness.supervisor.executor_handle import ExecutorHandle, executor_device_variables
 
 
 class CaseJournal:
@@ -112,14 +112,16 @@ class CaseJournal:
         if history.decisive.reproduce:
             return history.decisive.reproduce
         case, environment = history.case, history.decisive.environment
-        variables = device_variables(environment)
+        variables = executor_device_variables(environment)
         return self._context.reproduce(case.id, case.item.path, variables, rule_options(history, self._verify))
 
     def reproduce_leak(self, cases: Sequence[Case], times: int, handle: ExecutorHandle) -> str:
         """Return a shell command that runs each case `times` times in one process, on the devices of `handle`."""
         located = [(case.id, case.item.path) for case in cases]
         listed = Path(self._context.run_dir) / "cases" / f"{handle.name}-{len(cases)}.txt"
-        return self._context.reproduce_leak(located, times, device_variables(handle.binding.environment), listed)
+        return self._context.reproduce_leak(
+            located, times, executor_device_variables(handle.binding.environment), listed
+        )
 
 
 def rule_options(history: CaseHistory, verify: int) -> list[str]:

@@ -22,14 +22,14 @@ SIGNALS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CorePlace:
     """Where a core file is: files that match `files`, or nowhere, for the reason `why`."""
 
     files: str = ""
     why: str = ""
 
 
-def place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -> Place:
+def place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -> CorePlace:
     """Where the core file of a process is.
 
     `pattern`: the kernel's core_pattern. `limit`: the process's limit for core files in bytes. `folder`: its working
@@ -38,16 +38,18 @@ def place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -
     pattern = pattern.strip()
     if pattern.startswith("|"):
         program = pattern[1:].split(maxsplit=1)[0] if pattern[1:].strip() else "a program"
-        return Place(why=f"the kernel gives it to {program} (process {pid}), see coredumpctl or that program's folder")
+        return CorePlace(
+            why=f"the kernel gives it to {program} (process {pid}), see coredumpctl or that program's folder"
+        )
     if limit == 0:
-        return Place(why="the limit for core files is 0, see ulimit -c")
+        return CorePlace(why="the limit for core files is 0, see ulimit -c")
     if not pattern:
-        return Place(why="the kernel's core_pattern is empty")
+        return CorePlace(why="the kernel's core_pattern is empty")
     has_pid = "%p" in pattern or "%P" in pattern
     name = re.sub(r"%(.?)", lambda match: _value(match[1], pid), glob.escape(pattern))
     if uses_pid and not has_pid:
         name += f".{pid}"
-    return Place(files=os.path.join(glob.escape(str(folder)), name))
+    return CorePlace(files=os.path.join(glob.escape(str(folder)), name))
 
 
 def newest(files: str, since: float) -> Path | None:

@@ -38,7 +38,7 @@ _CLOCKS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RedAttempt:
     """A red attempt. `folder`: where its diagnostics go. `begun`: seconds of the monotonic clock, and since 1970.
 
     `hardware`: it ran on GPUs. `pid` and `exit_status` are those of its executor.
@@ -70,7 +70,7 @@ class Diagnostics:
         """Collect what explains a red attempt, unless a waiver expects it. Returns the attempt with notes about it."""
         if not self._items or any(attempt.outcome in waiver.expect for waiver in case.waivers):
             return attempt
-        failure = Failure(
+        failure = RedAttempt(
             outcome=attempt.outcome,
             folder=attempt.kept,
             number=len(handle.cases),
@@ -82,7 +82,7 @@ class Diagnostics:
         with self._activities.doing(f"collecting diagnostics after {case.id} was {attempt.outcome}"):
             return replace(attempt, notes=(*attempt.notes, *self.collect(failure)))
 
-    def collect(self, failure: Failure) -> list[str]:
+    def collect(self, failure: RedAttempt) -> list[str]:
         """Collect what can be had. Returns a line for the place and for each item that could not be had."""
         kind = failure.outcome.breaks_executor
         self._made[kind] += 1
@@ -96,7 +96,7 @@ class Diagnostics:
                 collected.missing.append(f"{item}: {error.strerror or error}")
         return collected.lines()
 
-    def _collect(self, item: str, failure: Failure, collected: _Collected) -> None:
+    def _collect(self, item: str, failure: RedAttempt, collected: _Collected) -> None:
         if item in ("nvidia-smi", "bug-report"):
             if failure.hardware:
                 self._run_program(item, collected)

@@ -13,7 +13,7 @@ _GOT = re.compile(r"^Got(?: (?P<nothing>nothing)|:\n(?P<text>(?: {4}.*\n?|\n)*))
 _SHOWN = 200
 
 
-def reason(report: str) -> str:
+def doctest_reason(report: str) -> str:
     """For example ``line 8: expected 5, got 3``. Returns an empty text if this is not the report of a doctest."""
     end = _END.search(report)
     if end is None:

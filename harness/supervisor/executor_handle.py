@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from harness.backends.backend import DeviceKind
-from harness.backends.table import device_variables as variables_of_devices
+from harness.backends.table import device_variables
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
@@ -419,7 +419,7 @@ class ExecutorHandle:
         self._channel.closed = True
 
 
-def device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+def executor_device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the variables of an executor's environment that select its devices."""
-    names = variables_of_devices()
+    names = device_variables()
     return {name: value for name, value in environment.items() if name in names and value}

@@ -18,7 +18,9 @@ from harness.supervisor import allure_results
 from harness.supervisor.worker import Worker
 
 
-def register(config: pytest.Config, worker: Worker, signals: Callable[[], AbstractContextManager[None]]) -> None:
+def register_worker_hooks(
+    config: pytest.Config, worker: Worker, signals: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Register the hooks of a worker. `signals`: the context of each case, which handles this process's signals."""
     manager = config.pluginmanager
     narrowing = NarrowCollection(Reach.of(worker.policy, worker.selection.only))
@@ -35,7 +37,7 @@ def register(config: pytest.Config, worker: Worker, signals: Callable[[], Abstra
     if not worker.isolated:
         from harness.supervisor import inline_hooks
 
-        inline_hooks.register(config, worker)
+        inline_hooks.register_inline_hooks(config, worker)
 
 
 class MisplacedHooks:

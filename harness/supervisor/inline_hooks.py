@@ -13,7 +13,7 @@ from harness.protocol import reports
 from harness.supervisor.worker import Worker
 
 
-def register(config: pytest.Config, worker: Worker) -> None:
+def register_inline_hooks(config: pytest.Config, worker: Worker) -> None:
     """Register what cases in this process need. Raises pytest.UsageError for a wrapper that this torch cannot make."""
     manager = config.pluginmanager
     manager.register(InlineHooks(worker), "harness-inline")

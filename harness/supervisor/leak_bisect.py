@@ -64,7 +64,7 @@ def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], 
     return found
 
 
-def search(cases: Sequence[str], trial: Trial) -> list[Culprits]:
+def find_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     """Find all leaking cases of a batch, also those that leak in the company of others only."""
     return _confirmed(_found(cases, trial), trial)
 

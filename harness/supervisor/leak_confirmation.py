@@ -118,7 +118,7 @@ class LeakConfirmation:
         if not found:
             return attempt
         judgement = replace(attempt.judgement, outcome=Outcome.LEAKED, message=found[0].text)
-        return replace(attempt, judgement=judgement, notes=(*attempt.notes, *lines(found, where)))
+        return replace(attempt, judgement=judgement, notes=(*attempt.notes, *leak_lines(found, where)))
 
     def _end_current(self) -> None:
         if self._slot.current is not None:
@@ -146,7 +146,7 @@ def _leaks(attempt: Attempt, repeated: Repeated) -> list[Leak]:
     return growth.confirmed_leaks(attempt.suspicions, repeated.growths) if repeated.growths else []
 
 
-def lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:
+def leak_lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return a line for each leak but the first, each followed by lines about its origin."""
     result = []
     for position, leak in enumerate(found):

@@ -22,7 +22,7 @@ from harness.supervisor.search_time import SearchTime
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class LeakSuspicion:
     """An executor that has grown. `cases`: the ids of its cases, in order; `ran`: how many it ran, with repetitions."""
 
     handle: ExecutorHandle
@@ -36,7 +36,7 @@ class Suspicion:
 
 
 @dataclass(slots=True)
-class Result:
+class SearchResult:
     """The result of a search. `failure`: what remains unknown, and why."""
 
     found: list[Culprits] = field(default_factory=list)
@@ -67,13 +67,13 @@ class LeakSearch:
         self._record = record
         self._time = search_time
         self._duration = duration
-        self._suspicions: list[Suspicion] = []
+        self._suspicions: list[LeakSuspicion] = []
 
     def suspect(self, handle: ExecutorHandle) -> None:
         """If the executor grew by more than its cases account for, remember that for the search."""
         if suspected := batch.suspicious_batch_growth(handle.grown, len(handle.cases)):
             cases = tuple(dict.fromkeys(handle.cases))
-            self._suspicions.append(Suspicion(handle, cases, len(handle.cases), suspected))
+            self._suspicions.append(LeakSuspicion(handle, cases, len(handle.cases), suspected))
 
     def search(self, known: Container[str]) -> None:
         """Look into all executors that were suspected, as far as there is time, and report the cases that leak.
@@ -89,13 +89,13 @@ class LeakSearch:
         """Record what is left, which will not be looked into for this `reason`."""
         suspicions, self._suspicions = self._suspicions, []
         for each in suspicions:
-            self._note(each, each.cases, Result(failure=reason))
+            self._note(each, each.cases, SearchResult(failure=reason))
 
-    def _look_into(self, suspicion: Suspicion, cases: Sequence[str]) -> None:
+    def _look_into(self, suspicion: LeakSuspicion, cases: Sequence[str]) -> None:
         if self._time.left <= 0:
-            self._note(suspicion, cases, Result(failure=self._time.used_up()))
+            self._note(suspicion, cases, SearchResult(failure=self._time.used_up()))
             return
-        result = Result()
+        result = SearchResult()
         suspected = suspicion.suspected
         activity = f"searching for leaks, because {suspicion.text}"
         turn = shm_turn.shared_memory_turn(
@@ -125,11 +125,11 @@ class LeakSearch:
         result.tried, result.trials, result.seconds = trials.tried, trials.trials, trials.seconds
         self._note(suspicion, cases, result)
 
-    def _search(self, suspicion: Suspicion, cases: Sequence[str], trials: LeakTrials) -> list[Culprits]:
+    def _search(self, suspicion: LeakSuspicion, cases: Sequence[str], trials: LeakTrials) -> list[Culprits]:
         """All cases in one process, if there is time for that. Otherwise those that grew most, each alone."""
         round_time = sum(map(self._duration, cases))
         if round_time * (batch.WARMUP_ROUNDS + batch.COUNTED_ROUNDS) < self._time.left:
-            return leaks.search(cases, trials.trial)
+            return leaks.find_culprits(cases, trials.trial)
         by_case = {case: grown for case, grown in suspicion.handle.grown_by_case.items() if case in cases}
 
         def is_explained(tried: Sequence[str]) -> bool:
@@ -137,7 +137,7 @@ class LeakSearch:
 
         return leaks.alone(batch.rank_by_growth(by_case), trials.trial, is_explained)
 
-    def _accuse(self, culprits: Culprits, origins: Mapping[str, Sequence[str]], suspicion: Suspicion) -> None:
+    def _accuse(self, culprits: Culprits, origins: Mapping[str, Sequence[str]], suspicion: LeakSuspicion) -> None:
         """Give a single leaking case the verdict `leaked`; record a finding about several cases.
 
         Raises NoDeviceError, StoppedError.
@@ -161,7 +161,7 @@ class LeakSearch:
         self._runner.conclude(history, replace(attempt, judgement=judgement, notes=notes, reproduce=command))
         self._runner.report_late(history)
 
-    def _note(self, suspicion: Suspicion, cases: Sequence[str], result: Result) -> None:
+    def _note(self, suspicion: LeakSuspicion, cases: Sequence[str], result: SearchResult) -> None:
         self._record(
             journal_lines.batch(
                 suspicion.handle.name,

@@ -182,7 +182,7 @@ def describe(culprits: Culprits) -> str:
 
 def details(culprits: Culprits, origins: Mapping[str, Sequence[str]]) -> list[str]:
     """Return further lines: the other leaks, and the origin of each."""
-    return confirmation.lines(culprits.leaks, origins)
+    return confirmation.leak_lines(culprits.leaks, origins)
 
 
 def _who(culprits: Culprits) -> str:

@@ -21,12 +21,14 @@ from harness.supervisor.executor_handle import basetemp_of
 _ATTEMPTS_LISTED = 20
 
 
-def shown(history: CaseHistory, reproduce: Callable[[], str]) -> list[pytest.TestReport]:
+def case_reports(history: CaseHistory, reproduce: Callable[[], str]) -> list[pytest.TestReport]:
     """Return the reports of a case as a whole. `reproduce` returns the command that runs it again."""
     attempt, outcome = history.decisive, history.outcome
     own = list(attempt.reports)
     if outcome is Outcome.WAIVED and history.ruling is not None:
-        return _three_phases(history.case, expected(history.case.item, history.ruling.text, attempt.duration))
+        return _three_phases(
+            history.case, expected_failure_report(history.case.item, history.ruling.text, attempt.duration)
+        )
     if not outcome.is_red and outcome is not Outcome.FLAKY:
         return own
     command = reproduce()
@@ -43,10 +45,10 @@ def shown(history: CaseHistory, reproduce: Callable[[], str]) -> list[pytest.Tes
             report.sections.append(footer)
         return own
     when = attempt.judgement.when if attempt.judgement.when == "setup" else "call"
-    return _three_phases(history.case, failure(history, when, command), before=own)
+    return _three_phases(history.case, failure_report(history, when, command), before=own)
 
 
-def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestReport:
+def failure_report(history: CaseHistory, when: str, reproduce: str) -> pytest.TestReport:
     """Return the failing report of a case, in its phase `when`."""
     attempt = history.decisive
     reason = message(attempt) if history.ruling is None else history.ruling.text
@@ -87,7 +89,7 @@ def _three_phases(
 ) -> list[pytest.TestReport]:
     """Return `main` with reports of the other phases: plugins expect a setup and a teardown of each case."""
     set_up = [report for report in before if report.when == "setup" and report.passed and main.when != "setup"]
-    return [*set_up, main, plain(case.item, "teardown")]
+    return [*set_up, main, passed_report(case.item, "teardown")]
 
 
 def _footer(history: CaseHistory, attempt: Attempt, reproduce: str) -> str:
@@ -152,7 +154,7 @@ def gated(item: pytest.Item, why: str, objection: Ruling | None) -> pytest.TestR
     return synthetic(item, outcome=objection.outcome, text=objection.text, when="setup")
 
 
-def expected(item: pytest.Item, reason: str, duration: float) -> pytest.TestReport:
+def expected_failure_report(item: pytest.Item, reason: str, duration: float) -> pytest.TestReport:
     """Return the report of a case that failed as a waiver expects: for pytest, an expected failure."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
@@ -167,7 +169,7 @@ def expected(item: pytest.Item, reason: str, duration: float) -> pytest.TestRepo
     return report
 
 
-def plain(item: pytest.Item, when: str) -> pytest.TestReport:
+def passed_report(item: pytest.Item, when: str) -> pytest.TestReport:
     """Return a passed report with no duration, for a phase that the executor did not report."""
     return pytest.TestReport(
         nodeid=item.nodeid,

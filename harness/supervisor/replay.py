@@ -7,12 +7,12 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.protocol import reports
 from harness.scheduling.resumption import Finished
-from harness.supervisor.pytest_reports import expected, plain, skipped, synthetic
+from harness.supervisor.pytest_reports import expected_failure_report, passed_report, skipped, synthetic
 
 _NOTE = "replayed: the case had this verdict before the run was resumed"
 
 
-def shown(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
+def replayed_reports(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
     """Return the reports of the verdict, marked as replayed."""
     made = _reports(item, finished)
     for report in made:
@@ -29,15 +29,15 @@ def _reports(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
     if outcome is Outcome.SKIPPED:
         report = skipped(item, outcome=outcome, text=finished.message)
         reports.detach_outcome(report)
-        return [report, plain(item, "teardown")]
+        return [report, passed_report(item, "teardown")]
     if outcome is Outcome.WAIVED:
-        return [expected(item, finished.message, finished.duration), plain(item, "teardown")]
+        return [expected_failure_report(item, finished.message, finished.duration), passed_report(item, "teardown")]
     if outcome.is_red:
-        return [_failed(item, finished), plain(item, "teardown")]
-    call = plain(item, "call")
+        return [_failed(item, finished), passed_report(item, "teardown")]
+    call = passed_report(item, "call")
     if outcome is Outcome.FLAKY:
         reports.attach_outcome(call, outcome)
-    return [plain(item, "setup"), call, plain(item, "teardown")]
+    return [passed_report(item, "setup"), call, passed_report(item, "teardown")]
 
 
 def _failed(item: pytest.Item, finished: Finished) -> pytest.TestReport:

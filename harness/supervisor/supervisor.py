@@ -26,7 +26,7 @@ from harness.supervisor.attempt import Attempt, leave
 from harness.supervisor.attempts import Attempts
 from harness.supervisor.burst import Begun
 from harness.supervisor.case import Case, RecordAll, needs_own_process
-from harness.supervisor.case_history import CaseHistory, message, result
+from harness.supervisor.case_history import CaseHistory, attempt_result, message
 from harness.supervisor.case_journal import CaseJournal
 from harness.supervisor.case_preparation import CasePreparation
 from harness.supervisor.device_monitor import DeviceMonitor
@@ -155,7 +155,7 @@ class Supervisor:
         if history.outcome is Outcome.NOT_RUN:
             self._report_not_run(history.case, message(history.decisive))
         else:
-            pytest_reports.log(item, pytest_reports.shown(history, partial(self._journal.reproduce, history)))
+            pytest_reports.log(item, pytest_reports.case_reports(history, partial(self._journal.reproduce, history)))
 
     def _pass_on_to_session(self, history: CaseHistory) -> None:
         """Give pytest's session what the case asked of its copy."""
@@ -331,7 +331,7 @@ class Supervisor:
         """Whether ``--retries`` applies to this attempt: it is red, and no waiver expects that."""
         if not attempt.outcome.is_red or attempt.outcome is Outcome.UNEXPECTED_PASS:
             return False
-        ruling = rules.rule_on_verdict(self._policy, attempt.outcome, [result(attempt)], history.case.waivers)
+        ruling = rules.rule_on_verdict(self._policy, attempt.outcome, [attempt_result(attempt)], history.case.waivers)
         return ruling is None or ruling.outcome.is_red
 
     def _run_alone(self, history: CaseHistory) -> Attempt:
@@ -368,7 +368,7 @@ class Supervisor:
     def _ruling(self, history: CaseHistory) -> Ruling | None:
         loops = self._policy.verify
         if loops and not history.earlier:
-            attempts = [result(attempt) for attempt in history.attempts]
+            attempts = [attempt_result(attempt) for attempt in history.attempts]
             return rules.rule_on_verification(attempts[:loops], attempts[loops:], history.case.limit)
         return rules.rule_on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
 
@@ -397,7 +397,7 @@ class Supervisor:
     def report_late(self, history: CaseHistory) -> None:
         """Report a case to pytest as red, after pytest got another outcome for it."""
         if history.outcome.is_red and history is not self._history:
-            self._late(pytest_reports.failure(history, "teardown", self._journal.reproduce(history)))
+            self._late(pytest_reports.failure_report(history, "teardown", self._journal.reproduce(history)))
 
     def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
         return self._journal.reproduce_leak([self.history_of(case).case for case in cases], times, handle)

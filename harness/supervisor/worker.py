@@ -20,6 +20,7 @@ from harness.collection.description import CollectionDescription
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_time_limit
 from harness.core import linux
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import Ruling
 from harness.devices.call_thread import NVML_LIMIT
@@ -31,7 +32,7 @@ from harness.fixtures import CURRENT, SUITE_PROPERTIES, CaseSettings, Current
 from harness.gating import types
 from harness.gating.policy import Policy
 from harness.journal import lines
-from harness.journal.journal import Journal, JournalWriteError, digest_of_ids
+from harness.journal.journal import Journal, JournalWriteError
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
@@ -271,7 +272,7 @@ class Worker:
                     if self._may_be_waited_for():
                         self._supervisor.finish()
                 else:
-                    pytest_reports.log(item, replay.shown(item, finished))
+                    pytest_reports.log(item, replay.replayed_reports(item, finished))
                     if nextitem is None:
                         self._supervisor.finish()
                         self._supervisor.search_leaks()

@@ -114,7 +114,7 @@ def failed(results: Sequence[Checked]) -> bool:
     return any(each.state == WRONG for each in results)
 
 
-def report(results: Sequence[Checked]) -> list[str]:
+def report_lines(results: Sequence[Checked]) -> list[str]:
     """Return the lines of the report: each probe, what it means for a run, and what to implement."""
     lines = []
     for each in results:

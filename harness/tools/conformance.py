@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
 from harness.gating.levels import Level, ListedLevel
-from harness.gating.mustpass import MustPass, must_pass_digest
+from harness.gating.mustpass import MustPass
 from harness.gating.types import TYPES
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
@@ -174,7 +175,7 @@ def kept_problem(data: bytes, ledger: Ledger, software: Mapping[str, str]) -> st
 
 def _listed(name: str, ids: Sequence[object]) -> MustPass:
     texts = tuple(str(each) for each in ids)
-    return MustPass(f"{name}.txt", "", texts, must_pass_digest(texts))
+    return MustPass(f"{name}.txt", "", texts, digest_of_ids(texts))
 
 
 def software_of(known: Mapping[str, Any]) -> dict[str, str]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from harness.backends.table import labels
 from harness.journal.events import Device, Event, RunStarted, SecondDevice
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 
 CPU = "cpu"
 
@@ -55,7 +55,7 @@ class DeviceRecord:
 
 
 @dataclass(slots=True)
-class History:
+class DeviceHistory:
     """The devices of many runs, the most suspicious first. `findings`: findings about no device, by kind."""
 
     devices: tuple[DeviceRecord, ...]
@@ -69,14 +69,14 @@ class History:
         }
 
 
-def device_history(runs: Iterable[JournalContents]) -> History:
+def device_history(runs: Iterable[JournalContents]) -> DeviceHistory:
     """Return the devices of these runs. UUIDs of non-GPU devices are not unique, so the host is added."""
     found: dict[str, DeviceRecord] = {}
     others: Counter[str] = Counter()
     for contents in runs:
         others += _enter(contents, found)
     order = sorted(found.values(), key=lambda each: (*(-number for number in each.suspicion), each.device))
-    return History(tuple(order), others)
+    return DeviceHistory(tuple(order), others)
 
 
 def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> Counter[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.core.atomic import open_atomically
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
@@ -46,7 +47,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ImportedResult:
     """What was imported. `numbered`: how many cases had the id of an earlier one and got a number."""
 
     counts: Mapping[Outcome, int]
@@ -90,7 +91,7 @@ class Ids:
         return found
 
 
-def write(wanted: Wanted, out: Path) -> Result:
+def write(wanted: Wanted, out: Path) -> ImportedResult:
     """Write the journal and environment.json of a new run directory. Nothing is written if a file cannot be imported.
 
     Raises JUnitError, ImportingError, WriteError.
@@ -116,7 +117,7 @@ def write(wanted: Wanted, out: Path) -> Result:
                 written.write(block)
             written.write(found.tail())
     counts = {outcome: found.counts[outcome] for outcome in Outcome if found.counts[outcome]}
-    return Result(counts, found.ids.numbered, tuple(found.findings))
+    return ImportedResult(counts, found.ids.numbered, tuple(found.findings))
 
 
 class _Found:
@@ -193,7 +194,7 @@ class _Found:
             "imported": {"tool": self._tool, "files": self._files},
         }
         ids = self.ids.all
-        collected = {"worker": "", "count": len(ids), "hash": journal.digest_of_ids(ids), "ids": ids}
+        collected = {"worker": "", "count": len(ids), "hash": digest_of_ids(ids), "ids": ids}
         return _line("run", began, run) + _line("collected", began, collected)
 
     def tail(self) -> bytes:

@@ -28,8 +28,8 @@ from harness.gating import patterns
 from harness.gating.waivers import EXPECTABLE
 from harness.journal import environment
 from harness.journal.events import Collected, Ruling
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.journal.verdicts import Verdict
 
 #: How long a proposed waiver is valid.

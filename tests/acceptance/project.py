@@ -21,7 +21,7 @@ from xml.etree.ElementTree import Element
 
 import psutil
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from tests.acceptance.window import Window
 from tests.warm import client
@@ -59,8 +59,8 @@ class Result:
         return journal_lines(self.run_dir)
 
     @property
-    def contents(self) -> journal.JournalContents:
-        return journal.read_journal(self.run_dir / journal.FILE_NAME)
+    def contents(self) -> reader.JournalContents:
+        return reader.read_journal(self.run_dir / journal.FILE_NAME)
 
     @property
     def ledger(self) -> Ledger:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.journal import journal
+from harness.journal import reader
 from harness.journal.events import Bisected
 from harness.journal.ledger import Ledger
 from tests.acceptance.project import Project, Result
@@ -59,7 +59,7 @@ def test_the_fewest_cases_that_it_takes_are_found_and_recorded(tmp_path: Path) -
     status, printed = _bisect(project, run, "test_fails_after_two")
     assert status == 0, printed
     (found,) = [
-        event for event in journal.read_journal(run.run_dir / "journal.ndjson").events if isinstance(event, Bisected)
+        event for event in reader.read_journal(run.run_dir / "journal.ndjson").events if isinstance(event, Bisected)
     ]
     assert found.culprits == (f"{FILE}::test_leaves[1]", f"{FILE}::test_leaves[3]")
     assert f"goes wrong:     {found.reproduce}" in printed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import command
@@ -45,7 +45,7 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
     status, lines = merge(project, first)
     assert status == 1
     assert [line.partition(", with")[0] for line in lines] == ["harness: shard 2/2 is missing"]
-    run_id = journal.read_run_journal(first / journal.FILE_NAME).events[0].run_id  # type: ignore[union-attr]
+    run_id = reader.read_run_journal(first / journal.FILE_NAME).events[0].run_id  # type: ignore[union-attr]
     assert merge(project, first, first) == (
         1,
         [f"harness: {str(first)!r} and {str(first)!r} are the same run, {run_id}: give each shard once"],

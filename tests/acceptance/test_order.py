@@ -75,12 +75,15 @@ from pathlib import Path
 EXPECTED = {
     "test_passes": "passed",
     "test_passes_at_last": {
-        "batch": "flaky: failed in company, passed alone: assert 1 >= 2",
+        "batch": "flaky: failed after other cases, passed alone: assert 1 >= 2",
         "case": "flaky: failed at first, passed when tried again: assert 1 >= 2",
     },
     "test_never": "failed: assert 1 == 2",
     "test_between": "passed",
-    "test_crashes_once": {"batch": "flaky: crashed in company, passed", "case": "flaky: crashed at first, passed"},
+    "test_crashes_once": {
+        "batch": "flaky: crashed after other cases, passed",
+        "case": "flaky: crashed at first, passed",
+    },
     "test_between_again": "passed",
     "test_crashes": "crashed: SIGKILL in call",
     "test_waived": "waived: waived: known",

@@ -86,7 +86,7 @@ def test_bad(): os._exit(4)
 
 
 def test_a_waived_case_that_was_tried_twice(make_project: MakeProject) -> None:
-    """A case may be waived as flaky, so it is tried in company first; to who reads the report it is not flaky."""
+    """A case may be waived as flaky, so it is tried after other cases first; the report does not call it flaky."""
     project = make_project()
     project.write("suites/company/test_company.py", IN_COMPANY)
     waive(project, case="*::test_bad*", expect=["crashed", "flaky"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.journal import journal
+from harness.journal import reader
 from harness.journal.events import Finish
 from harness.sim.native import faults
 from harness.sim.softdevice import build
@@ -260,7 +260,7 @@ def test_a_campaign_counts_no_case_that_is_red_by_chance(make_project: MakeProje
     assert "event_early          1  test_others.py::test_that_notices_the_fault_elsewhere (failed)" in said
     told = "not counted for event_early: 1 case in which it did not occur, green alone: suites/others/test_others.py"
     assert f"{told}::test_that_is_red_by_chance\n" in said
-    alone = journal.read_journal(project.folder / "out" / "event_early-alone" / "journal.ndjson")
+    alone = reader.read_journal(project.folder / "out" / "event_early-alone" / "journal.ndjson")
     assert {event.case for event in alone.events if isinstance(event, Finish)} == {
         f"suites/others/test_others.py::test_that_{name}"
         for name in ("is_red_by_chance", "notices_the_fault_elsewhere")

@@ -12,12 +12,12 @@ from harness.catalog.api import (
     PublicName,
     api_json,
     api_page,
+    api_summary,
     called,
-    module_of,
+    module_of_name,
     public_names,
     read_api,
     shares,
-    summary,
     with_installed_names,
     write_api,
 )
@@ -46,7 +46,7 @@ def test_a_table_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 def test_the_sentence_and_the_shares() -> None:
     names = [CALLED, EXCUSED, MISSING]
-    assert summary(names) == "3 public names: cases call 1, 1 have a reason, 1 have neither"
+    assert api_summary(names) == "3 public names: cases call 1, 1 have a reason, 1 have neither"
     assert shares(names) == {"torch.optim": (1, 0, 0), "torch.random": (2, 1, 1)}
     assert [each.missing for each in names] == [False, False, True]
 
@@ -71,7 +71,7 @@ def test_new_names_of_the_installed_torch_are_added() -> None:
     ],
 )
 def test_the_module_of_a_name(name: str, module: str) -> None:
-    assert module_of(name) == module
+    assert module_of_name(name) == module
 
 
 def test_names_have_the_code_that_a_recording_names() -> None:

@@ -12,9 +12,9 @@ from harness.catalog.overloads import (
     OverloadsError,
     overloads_json,
     overloads_page,
+    overloads_summary,
     read_overloads,
     registered_overloads,
-    summary,
     with_installed,
     write_overloads,
 )
@@ -51,7 +51,7 @@ def test_an_overload_of_the_installed_torch_that_the_table_lacks_is_missing() ->
 
 
 def test_the_summary_counts_each_kind() -> None:
-    assert summary([CALLED, EXCUSED, MISSING]) == "3 overloads: cases call 1, 1 have a reason, 1 have neither"
+    assert overloads_summary([CALLED, EXCUSED, MISSING]) == "3 overloads: cases call 1, 1 have a reason, 1 have neither"
 
 
 def test_json_and_markdown_have_every_overload() -> None:

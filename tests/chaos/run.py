@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import Executor, Start
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from tests.chaos import starvation
 from tests.chaos.victims import Victim, living
 
@@ -167,7 +167,7 @@ class ChaosRun:
     @cached_property
     def journal(self) -> JournalContents:
         """What the journal holds; to be asked for when every process is gone."""
-        return journal.read_journal(self.results / journal.FILE_NAME)
+        return reader.read_journal(self.results / journal.FILE_NAME)
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -13,7 +13,7 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
-from harness.journal import journal, merge
+from harness.journal import journal, merge, reader
 from harness.journal.ledger import Ledger
 from harness.scheduling.unfinished import resumption_of
 from tests.chaos.run import CASES, Act, Blow, ChaosRun, chaos_run
@@ -43,7 +43,7 @@ def blows(draw: random.Random, done: int) -> list[Blow]:
 
 def finished(folder: Path) -> dict[str, Outcome]:
     """The verdicts that a run that was cut off has."""
-    found = resumption_of(journal.read_run_journal(folder / "results" / journal.FILE_NAME)).finished
+    found = resumption_of(reader.read_run_journal(folder / "results" / journal.FILE_NAME)).finished
     return {case: each.outcome for case, each in found.items()}
 
 
@@ -87,7 +87,7 @@ def test_shards_are_killed_resumed_and_merged(tmp_path: Path, seed: int) -> None
         folder.mkdir()
         run_to_its_end(folder, seed, Shard(index, SHARDS))
     parts = [
-        merge.part_of(str(folder), journal.read_run_journal(folder / "results" / journal.FILE_NAME))
+        merge.part_of(str(folder), reader.read_run_journal(folder / "results" / journal.FILE_NAME))
         for folder in folders
     ]
     assert merge.merge_problems(parts) == []

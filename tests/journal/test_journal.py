@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.journal import journal
+from harness.core.caseid import digest_of_ids
+from harness.journal import journal, reader
 from harness.journal.events import EVENT, SCHEMA, End, Finding, Start
-from harness.journal.journal import Journal, JournalError, JournalWriteError, digest_of_ids
+from harness.journal.journal import Journal, JournalError, JournalWriteError
 from tests.reporting import build
 
 # Appends a finding for each line of stdin, numbered from 0, of texts from tiny to large; says on stdout what is done.
@@ -85,7 +86,7 @@ def test_a_full_device() -> None:
 def test_what_is_appended_is_read_in_order(path: Path) -> None:
     lines = [build.run(), build.collected("a"), build.start("a"), build.finish("a"), build.end()]
     write(path, *lines)
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     assert list(contents.events) == build.events(*lines)
     assert (contents.damaged, contents.unknown) == ((), ())
 
@@ -93,7 +94,7 @@ def test_what_is_appended_is_read_in_order(path: Path) -> None:
 def test_an_existing_journal_is_carried_on(path: Path) -> None:
     write(path, build.run())
     write(path, build.end())
-    assert [event.event for event in journal.read_journal(path).events] == ["run", "end"]
+    assert [event.event for event in reader.read_journal(path).events] == ["run", "end"]
 
 
 def test_lines_are_ascii_begin_with_the_kind_and_are_stamped(path: Path) -> None:
@@ -102,7 +103,7 @@ def test_lines_are_ascii_begin_with_the_kind_and_are_stamped(path: Path) -> None
     assert line.startswith(b'{"event":"finding","t":')
     assert line.isascii()
     assert line.count(b"\n") == 1
-    (event,) = journal.read_journal(path).events
+    (event,) = reader.read_journal(path).events
     assert isinstance(event, Finding)
     assert event.kind == "é😀\\udc80\x00"
 
@@ -112,7 +113,7 @@ def test_several_events_are_written_together_or_not_at_all(path: Path) -> None:
         writer.append(build.run(), build.start("a"))
         with pytest.raises(JournalError, match="as JSON"):
             writer.append(build.finish("a"), {"event": "finding", "message": object()})
-    assert [event.event for event in journal.read_journal(path).events] == ["run", "start"]
+    assert [event.event for event in reader.read_journal(path).events] == ["run", "start"]
 
 
 def test_a_line_that_another_writer_left_torn_swallows_nothing(path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_line_that_another_writer_left_torn_swallows_nothing(path: Path) -> No
         writer.append(build.run())
         other.write(b'{"event":"start","case":"torn')
         writer.append(build.start("whole"), build.end())
-    assert [event.event for event in journal.read_journal(path).events] == ["run", "start", "end"]
+    assert [event.event for event in reader.read_journal(path).events] == ["run", "start", "end"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_torn_line_swallows_nothing(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"event":"start","case":"torn')
     write(path, build.start("whole"), build.end())
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     assert [event.event for event in contents.events] == ["run", "start", "end"]
     (damaged,) = contents.damaged
     assert damaged.number == 2
@@ -171,7 +172,7 @@ def test_a_journal_may_end_anywhere(path: Path) -> None:
     ends = [position for position, byte in enumerate(data) if byte == ord("\n")]
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        contents = journal.read_journal(path)
+        contents = reader.read_journal(path)
         whole = sum(end <= size for end in ends)
         torn = size not in {0, *ends} and size - 1 not in ends
         assert [event.event for event in contents.events] == [line["event"] for line in lines[:whole]]
@@ -180,7 +181,7 @@ def test_a_journal_may_end_anywhere(path: Path) -> None:
 
 def test_unknown_kinds_are_kept_apart(path: Path) -> None:
     write(path, build.run(), {"event": "weather", "sky": "grey"}, build.end())
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     assert [event.event for event in contents.events] == ["run", "end"]
     assert [(line.number, line.kind) for line in contents.unknown] == [(2, "weather")]
     assert contents.damaged == ()
@@ -206,7 +207,7 @@ def test_bad_lines_are_counted_with_reason(path: Path, line: bytes, reason: str)
     with path.open("ab") as file:
         file.write(line + b"\n\n")
     write(path, build.end())
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     assert [event.event for event in contents.events] == ["run", "end"]
     (damaged,) = contents.damaged
     assert damaged.number == 2
@@ -217,7 +218,7 @@ def test_bad_lines_are_counted_with_reason(path: Path, line: bytes, reason: str)
 @given(st.lists(st.one_of(st.binary(), st.just(b'{"event":"end","t":1,"exit_status":0,"duration":1}\n'))))
 def test_no_bytes_upset_the_reader(chunks: list[bytes]) -> None:
     data = b"".join(chunks)
-    contents = journal.parse_journal(Path("x"), data)
+    contents = reader.parse_journal(Path("x"), data)
     lines = [line for line in data.split(b"\n") if line]
     assert len(contents.events) + len(contents.damaged) + len(contents.unknown) == len(lines)
 
@@ -231,26 +232,26 @@ def test_a_newer_journal_is_refused_also_when_its_run_line_reads_differently(pat
             JournalError,
             match=rf"journal\.ndjson' has schema {newer} in line 1; this harness reads schemas up to {SCHEMA}: ",
         ):
-            journal.read_journal(path)
+            reader.read_journal(path)
 
 
 @pytest.mark.parametrize("data", [b"<testsuites/>", b"\n", b'{"run":1}\n', b"\0\0"])
 def test_another_file_is_not_taken_for_a_journal(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(JournalError, match=r"journal\.ndjson' is not a journal: it begins with b'"):
-        journal.read_journal(path)
+        reader.read_journal(path)
 
 
 def test_missing_and_unreadable_files_are_named(tmp_path: Path, path: Path) -> None:
     with pytest.raises(JournalError, match=r"there is no journal at '.*journal\.ndjson': give the run directory"):
-        journal.read_journal(path)
+        reader.read_journal(path)
     with pytest.raises(JournalError, match="is not a regular file"):
-        journal.read_journal(tmp_path)
+        reader.read_journal(tmp_path)
     os.mkfifo(path)
     with pytest.raises(JournalError, match="is not a regular file"):  # and does not wait for a writer
-        journal.read_journal(path)
+        reader.read_journal(path)
     with pytest.raises(JournalError, match=r"cannot read the journal '.*': .*Not a directory"):
-        journal.read_journal(Path(__file__) / journal.FILE_NAME)
+        reader.read_journal(Path(__file__) / journal.FILE_NAME)
 
 
 def test_the_digest_tells_lists_apart_and_is_the_same_before_and_after_the_journal(path: Path) -> None:
@@ -258,7 +259,7 @@ def test_the_digest_tells_lists_apart_and_is_the_same_before_and_after_the_journ
     assert digest_of_ids(["a", "b"]) != digest_of_ids(["b", "a"])
     ids = ["a::é", "a::\udc80", "a::\x00"]
     write(path, build.collected(*ids))
-    (event,) = journal.read_journal(path).events
+    (event,) = reader.read_journal(path).events
     assert event.event == "collected"
     assert event.ids == ("a::é", "a::\\udc80", "a::\x00")
     assert digest_of_ids(event.ids) == event.hash == digest_of_ids(ids)
@@ -287,7 +288,7 @@ def test_writers_killed_at_any_moment_lose_nothing_that_was_appended(path: Path)
             assert writer.returncode == -signal.SIGKILL
     write(path, build.end())
 
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     seen: dict[str, list[int]] = {}
     for event in contents.events[:-1]:
         assert isinstance(event, Finding)
@@ -314,7 +315,7 @@ def test_the_lock_of_a_killed_writer_dies_with_it(path: Path) -> None:
     finally:
         assert dying.stdin is not None
         dying.stdin.close()
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     assert [event.event for event in contents.events] == ["end"]
     assert [line.number for line in contents.damaged] == [1]
 
@@ -327,7 +328,7 @@ def test_a_full_disk_is_reported_and_the_rest_stays_readable(path: Path) -> None
     assert f"cannot append to the journal {str(path)!r}" in done.stderr
     assert path.read_bytes().count(b"\n") == 1, "the first write was a short one, and is taken back"
     write(path, build.start("a"))
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     assert [type(event) for event in contents.events] == [End, Start]
     assert not contents.damaged
 

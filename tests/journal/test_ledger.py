@@ -8,7 +8,7 @@ import pytest
 
 from harness.core.caseid import suite_of
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Cost, Ledger
 from tests.reporting import build
 
@@ -124,14 +124,14 @@ def test_what_did_not_run_says_what_stopped_the_run() -> None:
         pytest.param(
             build.broke_and(A, Outcome.CRASHED, None),
             Outcome.LOST,
-            "broke in company (crashed) and was never confirmed alone: broke here",
+            "broke after other cases (crashed) and was never confirmed alone: broke here",
             None,
             id="never confirmed",
         ),
         pytest.param(
             build.broke_and(A, Outcome.CRASHED, Outcome.PASSED),
             Outcome.FLAKY,
-            "crashed in company, passed alone: broke here",
+            "crashed after other cases, passed alone: broke here",
             1,
             id="flaky",
         ),
@@ -330,7 +330,7 @@ def test_cost_of_isolation() -> None:
 
 
 def test_a_repetition_is_no_retry() -> None:
-    """With ``--repeat`` each attempt counts; one that was made since another broke in company does not."""
+    """With ``--repeat`` each attempt counts; one that was made since another broke after other cases does not."""
     twice = [build.start(A), build.finish(A), build.start(A, attempt=2), build.finish(A, attempt=2)]
     assert ledger(build.collected(A), *twice).cost.retries == 0
     begun = build.start(A, attempt=3)
@@ -350,7 +350,7 @@ def test_unreadable_lines_make_a_run_red(tmp_path: Path) -> None:
     with journal.Journal(path) as writer:
         for line in (build.run(), build.collected(A), build.start(A), build.finish(A), {"event": "finding"}):
             writer.append(line)
-    account = Ledger.from_journal(journal.read_journal(path))
+    account = Ledger.from_journal(reader.read_journal(path))
     assert [verdict.outcome for verdict in account.verdicts] == [Outcome.PASSED]
     (finding,) = account.findings
     assert finding.kind == "damaged_journal"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
-from harness.journal import journal, line_check
+from harness.journal import line_check, reader
 from harness.journal.events import EVENT, Finish
 from harness.journal.journal import Journal, JournalError
 
@@ -35,7 +35,7 @@ FINISH: dict[str, Any] = {
 def _written(path: Path, event: dict[str, Any]) -> Any:
     with Journal(path) as open_journal:
         open_journal.append(event)
-    contents = journal.read_journal(path)
+    contents = reader.read_journal(path)
     assert not contents.damaged
     return contents.events[-1]
 

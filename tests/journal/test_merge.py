@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.journal import merge
 from harness.journal.events import End, Finish, MergedShard, RunStarted, Waiver
-from harness.journal.journal import JournalContents, digest_of_ids
 from harness.journal.ledger import Ledger
 from harness.journal.merge import MergeError, Part
+from harness.journal.reader import JournalContents
 from tests.reporting import build
 
 IDS = [f"suites/a/test_a.py::test_a[{number}]" for number in range(12)]

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.journal import JournalError
 from harness.journal.ledger import Ledger, Summary
 from harness.journal.stored_run import StoredRun
@@ -27,7 +27,7 @@ A, B, C = "suites/a/test_a.py::a", "suites/a/test_a.py::b", "suites/b/test_b.py:
 
 def same(run_dir: Path) -> Ledger:
     """The results in memory, after it was checked that those on disk are the same, asked in either order."""
-    ledger = Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
+    ledger = Ledger.from_journal(reader.read_journal(run_dir / journal.FILE_NAME))
     expected = [(verdict, levels) for verdict, levels in ledger.cases()]
     with StoredRun.of(run_dir) as stored:
         assert list(stored.cases()) == expected
@@ -132,7 +132,7 @@ def test_a_journal_of_anything(lines: list[Line], rng: random.Random, foreign: l
     with tempfile.TemporaryDirectory() as folder:
         run_dir = journals.write_bytes(Path(folder), b"".join(data))
         try:
-            journal.read_run_journal(run_dir / journal.FILE_NAME)
+            reader.read_run_journal(run_dir / journal.FILE_NAME)
         except JournalError as error:
             with pytest.raises(JournalError) as raised:
                 StoredRun.of(run_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.ranks.judgement import BROKEN, LIMIT, Ended, breakage
-from harness.ranks.rank import Report
+from harness.ranks.rank import RankReport
 
 
 def stacks(*frames: tuple[str, int, str]) -> str:
@@ -15,11 +15,11 @@ def stacks(*frames: tuple[str, int, str]) -> str:
 
 
 def returned(number: int) -> Ended:
-    return Ended(number, 100 + number, 0, 2.0, Report("returned", 2.0))
+    return Ended(number, 100 + number, 0, 2.0, RankReport("returned", 2.0))
 
 
 def raised(number: int, at: float, error: str = "ValueError: x") -> Ended:
-    return Ended(number, 100 + number, 1, at, Report("raised", at, error=error))
+    return Ended(number, 100 + number, 1, at, RankReport("raised", at, error=error))
 
 
 def died(number: int, at: float, status: int = -11, wanted: int | None = None) -> Ended:
@@ -70,7 +70,7 @@ def hung(number: int, *frames: tuple[str, int, str], cut: str = LIMIT, state: st
             id="other death",
         ),
         pytest.param(
-            [Ended(0, 1, 0, 1.0, Report("returned", 1.0), wanted=-9)],
+            [Ended(0, 1, 0, 1.0, RankReport("returned", 1.0), wanted=-9)],
             "failed",
             "rank 0 of 1 was expected to end with SIGKILL, but its body returned",
             id="survivor",

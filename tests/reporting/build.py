@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import Outcome
 from harness.journal.events import EVENT, SCHEMA, Event
-from harness.journal.journal import digest_of_ids
 
 Line = dict[str, Any]
 
@@ -173,7 +173,7 @@ def end(**changes: Any) -> Line:
 
 
 def broke_and(case: str, first: Outcome, second: Outcome | None, **changes: Any) -> list[Line]:
-    """A case that broke in company and was tried again alone, with `second` None: whose second try never ended."""
+    """A case that broke after other cases and was tried again alone; with `second` None that try never ended."""
     return [
         start(case),
         finish(case, first, final=False, message="broke here", **changes),

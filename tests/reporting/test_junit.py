@@ -19,7 +19,7 @@ from junitparser import xunit2
 from harness.core.atomic import WriteError
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
 from harness.reporting.junit_case import MOST_TEXT
@@ -122,7 +122,9 @@ def test_a_flaky_case_is_green_and_shows_what_broke() -> None:
     assert [child.tag for child in case[0]] == ["stackTrace", "system-out", "system-err"]
     trace, out, err = (child.text for child in case[0])
     assert trace is not None
-    assert trace.startswith("broke here\nattempt 1 (in company) on worker gw0, executor gw0-1, devices cpu, seed 11\n")
+    assert trace.startswith(
+        "broke here\nattempt 1 (after other cases) on worker gw0, executor gw0-1, devices cpu, seed 11\n"
+    )
     assert trace.endswith("\n\nstack")
     assert (out, err) == ("o", "e")
 
@@ -131,7 +133,7 @@ def test_a_flaky_case_is_a_failure_too_where_the_run_says_so() -> None:
     lines = build.broke_and(CASE, Outcome.CRASHED, Outcome.PASSED, reproduce="pytest it")
     case = only_case(*lines, fail_on_flaky=True)
     assert [child.tag for child in case] == ["failure", "flakyFailure"]
-    assert case[0].attrib == {"type": "flaky", "message": "crashed in company, passed alone: broke here"}
+    assert case[0].attrib == {"type": "flaky", "message": "crashed after other cases, passed alone: broke here"}
     assert "\nreproduce: pytest it\n" in (case[0].text or "")
 
 
@@ -301,7 +303,7 @@ def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
         with journal.Journal(run_dir / journal.FILE_NAME) as writer:
             for line in [build.run(), *lines]:
                 writer.append(line)
-        contents = journal.read_journal(run_dir / journal.FILE_NAME)
+        contents = reader.read_journal(run_dir / journal.FILE_NAME)
         assert not contents.damaged
         account = Ledger.from_journal(contents)
         written = junit.write_junit(run_dir)

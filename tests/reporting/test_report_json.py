@@ -12,7 +12,7 @@ import jsonschema
 from hypothesis import given
 
 from harness.core.outcome import Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.journal.stored_run import StoredRun
 from harness.reporting import report_json
@@ -32,7 +32,7 @@ def report(run_dir: Path, known: dict[str, Any] | None = None) -> dict[str, Any]
     with StoredRun.of(run_dir) as stored:
         data = b"".join(report_json.report_json_chunks(stored, known))
         assert b"".join(report_json.report_json_chunks(stored, known)) == data
-    ledger = Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
+    ledger = Ledger.from_journal(reader.read_journal(run_dir / journal.FILE_NAME))
     assert b"".join(report_json.report_json_chunks(ledger, known)) == data
     found = json.loads(data)
     validator().validate(found)

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.journal.stored_run import StoredRun
 from harness.reporting import github, junit, report_json, terminal
@@ -41,7 +41,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_the_verdict_stays_and_has_it(run_dir: Path) -> None:
-    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     assert [(each.outcome, each.started, len(each.finishes)) for each in ledger.verdicts] == 2 * [("failed", 1, 1)]
     assert {each.case: [line.text for line in each.second_devices] for each in ledger.verdicts} == {
@@ -83,7 +83,7 @@ def test_json(run_dir: Path) -> None:
 
 
 def test_the_page(run_dir: Path) -> None:
-    page = model.page_of(journal.read_run_journal(run_dir / journal.FILE_NAME), None)
+    page = model.page_of(reader.read_run_journal(run_dir / journal.FILE_NAME), None)
     text = document.render_report(page).decode()
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     for number, line in enumerate(_TEXTS.values()):

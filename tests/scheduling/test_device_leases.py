@@ -19,7 +19,7 @@ import pytest
 
 from harness.core.errors import NoDeviceError
 from harness.scheduling.claims import Claim
-from harness.scheduling.device_leases import VARIABLE, BoardError, DeviceLeases, Wait, default_folder
+from harness.scheduling.device_leases import VARIABLE, BoardError, DeviceLeases, LeaseWait, default_folder
 
 PATIENCE = 60.0
 
@@ -356,13 +356,13 @@ def test_who_waits_behind_another_waiter_gives_up_too(tmp_path: Path) -> None:
     first.end()
 
 
-def looks(wait: Wait, *seen: tuple[float, str]) -> list[tuple[bool, bool]]:
+def looks(wait: LeaseWait, *seen: tuple[float, str]) -> list[tuple[bool, bool]]:
     """What is to be done at each of these times, with this holder."""
     return [wait.look(now, holder) for now, holder in seen]
 
 
 def test_words_come_each_time_a_wait_has_taken_twice_as_long() -> None:
-    wait = Wait(100.0, "a", limit=1000.0, first_word=30.0)
+    wait = LeaseWait(100.0, "a", limit=1000.0, first_word=30.0)
     assert wait.next_look == 130.0
     assert looks(wait, (129.0, "a"), (130.0, "a")) == [(False, False), (True, False)]
     assert wait.next_look == 160.0
@@ -371,13 +371,13 @@ def test_words_come_each_time_a_wait_has_taken_twice_as_long() -> None:
 
 
 def test_one_holder_is_waited_for_until_the_limit() -> None:
-    wait = Wait(100.0, "a", limit=50.0, first_word=30.0)
+    wait = LeaseWait(100.0, "a", limit=50.0, first_word=30.0)
     assert looks(wait, (130.0, "a"), (149.0, "a"), (150.0, "a")) == [(True, False), (False, False), (False, True)]
 
 
 def test_each_new_holder_is_waited_for_anew() -> None:
     """A queue that moves is no reason to give up, and still one for a word."""
-    wait = Wait(100.0, "", limit=50.0, first_word=30.0)
+    wait = LeaseWait(100.0, "", limit=50.0, first_word=30.0)
     assert looks(wait, (130.0, "a"), (150.0, "b"), (160.0, "b")) == [(True, False), (False, False), (True, False)]
     assert wait.next_look == 200.0
     assert looks(wait, (200.0, "b")) == [(False, True)]

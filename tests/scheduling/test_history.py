@@ -16,7 +16,7 @@ from harness.devices.device import CPU, Inventory
 from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.scheduling.durations import Durations
-from harness.scheduling.history import FILE_NAME, History, HistoryError
+from harness.scheduling.history import FILE_NAME, DurationHistory, DurationHistoryError
 from harness.scheduling.slow_files import SlowFiles
 from tests.reporting import build
 
@@ -35,7 +35,7 @@ def test_durations_of_a_run() -> None:
         *build.broke_and(B, Outcome.CRASHED, Outcome.PASSED),
         build.finish(C, Outcome.GATED, duration=0.0),
     ]
-    assert History.of_ledger(ledger(*lines)).seconds == {A: 2.0, B: 1.0}
+    assert DurationHistory.of_ledger(ledger(*lines)).seconds == {A: 2.0, B: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_durations_of_a_run() -> None:
     ],
 )
 def test_what_is_expected(known: dict[str, float], limits: dict[str, float], expected: list[float]) -> None:
-    assert History(known).expected([A, B, C], limits, 300.0) == pytest.approx(expected)
+    assert DurationHistory(known).expected([A, B, C], limits, 300.0) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_without_history_slow_test_files_are_known(
 ) -> None:
     """History outranks them, also that of like cases. Time limits tell about the other files."""
     slow = SlowFiles(other=0.25, files={A.partition("::")[0]: 5.0})
-    found = History(known, slow).expected([A, "s/b.py::x", "t/c.py::x"], limits, 300.0)
+    found = DurationHistory(known, slow).expected([A, "s/b.py::x", "t/c.py::x"], limits, 300.0)
     assert found == pytest.approx(expected)
 
 
 def _keep(path: Path, case: str) -> None:
-    History({case: 1.0}).keep(path, "CPU")
+    DurationHistory({case: 1.0}).keep(path, "CPU")
 
 
 def test_runs_that_end_at_once_keep_all_durations(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_runs_that_end_at_once_keep_all_durations(tmp_path: Path) -> None:
         run.start()
     for run in runs:
         run.join()
-    assert sorted(History.read(path, "CPU").seconds) == [f"s/a.py::x[{number}]" for number in range(8)]
+    assert sorted(DurationHistory.read(path, "CPU").seconds) == [f"s/a.py::x[{number}]" for number in range(8)]
 
 
 IDS = st.sampled_from([A, B, C, "s/b.py::x", "t/c.py::y[1]"])
@@ -95,7 +95,7 @@ SECONDS = st.floats(0, 1e6)
 def test_a_known_case_is_expected_to_take_what_it_took_or_what_its_file_takes(
     known: dict[str, float], ids: list[str], limits: dict[str, float]
 ) -> None:
-    found = History(known).expected(ids, limits, 300.0)
+    found = DurationHistory(known).expected(ids, limits, 300.0)
     assert len(found) == len(ids)
     for case, seconds in zip(ids, found, strict=True):
         assert seconds >= 0
@@ -106,12 +106,12 @@ def test_a_known_case_is_expected_to_take_what_it_took_or_what_its_file_takes(
 
 def test_the_file_keeps_devices_apart_and_follows_changes(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
-    assert History.read(path, "CPU").seconds == {}
-    History({A: 2.0, B: 1.0}).keep(path, "CPU")
-    History({A: 9.0}).keep(path, "NVIDIA H200")
-    History({A: 4.0, C: 5.0}).keep(path, "CPU")
-    assert History.read(path, "CPU").seconds == {A: 3.0, B: 1.0, C: 5.0}
-    assert History.read(path, "NVIDIA H200").seconds == {A: 9.0}
+    assert DurationHistory.read(path, "CPU").seconds == {}
+    DurationHistory({A: 2.0, B: 1.0}).keep(path, "CPU")
+    DurationHistory({A: 9.0}).keep(path, "NVIDIA H200")
+    DurationHistory({A: 4.0, C: 5.0}).keep(path, "CPU")
+    assert DurationHistory.read(path, "CPU").seconds == {A: 3.0, B: 1.0, C: 5.0}
+    assert DurationHistory.read(path, "NVIDIA H200").seconds == {A: 9.0}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,10 @@ def test_the_file_keeps_devices_apart_and_follows_changes(tmp_path: Path) -> Non
 def test_a_file_that_is_no_history(tmp_path: Path, text: str) -> None:
     path = tmp_path / FILE_NAME
     path.write_text(text)
-    for use in (lambda: History.read(path, "CPU"), lambda: History({A: 1.0}).keep(path, "CPU")):
-        with pytest.raises(HistoryError, match="is not a history of durations: remove it, and the next run makes a"):
+    for use in (lambda: DurationHistory.read(path, "CPU"), lambda: DurationHistory({A: 1.0}).keep(path, "CPU")):
+        with pytest.raises(
+            DurationHistoryError, match="is not a history of durations: remove it, and the next run makes a"
+        ):
             use()
     assert path.read_text() == text
 

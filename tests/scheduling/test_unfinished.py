@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
 from harness.journal.events import RunStarted
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
 from harness.scheduling.unfinished import Needed, finals_needed, in_flight, lost_lines, reopened_lines, resumption_of
 from tests.reporting import build

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.catalog.api import MODULES, PublicName, module_of, read_api, shares
+from harness.catalog.api import MODULES, PublicName, module_of_name, read_api, shares
 
 SUITES = Path(__file__).parents[2] / "suites"
 TABLE = list(read_api(SUITES / "api.txt"))
@@ -50,7 +50,7 @@ def _cases_of(file: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
-@pytest.mark.parametrize("module", sorted({module_of(each.name) for each in TABLE}))
+@pytest.mark.parametrize("module", sorted({module_of_name(each.name) for each in TABLE}))
 def test_the_share_of_a_module_does_not_fall(module: str) -> None:
     whole, called, _ = shares(TABLE)[module]
     assert called / whole >= FLOORS.get(module, 0.0), f"{module}: {called} of {whole} names are called"
@@ -67,7 +67,7 @@ def test_the_files_that_a_reason_names_exist(each: PublicName) -> None:
 
 
 def test_every_module_of_the_table_is_known() -> None:
-    assert {module_of(each.name) for each in TABLE} <= {*MODULES}
+    assert {module_of_name(each.name) for each in TABLE} <= {*MODULES}
 
 
 @pytest.mark.parametrize("each", [each for each in TABLE if each.cases], ids=lambda each: each.name)

@@ -9,7 +9,7 @@ import pytest
 
 from harness.core.outcome import Outcome, Ruling
 from harness.supervisor.attempt import Attempt
-from harness.supervisor.case_history import CaseHistory, message, result
+from harness.supervisor.case_history import CaseHistory, attempt_result, message
 from harness.supervisor.judgement import Evidence, Judgement
 from tests.supervisor.fakes import case
 
@@ -103,6 +103,6 @@ def test_only_final_attempts_count_for_rules() -> None:
 
 
 def test_an_attempt_as_rules_take_it() -> None:
-    taken = result(attempt(F, text="why"), final=False)
+    taken = attempt_result(attempt(F, text="why"), final=False)
     assert (taken.outcome, taken.final, taken.message, taken.alone, taken.duration) == (F, False, "why", True, 0.5)
     assert message(replace(attempt(P))) == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.supervisor import core_files
-from harness.supervisor.core_files import Place
+from harness.supervisor.core_files import CorePlace
 
 FOLDER = Path("/work [1]")
 _ESCAPED = "/work [[]1]"
@@ -17,20 +17,22 @@ _ESCAPED = "/work [[]1]"
 @pytest.mark.parametrize(
     ("pattern", "uses_pid", "limit", "expected"),
     [
-        ("core", False, 1, Place(f"{_ESCAPED}/core")),
-        ("core", True, -1, Place(f"{_ESCAPED}/core.42")),
-        ("core.%p", True, -1, Place(f"{_ESCAPED}/core.42")),
-        ("/var/cores/%e.%P.%t", False, 1, Place("/var/cores/*.42.*")),
-        ("/var/100%%/core", False, 1, Place("/var/100%/core")),
-        ("core%", False, 1, Place(f"{_ESCAPED}/core")),
-        ("/cores/[a]*", False, 1, Place("/cores/[[]a][*]")),
-        ("core", False, 0, Place(why="the limit for core files is 0, see ulimit -c")),
-        ("", False, 1, Place(why="the kernel's core_pattern is empty")),
+        ("core", False, 1, CorePlace(f"{_ESCAPED}/core")),
+        ("core", True, -1, CorePlace(f"{_ESCAPED}/core.42")),
+        ("core.%p", True, -1, CorePlace(f"{_ESCAPED}/core.42")),
+        ("/var/cores/%e.%P.%t", False, 1, CorePlace("/var/cores/*.42.*")),
+        ("/var/100%%/core", False, 1, CorePlace("/var/100%/core")),
+        ("core%", False, 1, CorePlace(f"{_ESCAPED}/core")),
+        ("/cores/[a]*", False, 1, CorePlace("/cores/[[]a][*]")),
+        ("core", False, 0, CorePlace(why="the limit for core files is 0, see ulimit -c")),
+        ("", False, 1, CorePlace(why="the kernel's core_pattern is empty")),
         ("|/usr/lib/systemd/systemd-coredump %P", False, 0, None),
         ("|", False, 0, None),
     ],
 )
-def test_the_place_follows_from_the_pattern(pattern: str, uses_pid: bool, limit: int, expected: Place | None) -> None:
+def test_the_place_follows_from_the_pattern(
+    pattern: str, uses_pid: bool, limit: int, expected: CorePlace | None
+) -> None:
     found = core_files.place(f"{pattern}\n", uses_pid=uses_pid, limit=limit, pid=42, folder=FOLDER)
     if expected is not None:
         assert found == expected

@@ -19,7 +19,7 @@ from harness.core.outcome import Outcome
 from harness.devices import kernel_log
 from harness.supervisor import core_files, diagnostics
 from harness.supervisor.activity import Activities
-from harness.supervisor.diagnostics import Diagnostics, Failure
+from harness.supervisor.diagnostics import Diagnostics, RedAttempt
 
 
 class World:
@@ -49,8 +49,8 @@ class World:
         facts = SimpleNamespace(collect_on_failure=items, temp_dir=str(self.temp), invocation_dir=str(self.temp))
         return Diagnostics(cast(RunContext, facts), Activities(lambda _: None, "gw0"), lambda: self.stopping)
 
-    def failure(self, **changes: Any) -> Failure:
-        failure = Failure(Outcome.CRASHED, self.files / "gw0-e1", 3, True, 4242, -signal.SIGSEGV, (0.0, 0.0))
+    def failure(self, **changes: Any) -> RedAttempt:
+        failure = RedAttempt(Outcome.CRASHED, self.files / "gw0-e1", 3, True, 4242, -signal.SIGSEGV, (0.0, 0.0))
         return replace(failure, **changes)
 
     def kept(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.supervisor.case import first_line
-from harness.supervisor.doctest_reason import reason
+from harness.supervisor.doctest_reason import doctest_reason
 
 pytest_plugins = ["pytester"]
 
@@ -26,7 +26,7 @@ def test_the_reason_of_a_failing_doctest(pytester: pytest.Pytester, lines: str, 
     pytester.makepyfile(test_it=f'def f():\n    """Broken example.\n\n    {text}\n    """\n')
     (report,) = pytester.inline_run("--doctest-modules").getfailures()
     assert isinstance(report, pytest.TestReport)
-    assert reason(report.longreprtext) == expected
+    assert doctest_reason(report.longreprtext) == expected
     assert first_line([report]) == expected
 
 
@@ -34,9 +34,9 @@ def test_a_report_of_differences(pytester: pytest.Pytester) -> None:
     text = "for n in range(4): print(n)\n    0\n    1\n    2\n    4"
     pytester.makepyfile(test_it=f'def f():\n    """\n    >>> {text}\n    """\n')
     (report,) = pytester.inline_run("--doctest-modules", "--doctest-report=udiff").getfailures()
-    assert reason(report.longreprtext) == "line 3: the output differs"
+    assert doctest_reason(report.longreprtext) == "line 3: the output differs"
 
 
 def test_other_reports_have_none() -> None:
-    assert reason("assert 1 == 2\n\ntest_a.py:3: AssertionError") == ""
-    assert reason("") == ""
+    assert doctest_reason("assert 1 == 2\n\ntest_a.py:3: AssertionError") == ""
+    assert doctest_reason("") == ""

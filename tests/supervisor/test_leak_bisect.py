@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from harness.checks.batch import COUNTED_ROUNDS, CountedRounds
-from harness.supervisor.leak_bisect import Culprits, Open, SpentError, alone, search
+from harness.supervisor.leak_bisect import Culprits, Open, SpentError, alone, find_culprits
 
 KIB = 1 << 10
 LEAK = {"heap_bytes": 100 * KIB}
@@ -52,7 +52,7 @@ def pair(first: str, second: str) -> Grows:
 
 
 def found(process: Process, count: int) -> list[tuple[tuple[str, ...], str, bool]]:
-    return [(each.cases, each.grows, each.certain) for each in search(names(count), process.trial)]
+    return [(each.cases, each.grows, each.certain) for each in find_culprits(names(count), process.trial)]
 
 
 def test_nothing_leaks() -> None:
@@ -70,7 +70,7 @@ def test_growth_that_stops_after_some_rounds_is_no_leak() -> None:
 @pytest.mark.parametrize("count", [1, 2, 24, 400])
 def test_one_case_that_leaks_alone_takes_three_trials(count: int) -> None:
     process = Process(leaker(f"c{count // 2}"))
-    (culprits,) = search(names(count), process.trial)
+    (culprits,) = find_culprits(names(count), process.trial)
     assert (culprits.cases, culprits.certain) == ((f"c{count // 2}",), True)
     assert [leak.meter for leak in culprits.leaks] == ["heap_bytes"]
     assert process.asked[1:] == [culprits.cases] * 2
@@ -118,7 +118,7 @@ def test_a_case_that_takes_what_others_free_is_not_reported() -> None:
 
 def test_small_growth_of_all_names_all_cases_and_no_pair() -> None:
     process = Process(lambda *_: {"heap_bytes": 10 * KIB})
-    (culprits,) = search(names(200), process.trial)
+    (culprits,) = find_culprits(names(200), process.trial)
     assert culprits == Culprits(tuple(names(200)), "", culprits.leaks, certain=True)
     assert culprits.leaks[0].amount == 200 * 10 * KIB
     assert [len(asked) for asked in process.asked] == [200, 100, 100, 200]
@@ -150,7 +150,7 @@ def test_a_case_that_no_longer_grows_when_tried_is_cleared() -> None:
 
 
 def test_a_trial_without_rounds_reports_no_case() -> None:
-    assert search(names(5), lambda *_: []) == []
+    assert find_culprits(names(5), lambda *_: []) == []
 
 
 @pytest.mark.parametrize(

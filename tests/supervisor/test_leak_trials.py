@@ -15,7 +15,7 @@ from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.leak_bisect import Culprits, alone, search
+from harness.supervisor.leak_bisect import Culprits, alone, find_culprits
 from harness.supervisor.leak_trials import LeakTrials, describe, details
 from harness.supervisor.search_time import SearchTime
 from harness.zygote.client import ZygoteError
@@ -114,7 +114,7 @@ def leaker(*leaky: str) -> Answer:
 def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     bench = Bench(leaker("c2"))
     trials = bench.trials_of(4)
-    (culprits,) = search(names(4), trials.trial)
+    (culprits,) = find_culprits(names(4), trials.trial)
     assert culprits.cases == ("c2",)
     assert (trials.trials, trials.tried, trials.failure) == (3, 4, "")
     assert bench.started == [1, 2, 3]
@@ -131,16 +131,16 @@ def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
 
 def test_growth_that_others_may_have_caused_is_not_looked_at() -> None:
     others = lambda cases: [{"shm_files": 1, **(LEAK if case == "c1" else {})} for case in cases]  # noqa: E731
-    (culprits,) = search(names(3), Bench(others).trials_of(3, without=SHARED_MEMORY_METERS).trial)
+    (culprits,) = find_culprits(names(3), Bench(others).trials_of(3, without=SHARED_MEMORY_METERS).trial)
     assert culprits.cases == ("c1",)
     assert [leak.meter for leak in culprits.leaks] == ["heap_bytes"]
-    found = search(names(3), Bench(others).trials_of(3).trial)
+    found = find_culprits(names(3), Bench(others).trials_of(3).trial)
     assert {culprits.cases for culprits in found} == {("c0",), ("c1",), ("c2",)}
 
 
 def test_a_batch_that_does_not_grow_takes_three_rounds_that_count() -> None:
     bench = Bench(leaker())
-    assert search(names(5), bench.trials_of(5).trial) == []
+    assert find_culprits(names(5), bench.trials_of(5).trial) == []
     assert [len(handle.sent) for handle in bench.handles] == [WARMUP_ROUNDS + 3]
 
 
@@ -169,7 +169,7 @@ def test_where_growth_is_from_is_not_asked_when_the_time_is_over() -> None:
 def test_a_process_that_dies_tells_nothing_and_that_is_said() -> None:
     bench = Bench(lambda _: NoMessage.EXITED)
     trials = bench.trials_of(3)
-    assert search(names(3), trials.trial) == []
+    assert find_culprits(names(3), trials.trial) == []
     assert (trials.failure, trials.tried) == ("a process that ran 3 of the cases again: SIGSEGV", 0)
     assert bench.disposed == bench.handles
     assert alone(["c1"], trials.trial, lambda _: False) == []
@@ -182,7 +182,7 @@ def test_a_lost_zygote_takes_the_process_along() -> None:
 
     bench = Bench(lose)
     trials = bench.trials_of(3)
-    assert search(names(3), trials.trial) == []
+    assert find_culprits(names(3), trials.trial) == []
     assert trials.failure == "a process that ran 3 of the cases again: gone"
     assert (bench.dropped, bench.disposed) == (1, [])
 
@@ -190,7 +190,7 @@ def test_a_lost_zygote_takes_the_process_along() -> None:
 def test_rounds_that_cannot_be_over_in_time_are_given_up_after_the_first() -> None:
     bench = Bench(leaker("c2"), seconds=30)
     trials = bench.trials_of(4, seconds=100)
-    assert search(names(4), trials.trial) == []
+    assert find_culprits(names(4), trials.trial) == []
     assert trials.failure == (
         "one of 12 rounds of 4 cases takes 30.0 s, and 70 s are left for leak searches; "
         "--leak-search=SECONDS gives more"
@@ -202,7 +202,7 @@ def test_rounds_that_cannot_be_over_in_time_are_given_up_after_the_first() -> No
 def test_a_round_that_does_not_end_is_given_up() -> None:
     bench = Bench(leaker("c2"), seconds=1e9)
     trials = bench.trials_of(4, seconds=100)
-    assert search(names(4), trials.trial) == []
+    assert find_culprits(names(4), trials.trial) == []
     assert trials.failure == "the 100 s for leak searches are used up; --leak-search=SECONDS gives more"
     assert trials.seconds == pytest.approx(100)
 
@@ -210,7 +210,7 @@ def test_a_round_that_does_not_end_is_given_up() -> None:
 def test_nothing_is_tried_when_the_time_is_over() -> None:
     bench = Bench(leaker("c2"))
     trials = bench.trials_of(4, seconds=0)
-    assert search(names(4), trials.trial) == []
+    assert find_culprits(names(4), trials.trial) == []
     assert (trials.failure, bench.handles) == ("--leak-search=off", [])
 
 
@@ -218,7 +218,7 @@ def test_the_results_so_far_are_returned_when_the_time_is_over() -> None:
     """The whole batch takes 120 s; no more is left to find out which of the others it takes."""
     bench = Bench(lambda cases: [LEAK if case == "c3" and "c1" in cases else {} for case in cases], seconds=10)
     trials = bench.trials_of(8, seconds=245)
-    (culprits,) = search(names(8), trials.trial)
+    (culprits,) = find_culprits(names(8), trials.trial)
     assert (culprits.grows, culprits.certain) == ("c3", False)
     assert trials.failure.startswith("one of 12 rounds of ")
 

@@ -23,7 +23,7 @@ class FakeItem:
 
 def shown(outcome: Outcome) -> list[pytest.TestReport]:
     finished = Finished(outcome, "why", "Traceback", 2.0, {"setup": 0.5, "call": 1.0, "teardown": 0.25}, "pytest x")
-    return replay.shown(cast(pytest.Item, FakeItem()), finished)
+    return replay.replayed_reports(cast(pytest.Item, FakeItem()), finished)
 
 
 def category(report: pytest.TestReport) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.tools.backend_check import MEANINGS, Checked, failed, report
+from harness.tools.backend_check import MEANINGS, Checked, failed, report_lines
 from tests.outside.package import environment, install
 
 
@@ -60,7 +60,7 @@ def test_a_wrong_device(tmp_path: Path, flaw: str, probe: str, sentence: str) ->
 
 def test_the_report_says_what_a_run_lacks() -> None:
     results = [Checked("import", "works", "torch"), Checked("mask", "missing", "the registration names none")]
-    lines = report(results)
+    lines = report_lines(results)
     assert lines[2].split() == ["missing", "mask", "the", "registration", "names", "none"]
     assert "all workers compute on the first device, in turn" in lines[3]
     assert "implement: " in lines[4]

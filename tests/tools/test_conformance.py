@@ -13,8 +13,8 @@ from harness.core.outcome import Outcome
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
 from harness.journal.events import Finish
-from harness.journal.journal import read_run_journal
 from harness.journal.ledger import Ledger
+from harness.journal.reader import read_run_journal
 from harness.journal.verdicts import Verdict
 from harness.tools import conformance
 from harness.tools.conformance import FAILED, INCOMPLETE, NOT_APPLICABLE, PASSED, judge_level

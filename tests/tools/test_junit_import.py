@@ -10,7 +10,7 @@ import pytest
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Ledger
 from harness.scheduling.resumption import ResumeError
@@ -61,7 +61,7 @@ def test_ids_are_stable_and_no_two_are_the_same(names: list[tuple[str, str]], id
 def test_the_journal_of_imported_results(gtest: Path, tmp_path: Path) -> None:
     result = junit_import.write(wanted(gtest, device="NVIDIA H100"), tmp_path / "run")
     assert result.text == "3 cases: 1 skipped, 1 passed, 1 failed"
-    ledger = Ledger.from_journal(journal.read_run_journal(tmp_path / "run" / journal.FILE_NAME))
+    ledger = Ledger.from_journal(reader.read_run_journal(tmp_path / "run" / journal.FILE_NAME))
     run = ledger.run
     assert run is not None
     assert run.imported is not None
@@ -86,7 +86,7 @@ def test_the_journal_of_imported_results(gtest: Path, tmp_path: Path) -> None:
 def test_the_exit_status_of_imported_results(case: str, status: int, tmp_path: Path) -> None:
     (tmp_path / "x.xml").write_text(f"<testsuite>{case}</testsuite>")
     junit_import.write(wanted(tmp_path / "x.xml"), tmp_path / "run")
-    ledger = Ledger.from_journal(journal.read_run_journal(tmp_path / "run" / journal.FILE_NAME))
+    ledger = Ledger.from_journal(reader.read_run_journal(tmp_path / "run" / journal.FILE_NAME))
     assert ledger.run_exit_status() == status
 
 
@@ -94,7 +94,7 @@ def test_failures_that_no_case_has_are_a_finding(tmp_path: Path) -> None:
     (tmp_path / "x.xml").write_text('<testsuite failures="2"><testcase name="a"/></testsuite>')
     result = junit_import.write(wanted(tmp_path / "x.xml"), tmp_path / "run")
     assert result.findings == (f"{tmp_path / 'x.xml'} counts 2 failures that no case of it has",)
-    ledger = Ledger.from_journal(journal.read_run_journal(tmp_path / "run" / journal.FILE_NAME))
+    ledger = Ledger.from_journal(reader.read_run_journal(tmp_path / "run" / journal.FILE_NAME))
     assert [each.kind for each in ledger.findings] == ["imported_totals"]
     assert ledger.run_exit_status() == 1
 
@@ -104,7 +104,7 @@ def test_several_files_are_one_run_that_begins_with_the_earliest(gtest: Path, tm
     other.write_text(GTEST.replace("node7", "node8").replace("2026-01-02", "2026-01-01").replace("Bad", "Worse"))
     result = junit_import.write(wanted(gtest, other), tmp_path / "run")
     assert (result.numbered, result.counts[Outcome.FAILED]) == (2, 2)
-    (run, *_) = journal.read_run_journal(tmp_path / "run" / journal.FILE_NAME).events
+    (run, *_) = reader.read_run_journal(tmp_path / "run" / journal.FILE_NAME).events
     assert isinstance(run, RunStarted)
     assert (run.host, run.t) == ("node7, node8", 1767236645.0)
 
@@ -143,14 +143,14 @@ def test_a_folder_with_a_run_is_left_alone(gtest: Path, tmp_path: Path) -> None:
 def test_imported_results_are_no_evidence_and_nothing_of_them_can_run_again(gtest: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     junit_import.write(wanted(gtest), run_dir)
-    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     ran = "were run by gtest, imported from "
     with pytest.raises(PackageError, match=f"{ran}.*: only a run of the harness is evidence"):
         Package.of(run_dir)
     files = {name: (run_dir / name).read_bytes() for name in (journal.FILE_NAME, "environment.json")}
     assert any(
         "only a run of the harness is evidence" in each.text
-        for each in checks.run_problems(record.read_record(files, run_dir))
+        for each in checks.run_problems(record.read_evidence_record(files, run_dir))
     )
     with pytest.raises(ResumeError, match=ran):
         resumption_of(contents)

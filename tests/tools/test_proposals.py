@@ -17,7 +17,7 @@ from harness.core.outcome import Outcome
 from harness.gating.patterns import matches_pattern
 from harness.gating.waiverfile import load_waivers
 from harness.gating.waivers import Waiver
-from harness.journal import environment, journal
+from harness.journal import environment, journal, reader
 from harness.journal.environment import EnvironmentFileError
 from harness.tools.proposals import Machine, Proposals, proposals_yaml, propose_waivers, read_machine
 from tests.reporting import build
@@ -38,7 +38,7 @@ GPUS = {
 
 
 def found(*lines: build.Line, machine: dict[str, Any] | None = None) -> Proposals:
-    contents = journal.JournalContents(Path("journal.ndjson"), tuple(build.events(build.run(), *lines)))
+    contents = reader.JournalContents(Path("journal.ndjson"), tuple(build.events(build.run(), *lines)))
     facts = None if machine is None else Machine.model_validate_json(json.dumps(machine))
     return propose_waivers(contents, facts, TODAY)
 
@@ -165,7 +165,7 @@ def test_spaces_around_an_id_are_no_pattern_of_a_file(tmp_path: Path) -> None:
 def test_many_red_cases_are_not_compared_with_each_other() -> None:
     ids = [f"{FILE}::test_p[{number}]" for number in range(5000)]
     lines = [red(case, message=f"assert {number}") for number, case in enumerate(ids)]
-    contents = journal.JournalContents(Path("journal.ndjson"), tuple(build.events(build.collected(*ids), *lines)))
+    contents = reader.JournalContents(Path("journal.ndjson"), tuple(build.events(build.collected(*ids), *lines)))
     begin = time.process_time()
     assert cases(propose_waivers(contents, None, TODAY)) == ids
     assert time.process_time() - begin < 4  # comparing them takes 10 s and more
@@ -309,7 +309,7 @@ def test_a_damaged_journal_is_no_obstacle(tmp_path: Path) -> None:
             writer.append(line)
     with path.open("ab") as file:
         file.write(b'{"event":"fin')
-    assert cases(propose_waivers(journal.read_journal(path), None, TODAY)) == [A]
+    assert cases(propose_waivers(reader.read_journal(path), None, TODAY)) == [A]
 
 
 HOSTILE = [

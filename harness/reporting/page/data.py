@@ -11,13 +11,15 @@ from harness.core.outcome import Outcome
 from harness.reporting.page import inert
 from harness.reporting.page.cases import Attempt, PageCase
 from harness.reporting.page.model import Page
-from harness.reporting.page.timeline import NONE
+from harness.reporting.page.timeline import NONE, Life
 from harness.reporting.repetitions import Repeated
 
 #: Maximum number of memory plots on a page. Plots of growing cases come first.
 MOST_PLOTS = 200
 #: Maximum number of values per plot; longer series are thinned out.
 _MOST_POINTS = 1000
+#: The number of each outcome in the data.
+_OUTCOMES = {outcome: number for number, outcome in enumerate(Outcome)}
 
 
 class _Names:
@@ -36,10 +38,10 @@ class _Names:
 
 def page_data(page: Page, in_full: Iterable[PageCase]) -> bytes:
     """Return the data of the page as JSON for a ``script`` element. Texts of the cases `in_full` are left out."""
-    return encode(_value(page, {case.index for case in in_full}))
+    return encode_for_script(_value(page, {case.index for case in in_full}))
 
 
-def encode(value: object) -> bytes:
+def encode_for_script(value: object) -> bytes:
     r"""Encode a value as JSON without ``</script>``, ``<!--`` or line separators: ``<``, ``>``, ``&`` become ``\u003c``
     …
     """
@@ -48,84 +50,86 @@ def encode(value: object) -> bytes:
 
 
 def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
-    outcomes = [outcome.value for outcome in Outcome]
-    numbers = {outcome: number for number, outcome in enumerate(Outcome)}
-    files, suites, sets, workers, executors = _Names(), _Names(), _Names(), _Names(), _Names()
-    device_sets: list[list[str]] = []
-
-    def set_of(devices: Sequence[str]) -> int:
-        names = [inert.inert_line(device, 200) for device in devices] or [NONE]
-        number = sets.number("\0".join(names))
-        if number == len(device_sets):
-            device_sets.append(names)
-        return number
-
-    def attempt(each: Attempt) -> list[int | float]:
-        return [
-            numbers[each.outcome],
-            round(each.start, 4),
-            round(each.duration, 4),
-            workers.number(inert.inert_line(each.worker, 200)),
-            executors.number(inert.inert_line(each.executor, 200)),
-            set_of(each.devices),
-            each.seed,
-            each.number,
-            int(each.alone) + 2 * int(each.final),
-        ]
-
-    rows = []
-    more: dict[int, Any] = {}
-    for case in page.cases:
-        file, separator, rest = case.name.partition("::")
-        rows.append(
-            [
-                files.number(file + separator),
-                rest,
-                suites.number(case.suite),
-                numbers[case.outcome],
-                round(case.duration, 4),
-                case.message,
-                [attempt(each) for each in case.attempts],
-            ]
-        )
-        if case.index not in in_full and (extra := [_more(each) for each in case.attempts]) and any(extra):
-            more[case.index] = extra
+    columns = _Columns()
+    rows = [columns.case(case) for case in page.cases]
+    more = {case.index: [_more(each) for each in case.attempts] for case in page.cases if case.index not in in_full}
     return {
         "hidden": inert.HIDDEN_IN_SCRIPT,
-        "outcomes": outcomes,
-        "red": [numbers[o] for o in Outcome if o.is_red or (page.fail_on_flaky and o is Outcome.FLAKY)],
+        "outcomes": [outcome.value for outcome in Outcome],
+        "red": [_OUTCOMES[o] for o in Outcome if o.is_red or (page.fail_on_flaky and o is Outcome.FLAKY)],
         "begun": page.begun,
         "span": round(page.span, 4),
         "parts": [round(each, 4) for each in page.parts],
-        "files": files.texts,
-        "suites": suites.texts,
+        "files": columns.files.texts,
+        "suites": columns.suites.texts,
         "cases": rows,
-        "more": more,
+        "more": {index: attempts for index, attempts in more.items() if any(attempts)},
         "second": {case.index: case.second for case in page.cases if case.second},
         "reproduce": _commands(page),
-        "lives": [
-            [
-                executors.number(inert.inert_line(life.executor, 200)),
-                workers.number(inert.inert_line(life.worker, 200)),
-                set_of(life.devices),
-                round(life.start, 4),
-                round(life.end, 4),
-                int(life.restart),
-                life.text,
-                int(life.search),
-            ]
-            for life in page.lives
-        ],
+        "lives": [columns.life(life) for life in page.lives],
         "marks": [
             [inert.inert_line(mark.device, 200), round(mark.at, 4), mark.state, mark.text] for mark in page.marks
         ],
-        "sets": device_sets,
-        "workers": workers.texts,
-        "executors": executors.texts,
+        "sets": columns.device_sets,
+        "workers": columns.workers.texts,
+        "executors": columns.executors.texts,
         "names": {inert.inert_line(use.device, 200): use.name for use in page.uses},
         "bins": [[_seconds(low), _seconds(high), number] for low, high, number in page.durations.bins],
         "plots": [_plot(each) for each in page.repeated[:MOST_PLOTS]],
     }
+
+
+class _Columns:
+    """Rows of the data. Files, suites, workers, executors and sets of devices are numbers in them."""
+
+    def __init__(self) -> None:
+        self.files, self.suites, self.workers, self.executors = _Names(), _Names(), _Names(), _Names()
+        self.device_sets: list[list[str]] = []
+        self._sets = _Names()
+
+    def case(self, case: PageCase) -> list[Any]:
+        file, separator, rest = case.name.partition("::")
+        return [
+            self.files.number(file + separator),
+            rest,
+            self.suites.number(case.suite),
+            _OUTCOMES[case.outcome],
+            round(case.duration, 4),
+            case.message,
+            [self._attempt(each) for each in case.attempts],
+        ]
+
+    def life(self, life: Life) -> list[Any]:
+        return [
+            self.executors.number(inert.inert_line(life.executor, 200)),
+            self.workers.number(inert.inert_line(life.worker, 200)),
+            self._set_of(life.devices),
+            round(life.start, 4),
+            round(life.end, 4),
+            int(life.restart),
+            life.text,
+            int(life.search),
+        ]
+
+    def _attempt(self, attempt: Attempt) -> list[int | float]:
+        return [
+            _OUTCOMES[attempt.outcome],
+            round(attempt.start, 4),
+            round(attempt.duration, 4),
+            self.workers.number(inert.inert_line(attempt.worker, 200)),
+            self.executors.number(inert.inert_line(attempt.executor, 200)),
+            self._set_of(attempt.devices),
+            attempt.seed,
+            attempt.number,
+            int(attempt.alone) + 2 * int(attempt.final),
+        ]
+
+    def _set_of(self, devices: Sequence[str]) -> int:
+        names = [inert.inert_line(device, 200) for device in devices] or [NONE]
+        number = self._sets.number("\0".join(names))
+        if number == len(self.device_sets):
+            self.device_sets.append(names)
+        return number
 
 
 def _commands(page: Page) -> dict[str, str]:

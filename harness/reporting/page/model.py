@@ -16,8 +16,8 @@ from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_R
 from harness.core.text import format_count
 from harness.journal import environment
 from harness.journal.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger, ListResult
+from harness.journal.reader import JournalContents
 from harness.reporting import leak_searches
 from harness.reporting.page import cases as case_views
 from harness.reporting.page import inert, tables, timeline

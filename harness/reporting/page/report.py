@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.core.atomic import write_atomically
-from harness.journal import environment, journal
+from harness.journal import environment, journal, reader
 from harness.journal.environment import EnvironmentFileError
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 
 FILE_NAME = "report.html"
 
@@ -29,7 +29,7 @@ def write_html_report(
     from harness.reporting.page import document, model
 
     if contents is None:
-        contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+        contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     problem = ""
     try:
         known = environment.read_environment(run_dir)

@@ -20,7 +20,7 @@ def asset(package: str, name: str) -> str:
     return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8").strip()
 
 
-def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+def content_policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
     """Return the content security policy: no external sources, and only these styles and scripts."""
     allowed = {"script-src": scripts, "style-src": styles}
     hashes = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]

@@ -32,7 +32,7 @@ _MOST = 2_000_000_000
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 
 
-class ArchiveError(HarnessError):
+class LibraryArchiveError(HarnessError):
     """An archive of libraries cannot be read or written."""
 
 
@@ -40,7 +40,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Entry(_Model):
+class LibraryEntry(_Model):
     """The libraries of one build. `files`: the SHA-256 of each by its name."""
 
     noun: Annotated[str, Field(max_length=200)]
@@ -49,11 +49,11 @@ class Entry(_Model):
     files: Annotated[dict[Name, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]], Field(min_length=1)]
 
 
-class Manifest(_Model):
+class LibraryManifest(_Model):
     """The manifest of an archive."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
-    entries: Annotated[tuple[Entry, ...], Field(min_length=1)]
+    entries: Annotated[tuple[LibraryEntry, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,16 @@ class Imported:
     needed: bool
 
 
-def write_archive(path: Path, recipes: Iterable[BuildRecipe], environ: Mapping[str, str] = os.environ) -> list[Entry]:
-    """Write the libraries of these recipes, which are built if the cache lacks them. Raise ArchiveError, BuildError."""
+def write_library_archive(
+    path: Path, recipes: Iterable[BuildRecipe], environ: Mapping[str, str] = os.environ
+) -> list[LibraryEntry]:
+    """Write the libraries of these recipes, and build those that the cache lacks.
+
+    Raise LibraryArchiveError, BuildError.
+    """
     made = [(recipe, build.build_libraries(recipe, environ=environ)) for recipe in recipes]
     entries = [
-        Entry(
+        LibraryEntry(
             noun=recipe.noun,
             folder=recipe.folder,
             key=folder.name,
@@ -78,7 +83,7 @@ def write_archive(path: Path, recipes: Iterable[BuildRecipe], environ: Mapping[s
         )
         for recipe, folder in made
     ]
-    manifest = Manifest.model_validate({"schema": 1, "entries": tuple(entries)}).model_dump_json(by_alias=True)
+    manifest = LibraryManifest.model_validate({"schema": 1, "entries": tuple(entries)}).model_dump_json(by_alias=True)
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:
@@ -92,7 +97,7 @@ def write_archive(path: Path, recipes: Iterable[BuildRecipe], environ: Mapping[s
                 Path(file.name).unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise ArchiveError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise LibraryArchiveError(f"cannot write {str(path)!r}: {error.strerror}") from None
     return entries
 
 
@@ -102,12 +107,12 @@ def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(member, io.BytesIO(data))
 
 
-def read_archive(
+def read_library_archive(
     path: Path, wanted: Sequence[BuildRecipe] = (), environ: Mapping[str, str] = os.environ
 ) -> list[Imported]:
-    """Put the libraries of an archive into the cache. `wanted`: what this machine would build. Raise ArchiveError.
+    """Put the libraries of an archive into the cache. `wanted`: what this machine would build.
 
-    Nothing is put there unless every library is as the manifest says.
+    Raise LibraryArchiveError. Nothing is put there unless every library is as the manifest says.
     """
     try:
         with tarfile.open(path, mode="r:gz") as tar:
@@ -115,11 +120,11 @@ def read_archive(
             contents = _contents(tar, manifest, path)
     except (tarfile.TarError, EOFError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ArchiveError(f"{str(path)!r} is no archive of libraries: {why}") from None
+        raise LibraryArchiveError(f"{str(path)!r} is no archive of libraries: {why}") from None
     keys = {(recipe.folder, build.cache_key(recipe)) for recipe in wanted}
     found = []
     for entry in manifest.entries:
-        cache = build.cache_root(environ, entry.noun) / entry.folder
+        cache = build.writable_cache_root(environ, entry.noun) / entry.folder
         there = all((cache / entry.key / name).is_file() for name in entry.files)
         if not there:
             _keep(cache, entry.key, {name: contents[_member(entry, name)] for name in entry.files})
@@ -127,43 +132,48 @@ def read_archive(
     return found
 
 
-def _member(entry: Entry, name: str) -> str:
+def _member(entry: LibraryEntry, name: str) -> str:
     return f"{entry.folder}/{entry.key}/{name}"
 
 
-def _manifest(tar: tarfile.TarFile, path: Path) -> Manifest:
+def _manifest(tar: tarfile.TarFile, path: Path) -> LibraryManifest:
     first = tar.next()
     if first is None or first.name != MANIFEST or not first.isfile() or first.size > _MOST_MANIFEST:
-        raise ArchiveError(f"{str(path)!r} is no archive of libraries: it does not begin with {MANIFEST}")
+        raise LibraryArchiveError(f"{str(path)!r} is no archive of libraries: it does not begin with {MANIFEST}")
     text = tar.extractfile(first)
     assert text is not None  # it is a file
     try:
-        return Manifest.model_validate_json(text.read())
+        return LibraryManifest.model_validate_json(text.read())
     except (ValidationError, json.JSONDecodeError) as error:
-        raise ArchiveError(f"{str(path)!r}: {MANIFEST} is not valid: {' '.join(str(error).split())[:300]}") from None
+        raise LibraryArchiveError(
+            f"{str(path)!r}: {MANIFEST} is not valid: {' '.join(str(error).split())[:300]}"
+        ) from None
 
 
-def _contents(tar: tarfile.TarFile, manifest: Manifest, path: Path) -> dict[str, bytes]:
-    """Return the libraries that the manifest names, by the names of their members. Raise ArchiveError unless they are
-    all there, with their hashes, and nothing else is.
+def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> dict[str, bytes]:
+    """Return the libraries that the manifest names, by the names of their members.
+
+    Raise LibraryArchiveError unless they are all there, with their hashes, and nothing else is.
     """
     wanted = {_member(entry, name): digest for entry in manifest.entries for name, digest in entry.files.items()}
     found: dict[str, bytes] = {}
     left = _MOST
     while (member := tar.next()) is not None:
         if member.name not in wanted or not member.isfile() or member.name in found:
-            raise ArchiveError(f"{str(path)!r} has a member that its manifest does not name: {member.name[:200]!r}")
+            raise LibraryArchiveError(
+                f"{str(path)!r} has a member that its manifest does not name: {member.name[:200]!r}"
+            )
         left -= member.size
         if left < 0:
-            raise ArchiveError(f"{str(path)!r} has more than {_MOST:,} bytes of libraries")
+            raise LibraryArchiveError(f"{str(path)!r} has more than {_MOST:,} bytes of libraries")
         file = tar.extractfile(member)
         assert file is not None  # it is a file
         found[member.name] = file.read()
     for name, digest in wanted.items():
         if name not in found:
-            raise ArchiveError(f"{str(path)!r} lacks {name!r}, which its manifest names")
+            raise LibraryArchiveError(f"{str(path)!r} lacks {name!r}, which its manifest names")
         if hashlib.sha256(found[name]).hexdigest() != digest:
-            raise ArchiveError(f"{str(path)!r}: {name!r} is not what its manifest says")
+            raise LibraryArchiveError(f"{str(path)!r}: {name!r} is not what its manifest says")
     return found
 
 
@@ -179,4 +189,4 @@ def _keep(cache: Path, key: str, files: Mapping[str, bytes]) -> None:
             shutil.rmtree(cache / key, ignore_errors=True)  # it is not complete
             os.rename(work, cache / key)
     except OSError as error:
-        raise ArchiveError(f"cannot write to the cache {str(cache)!r}: {error.strerror}") from None
+        raise LibraryArchiveError(f"cannot write to the cache {str(cache)!r}: {error.strerror}") from None

@@ -97,10 +97,10 @@ def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
     """Return the folder of the cached libraries. Raise BuildError if no variable names one and there is no home
     folder.
     """
-    return cache_root(environ, recipe.noun) / recipe.folder
+    return writable_cache_root(environ, recipe.noun) / recipe.folder
 
 
-def cache_root(environ: Mapping[str, str], noun: str) -> Path:
+def writable_cache_root(environ: Mapping[str, str], noun: str) -> Path:
     """Return the folder of all caches. `noun`: what is cached, for BuildError, as in `cache_folder`."""
     root = core_cache.cache_root(environ)
     if root is None:

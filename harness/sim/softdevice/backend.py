@@ -1,7 +1,7 @@
 """The module ``torch.soft``: the functions that programs and torch itself expect of a device module, like torch.cuda.
 
-Only `loading.load` imports it, after the library is loaded. ``torch.accelerator`` also works on the device; this module
-uses it wherever possible.
+Only `loading.load_software_device` imports it, after the library is loaded. ``torch.accelerator`` also works on the
+device; this module uses it wherever possible.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def failure(device: DeviceLike = None) -> str | None:
 
 def loading_code() -> str:
     """Return Python code that loads the devices into a new process with the environment of this one."""
-    return f"from harness.sim.softdevice.loading import load\nload({_native.__file__!r})\n"
+    return f"from harness.sim.softdevice.loading import load_software_device as load\nload({_native.__file__!r})\n"
 
 
 def _lazy_init() -> None:

@@ -21,7 +21,7 @@ class SoftdeviceLoadError(HarnessError):
     """The software device cannot be loaded into this process."""
 
 
-def load(path: str | Path) -> None:
+def load_software_device(path: str | Path) -> None:
     """Register ``torch.soft`` and the device type ``soft``. `path` is the library from `build`.
 
     The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raise LoadError if
@@ -59,7 +59,7 @@ def load(path: str | Path) -> None:
 
 
 def loaded_library() -> Path | None:
-    """Return the library that `load` has loaded into this process, or None."""
+    """Return the library that `load_software_device` has loaded into this process, or None."""
     return _loaded
 
 

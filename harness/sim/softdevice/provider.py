@@ -20,7 +20,7 @@ def enter(library: str) -> None:
     """Load it into this executor, and use every stream once."""
     from harness.sim.softdevice import loading, warming  # they need torch
 
-    loading.load(library)
+    loading.load_software_device(library)
     warming.warm_up_devices(os.environ.get(soft.INJECT, ""))
 
 
@@ -28,7 +28,7 @@ def enter_inline(library: str) -> None:
     """Load it into this process. Raise LoadError."""
     from harness.sim.softdevice import loading
 
-    loading.load(library)
+    loading.load_software_device(library)
 
 
 def prepare(variables: Mapping[str, str]) -> None:

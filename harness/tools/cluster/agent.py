@@ -261,7 +261,7 @@ class Agent:
 
     def _say(self, message: BaseModel) -> None:
         """Send a line. If the head is gone, the end of the other stream stops the session."""
-        rest = memoryview(messages.encode(message))
+        rest = memoryview(messages.encode_message(message))
         try:
             while rest:
                 rest = rest[os.write(self._target, rest) :]

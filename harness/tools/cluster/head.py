@@ -16,9 +16,10 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from harness.core.caseid import digest_of_ids
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import format_count, list_first, single_line
-from harness.journal import identity, journal, lines
+from harness.journal import identity, lines
 from harness.journal.events import Finding, Finish, Start
 from harness.scheduling.interrupted_run import changed_conditions_message
 from harness.scheduling.resumption import Resumption
@@ -501,7 +502,7 @@ class Head:
         """Return how a session differs from the others; empty if it does not."""
         assert self._reference is not None
         found = [each.against for each in identity.differences(self._facts, member.lines.facts)]
-        if not found and (ready.hash != journal.digest_of_ids(self._ids) or member.lines.ids != self._ids):
+        if not found and (ready.hash != digest_of_ids(self._ids) or member.lines.ids != self._ids):
             found.append(
                 f"it has collected {format_count(ready.count, 'test')}, and the run has "
                 f"{format_count(len(self._ids), 'case')}"

@@ -52,7 +52,7 @@ class Link:
 
     def say(self, message: BaseModel) -> None:
         """Send a message, now or when the child reads again. Raise ProtocolError if it does not read at all."""
-        self._waiting += messages.encode(message)
+        self._waiting += messages.encode_message(message)
         if len(self._waiting) > _MOST_WAITING:
             raise ProtocolError(f"it has not read {len(self._waiting) >> 20} MiB")
         self.flush()

@@ -183,7 +183,7 @@ TO_AGENT: TypeAdapter[ToAgent] = TypeAdapter(ToAgent)
 TO_HEAD: TypeAdapter[ToHead] = TypeAdapter(ToHead)
 
 
-def encode(message: BaseModel) -> bytes:
+def encode_message(message: BaseModel) -> bytes:
     """The message as one line of ASCII."""
     data = message.model_dump_json(ensure_ascii=True).encode("ascii")
     return data + b"\n"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.core.caseid import case_seed
+from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import Outcome
-from harness.journal import finding_kinds, identity, journal, lines
+from harness.journal import finding_kinds, identity, journal, lines, reader
 from harness.journal.events import (
     Batch,
     Collected,
@@ -31,7 +31,8 @@ from harness.journal.events import (
     Wait,
     Waiver,
 )
-from harness.journal.journal import Damaged, Journal, Unknown
+from harness.journal.journal import Journal
+from harness.journal.reader import Damaged, Unknown
 
 #: Facts that may differ between the nodes of one run. The lines of each case name its node.
 FREE = ("device", "driver")
@@ -74,7 +75,7 @@ def read_line(text: str) -> tuple[Event | None, dict[str, Any]]:
 
 @functools.cache
 def _parser() -> Callable[[int, bytes], Event | Damaged | Unknown]:
-    return journal.line_parser(Path("of an agent"))
+    return reader.line_parser(Path("of an agent"))
 
 
 def cases_of(event: Event) -> tuple[str, ...] | None:
@@ -148,7 +149,7 @@ class ClusterRecord:
             lines.collected(
                 "",
                 count=len(ids),
-                digest=journal.digest_of_ids(ids),
+                digest=digest_of_ids(ids),
                 part=self._part,
                 ids=ids,
                 deselected=reference.deselected,

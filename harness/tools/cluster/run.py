@@ -15,7 +15,7 @@ from pathlib import Path
 from harness.backends.table import BACKENDS, own_kinds
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from harness.core.text import format_count
-from harness.journal import identity, journal
+from harness.journal import identity, journal, reader
 from harness.journal.events import End, RunStarted
 from harness.journal.ledger import Ledger
 from harness.reporting import junit, plot, terminal
@@ -149,7 +149,7 @@ def _earlier(asked: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]
     """Return the state of the run before it was interrupted, and the seed."""
     if asked.resume is None:
         return None, random.SystemRandom().getrandbits(32)
-    contents = journal.read_run_journal(run_dir / journal.FILE_NAME)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     first = next(event for event in contents.events if isinstance(event, RunStarted))
     try:
         known = resumption_of(contents, forced=asked.force)
@@ -163,7 +163,7 @@ def _earlier(asked: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]
 def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[str], None]) -> int:
     """Write the end of the journal, junit.xml and report.html, and print the summary. Return the exit status."""
     path = run_dir / journal.FILE_NAME
-    contents = journal.read_run_journal(path)
+    contents = reader.read_run_journal(path)
     ledger = Ledger.from_journal(contents)
     status = EXIT_INTERRUPTED if interrupted else ledger.exit_status()
     end = End(event="end", t=time.time(), exit_status=status, duration=round(seconds, 3))

@@ -22,7 +22,7 @@ from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, single_line
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native.faults import Injection, fault_catalogue
 from harness.tools.diagnosis.order import inherited_environment
@@ -45,7 +45,7 @@ class CampaignError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class CampaignTally:
     """The result of one run: the cases that passed, the outcome of each red case, and how often the fault occurred.
 
     Only cases that reached their end report `struck`, so it may be too low if cases crash. `doubtful`: the red cases
@@ -59,7 +59,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FaultRow:
     """A line of the table. `caught_by` maps the ids of the cases that caught the fault to their outcomes.
 
     `not_counted`: the cases that were red, though the fault did not occur in them, and passed alone.
@@ -85,7 +85,7 @@ class OrdersCampaign:
 
     passed: int
     wrong: Mapping[str, str]
-    rows: tuple[Row, ...]
+    rows: tuple[FaultRow, ...]
     device: str = DEFAULT_DEVICE
     not_run: tuple[str, ...] = ()
 
@@ -99,7 +99,7 @@ class OrdersCampaign:
         return not (self.wrong or self.missed or self.not_run)
 
 
-def tally(ledger: Ledger, fault: str = "") -> Tally:
+def tally_cases(ledger: Ledger, fault: str = "") -> CampaignTally:
     """Summarise a run for the campaign. `fault` is the injected fault."""
     wrong = {
         verdict.case: verdict.outcome.value
@@ -111,16 +111,18 @@ def tally(ledger: Ledger, fault: str = "") -> Tally:
     }
     passed = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome is Outcome.PASSED)
     doubtful = frozenset(case for case, outcome in wrong.items() if outcome not in _UNREPORTED and not struck[case])
-    return Tally(passed, wrong, sum(struck.values()), doubtful)
+    return CampaignTally(passed, wrong, sum(struck.values()), doubtful)
 
 
-def row(fault: str, breaks: str, clean: Tally, faulty: Tally, passed_alone: Collection[str] = ()) -> Row:
+def row(
+    fault: str, breaks: str, clean: CampaignTally, faulty: CampaignTally, passed_alone: Collection[str] = ()
+) -> FaultRow:
     """Compare the run with a fault with the run without.
 
     `passed_alone`: the doubtful cases that passed when they ran again.
     """
     caught = {case: outcome for case, outcome in faulty.wrong.items() if case in clean.passed}
-    return Row(
+    return FaultRow(
         fault,
         breaks,
         {case: outcome for case, outcome in caught.items() if case not in passed_alone},
@@ -163,14 +165,14 @@ def orders_json(campaign: OrdersCampaign) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
-def _named(each: Row) -> str:
+def _named(each: FaultRow) -> str:
     if not each.caught:
         return f"{each.breaks} (occurred {each.struck} times)" if each.struck else f"{each.breaks} (never occurred)"
     named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(each.caught_by.items())[:_SHOWN]]
     return ", ".join([*named, *(["…"] if len(each.caught_by) > _SHOWN else [])])
 
 
-def _not_counted(each: Row) -> str:
+def _not_counted(each: FaultRow) -> str:
     names = ", ".join([*each.not_counted[:_SHOWN], *(["…"] if len(each.not_counted) > _SHOWN else [])])
     how_many = format_count(len(each.not_counted), "case")
     return f"not counted for {each.fault}: {how_many} in which it did not occur, green alone: {names}"
@@ -230,7 +232,7 @@ class Runs:
         if not (run_dir / journal.FILE_NAME).exists():
             last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
             raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(single_line, last))!r}")
-        return Ledger.from_journal(journal.read_journal(run_dir / journal.FILE_NAME))
+        return Ledger.from_journal(reader.read_journal(run_dir / journal.FILE_NAME))
 
 
 def run_orders(
@@ -248,7 +250,7 @@ def run_orders(
     kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line per run. Raise
     CampaignError if no case passes without a fault.
     """
-    clean = tally(run(CLEAN))
+    clean = tally_cases(run(CLEAN))
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
@@ -263,14 +265,18 @@ def run_orders(
     return campaign
 
 
-def _with_fault(injection: Injection, clean: Tally, run: Callable[..., Ledger], breaks: str, *, first: bool) -> Row:
+def _with_fault(
+    injection: Injection, clean: CampaignTally, run: Callable[..., Ledger], breaks: str, *, first: bool
+) -> FaultRow:
     """Run the cases with a fault, and the doubtful ones again, alone."""
     inject = f"--inject={injection}"
 
-    def judged(name: str, *options: str) -> Row:
-        faulty = tally(run(name, inject, *options), injection.name)
+    def judged(name: str, *options: str) -> FaultRow:
+        faulty = tally_cases(run(name, inject, *options), injection.name)
         doubtful = sorted(faulty.doubtful & clean.passed)
-        passed = tally(run(f"{name}-alone", inject, "--isolation=case", cases=doubtful)).passed if doubtful else ()
+        passed = (
+            tally_cases(run(f"{name}-alone", inject, "--isolation=case", cases=doubtful)).passed if doubtful else ()
+        )
         return row(str(injection), breaks, clean, faulty, passed)
 
     if not first:

@@ -14,9 +14,10 @@ from pathlib import Path
 from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.journal import journal, lines
+from harness.journal import journal, lines, reader
 from harness.journal.events import Finish, RunStarted, Start
-from harness.journal.journal import Journal, JournalContents
+from harness.journal.journal import Journal
+from harness.journal.reader import JournalContents
 from harness.supervisor.minimise import minimise
 
 #: pytest options with a value that change how cases are collected, or which warnings are errors.
@@ -121,7 +122,7 @@ def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
+def bisect_order(company: Company, tell: Callable[[str], object]) -> Dependence:
     """Find the culprits. `tell` gets a line per trial. Raise BisectError if the failure does not repeat."""
     trials = 0
 
@@ -185,7 +186,7 @@ def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
         if not (run_dir / journal.FILE_NAME).exists():
             printed = done.stdout.decode(errors="replace").strip().splitlines()
             raise BisectError(f"the cases do not run: pytest printed {' '.join(printed[-3:])!r}")
-        events = journal.read_journal(run_dir / journal.FILE_NAME).events
+        events = reader.read_journal(run_dir / journal.FILE_NAME).events
     finishes = [event for event in events if isinstance(event, Finish)]
     tried = next((finish for finish in finishes if finish.case == company.case), None)
     if tried is None:

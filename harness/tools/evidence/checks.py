@@ -9,11 +9,11 @@ from itertools import islice
 from typing import TypeGuard
 
 from harness.backends.table import BACKENDS, backend_of, labels, own_kinds
-from harness.core.caseid import case_seed
+from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 from harness.core.shard import Shard
 from harness.core.text import escape_invalid_xml, format_count, format_exit_code, list_first, single_line
-from harness.journal import environment, identity, journal
+from harness.journal import environment, identity
 from harness.journal.events import (
     Bisected,
     Collected,
@@ -32,6 +32,7 @@ from harness.journal.events import (
 )
 from harness.tools import conformance
 from harness.tools.evidence import junit_check
+from harness.tools.evidence.manifest import waiver_fields
 from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, is_software, mapping_or_empty
 
 #: Seconds by which the clock of a machine may be adjusted during a run.
@@ -295,7 +296,7 @@ def _contradictions(record: EvidenceRecord) -> Iterator[str]:
         if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.exit_status:
             ended = format_exit_code(event.exit_status)
             yield f"journal line {number}: {event.case} passed, but its process ended with {ended}"
-        if isinstance(event, MustPass) and event.hash != journal.digest_of_ids(event.ids):
+        if isinstance(event, MustPass) and event.hash != digest_of_ids(event.ids):
             yield (
                 f"journal line {number}: the {format_count(len(event.ids), 'case')} of must-pass list {event.name} "
                 f"do not have the hash {event.hash[:19]} of the list"
@@ -332,7 +333,7 @@ def _lists(record: EvidenceRecord) -> Iterator[str]:
     if identity.MUST_PASS in known and found != known[identity.MUST_PASS]:
         wanted = known[identity.MUST_PASS]
         yield f"the run was started with the must-pass lists {wanted!r}, but its journal has {found!r}"
-    hashed = identity.waivers_digest([_waiver_fields(each) for each in record.waivers])
+    hashed = identity.waivers_digest([waiver_fields(each) for each in record.waivers])
     if identity.WAIVERS in known and hashed != known[identity.WAIVERS]:
         yield (
             f"the run was started with waivers of the hash {known[identity.WAIVERS][:19]}, but those in its journal "
@@ -353,10 +354,6 @@ def _is_a_rule(source: str, run: RunStarted) -> bool:
     if option in ("repeat", "--verify"):
         return bool(run.settings.get(option.removeprefix("--")))
     return source.partition(":")[0].endswith(".py")
-
-
-def _waiver_fields(waiver: Event) -> dict[str, object]:
-    return waiver.model_dump(mode="json", exclude={"event", "t"})
 
 
 def _devices(record: EvidenceRecord) -> Iterator[str]:

@@ -31,7 +31,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
-class Claim(_Model):
+class EvidenceClaim(_Model):
     """The claim: what the run is evidence of."""
 
     device: str
@@ -87,7 +87,7 @@ class FindingFacts(_Model):
     """How many cases it concerns."""
 
 
-class Results(_Model):
+class ManifestResults(_Model):
     """The totals of the verdicts."""
 
     verdict: str
@@ -126,20 +126,20 @@ class FileFacts(_Model):
     sha256: Sha256
 
 
-class Summary(_Model):
+class ManifestSummary(_Model):
     """The facts that follow from the files of the run."""
 
     complete: bool
-    claim: Claim
+    claim: EvidenceClaim
     run: RunFacts
     machine: MachineFacts
     devices: tuple[DeviceFacts, ...]
-    results: Results
+    results: ManifestResults
     must_pass: tuple[ListFacts, ...]
     waivers: WaiverFacts
 
 
-class Manifest(Summary):
+class Manifest(ManifestSummary):
     """The whole file."""
 
     schema_version: int = Field(alias="schema")
@@ -156,20 +156,20 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     return (json.dumps(values, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode("ascii")
 
 
-def make_manifest(summary: Summary, files: dict[str, FileFacts], left_out: dict[str, str]) -> Manifest:
-    parts = {name: getattr(summary, name) for name in Summary.model_fields}
+def make_manifest(summary: ManifestSummary, files: dict[str, FileFacts], left_out: dict[str, str]) -> Manifest:
+    parts = {name: getattr(summary, name) for name in ManifestSummary.model_fields}
     return Manifest(schema=SCHEMA, tool=__version__, files=files, left_out=left_out, **parts)
 
 
-def summary_of(record: EvidenceRecord, *, complete: bool) -> Summary:
+def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
     """Return the facts that follow from the journal and the environment files."""
     ledger, run, known = record.ledger, record.run, record.environment
     versions, system, git = (mapping_or_empty(known.get(name)) for name in ("versions", "os", "git"))
     rows = device_rows(known)
     dirty = git.get("dirty")
-    return Summary(
+    return ManifestSummary(
         complete=complete,
-        claim=Claim(
+        claim=EvidenceClaim(
             device=record.kind,
             gpu=is_gpu(record.kind),
             profile=run.profile,
@@ -205,7 +205,7 @@ def summary_of(record: EvidenceRecord, *, complete: bool) -> Summary:
             )
             for uuid in run.devices
         ),
-        results=Results(
+        results=ManifestResults(
             verdict=_verdict(record),
             exit_status=None if ledger.end is None else ledger.end.exit_status,
             cases=len(ledger.verdicts),

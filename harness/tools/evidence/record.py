@@ -11,10 +11,10 @@ from typing import Any
 
 from harness.backends.table import BACKENDS, backend_of
 from harness.core.text import escape_invalid_xml
-from harness.journal import environment, journal
+from harness.journal import environment, journal, reader
 from harness.journal.events import Event, MergedShard, RunStarted, Waiver
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.reporting import junit
 from harness.tools import conformance
 
@@ -77,19 +77,19 @@ class EvidenceRecord:
 
 
 def is_read(name: str) -> bool:
-    """Return whether `read_record` needs the file with this path in the run directory."""
+    """Return whether `read_evidence_record` needs the file with this path in the run directory."""
     return (
         name in (journal.FILE_NAME, junit.FILE_NAME, conformance.FILE_NAME) or _ENVIRONMENT.fullmatch(name) is not None
     )
 
 
-def read_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
+def read_evidence_record(files: Mapping[str, bytes], where: Path) -> EvidenceRecord:
     """Return the run in these files, by path in the run directory. `where` is only for error messages.
 
     Raise JournalError if the journal is not the journal of a run.
     """
     data = files[journal.FILE_NAME]
-    contents = journal.parse_run_journal(where, data)
+    contents = reader.parse_run_journal(where, data)
     found: dict[str, Mapping[str, Any]] = {}
     unreadable = []
     for name in sorted(filter(_ENVIRONMENT.fullmatch, files)):

@@ -21,7 +21,7 @@ from harness.reporting.page import report as page
 from harness.tools.evidence import archive, checks, record
 from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.archive import ArchiveError, Content
-from harness.tools.evidence.manifest import Manifest, Summary
+from harness.tools.evidence.manifest import Manifest, ManifestSummary
 from harness.tools.evidence.record import EvidenceRecord, is_gpu
 
 #: Maximum number of waived cases that are named.
@@ -138,7 +138,7 @@ def _record(members: dict[str, Content], path: Path) -> tuple[EvidenceRecord | N
     if journal.FILE_NAME not in files:
         return None, f"{manifests.RUN}{journal.FILE_NAME} is missing, so nothing can be verified"
     try:
-        return record.read_record(files, path / manifests.RUN / journal.FILE_NAME), ""
+        return record.read_evidence_record(files, path / manifests.RUN / journal.FILE_NAME), ""
     except JournalError as error:
         return None, str(error)
 
@@ -162,7 +162,7 @@ def _claims(manifest: Manifest, known: EvidenceRecord) -> Iterator[str]:
             yield f"must-pass list {name} is claimed, but the run had no such list"
 
 
-def _differences(manifest: Manifest, summary: Summary) -> Iterator[str]:
+def _differences(manifest: Manifest, summary: ManifestSummary) -> Iterator[str]:
     """Yield every value of the manifest that does not follow from the run."""
     said, expected = manifest.model_dump(mode="json"), summary.model_dump(mode="json")
     for part, about in _ABOUT.items():

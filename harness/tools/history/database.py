@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import HarnessError
 from harness.tools.history import schema, stage
-from harness.tools.history.record import RunRecord
+from harness.tools.history.record import HistoryRecord
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -78,10 +78,8 @@ def check_schema(database: DuckDBPyConnection, path: Path) -> None:
     """Raise HistoryError unless the database has the current schema."""
     found = schema_of(database, path)
     refuse_newer(found, path)
-    if found < schema.SCHEMA:
-        raise HistoryError(
-            f"{str(path)!r} has schema {found}, and this harness reads {schema.SCHEMA}: harness history add migrates it"
-        )
+    if not found:
+        raise HistoryError(f"{str(path)!r} is an empty database: harness history add makes it a history")
 
 
 def refuse_newer(found: int, path: Path) -> None:
@@ -93,17 +91,14 @@ def refuse_newer(found: int, path: Path) -> None:
         )
 
 
-def migrate(database: DuckDBPyConnection, path: Path) -> None:
-    """Bring the database to the current schema, one transaction per version."""
+def prepare(database: DuckDBPyConnection, path: Path) -> None:
+    """Make an empty database a history. Raise HistoryError if it has another schema."""
     found = schema_of(database, path)
     refuse_newer(found, path)
-    for version in range(found + 1, schema.SCHEMA + 1):
+    if not found:
         with transaction(database):
-            database.execute(schema.MIGRATIONS[version])
-            if version == schema.WITH_RAN:
-                stage.note_ran(database, "run")
-            database.execute("DELETE FROM meta WHERE name = 'schema'")
-            database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(version)])
+            database.execute(schema.CREATE)
+            database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(schema.SCHEMA)])
 
 
 @contextlib.contextmanager
@@ -122,7 +117,7 @@ def transaction(database: DuckDBPyConnection) -> Iterator[None]:
 # ---- rows ----
 
 
-def add_record(database: DuckDBPyConnection, record: RunRecord) -> Added:
+def add_record(database: DuckDBPyConnection, record: HistoryRecord) -> Added:
     """Enter a run in one transaction."""
     known = database.execute("SELECT run, print FROM run WHERE run_id = ?", [record.run_id]).fetchall()
     if known and known[0][1] == record.print:

@@ -21,7 +21,7 @@ from harness.core.cache import cache_root
 from harness.tools.history import database as databases
 from harness.tools.history import schema, stage
 from harness.tools.history.database import Added, HistoryError, duckdb, missing_text, quoted
-from harness.tools.history.record import RunRecord
+from harness.tools.history.record import HistoryRecord
 from harness.tools.history.store import FileStore
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class FolderStore:
 
     path: Path
 
-    def add(self, record: RunRecord) -> Added:
+    def add(self, record: HistoryRecord) -> Added:
         """Write the file of a run, or say why not. Raise HistoryError."""
-        target = self.path / file_name(record.run_id)
+        target = self.path / run_file_name(record.run_id)
         database = duckdb().connect()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class FolderStore:
         there = self._there()
         database = duckdb().connect()
         try:
-            databases.migrate(database, self.path)
+            databases.prepare(database, self.path)
             while self._update(database, there) != there:
                 pass
             database.execute("SET enable_external_access = false")
@@ -148,13 +148,8 @@ class FolderStore:
             if others := files.keys() - heads.keys():
                 other = str(self.path / min(others))
                 raise HistoryError(f"{other!r} is no run of a history: move it out of the folder")
-            there = {name for name, *_ in database.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
             for name, columns in schema.STAGES.items():
-                # Files of an older schema lack columns.
-                chosen = ", ".join(
-                    f'"{column}"' if column in there else f'NULL::{kind} AS "{column}"'
-                    for column, kind in columns.items()
-                )
+                chosen = ", ".join(f'"{column}"' for column in columns)
                 database.execute(
                     f"CREATE OR REPLACE TEMP TABLE stage_{name} AS SELECT {chosen}, place FROM {source} "
                     f"WHERE part = '{name}'"
@@ -248,7 +243,7 @@ def write_staged(database: DuckDBPyConnection, target: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def file_name(run_id: str) -> str:
+def run_file_name(run_id: str) -> str:
     """Return the name of the file of a run: readable, and different for different ids."""
     digest = hashlib.sha256(run_id.encode("utf-8", "backslashreplace")).hexdigest()[:10]
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', run_id)[:60]}-{digest}{SUFFIX}"

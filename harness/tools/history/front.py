@@ -40,7 +40,7 @@ class Front:
     stale: tuple[Lane, ...]
     groups: tuple[Group, ...]
     outbreaks: tuple[Outbreak, ...]
-    suspicions: tuple[suspicion.Suspicion, ...]
+    suspicions: tuple[suspicion.DeviceSuspicion, ...]
     flaky: tuple[tuple[str, int, int, int], ...]
     slow: tuple[SlowCase, ...]
     not_run: tuple[tuple[str, date, str], ...]
@@ -54,7 +54,7 @@ class Front:
         return any(lane.run["exit_status"] not in (0, 5) for lane in self.lanes)
 
     @property
-    def suspicious(self) -> tuple[suspicion.Suspicion, ...]:
+    def suspicious(self) -> tuple[suspicion.DeviceSuspicion, ...]:
         return tuple(each for each in self.suspicions if each.suspicious)
 
 

@@ -21,7 +21,7 @@ def page_names(database: DuckDBPyConnection) -> dict[str, list[str]]:
     return {kind: [name for (name,) in database.execute(query).fetchall()] for kind, query in queries.items()}
 
 
-def search(database: DuckDBPyConnection, words: str) -> list[tuple[str, str, str]]:
+def search_names(database: DuckDBPyConnection, words: str) -> list[tuple[str, str, str]]:
     """Return kind, name and title of what has `words` in its name, at most so many of each kind."""
     wanted = "contains(lower({}), lower($1))"
     queries = {

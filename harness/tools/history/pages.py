@@ -21,7 +21,7 @@ from harness.tools.history import front, text, views
 from harness.tools.history.answers import NIGHTS, Answers, Failure, Group
 from harness.tools.history.changes import changed, deciding_commands
 from harness.tools.history.front import Front
-from harness.tools.history.suspicion import Suspicion
+from harness.tools.history.suspicion import DeviceSuspicion
 from harness.tools.history.timeline import Observation, story
 
 _PACKAGE = "harness.tools.history"
@@ -63,22 +63,22 @@ class EveryLink:
     search: bool = True
 
     def case(self, root: str, case: str) -> Markup:
-        return Markup(f"{root}{file_name('cases', case)}")
+        return Markup(f"{root}{page_file_name('cases', case)}")
 
     def group(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{file_name('groups', key)}")
+        return Markup(f"{root}{page_file_name('groups', key)}")
 
     def device(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{file_name('devices', key)}")
+        return Markup(f"{root}{page_file_name('devices', key)}")
 
     def run(self, root: str, number: int) -> Markup:
-        return Markup(f"{root}{file_name('runs', self.runs[number])}")
+        return Markup(f"{root}{page_file_name('runs', self.runs[number])}")
 
     def run_name(self, number: int) -> str:
         return self.runs[number]
 
 
-def file_name(kind: str, name: str) -> str:
+def page_file_name(kind: str, name: str) -> str:
     """Return the name of the page of a case, group, device or run: the same in each export, and safe in any URL."""
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     return f"{kind}/{digest}.html"
@@ -289,7 +289,7 @@ class Pages:
             ],
         }
 
-    def device(self, each: Suspicion) -> bytes:
+    def device(self, each: DeviceSuspicion) -> bytes:
         """Return the page of a device."""
         device = self._answers.device(each.device)
         columns = (("Night", ""), ("Red or flaky", "bars"), ("Results", ""))
@@ -341,16 +341,20 @@ def scripts(search: bool) -> dict[str, str]:
     }
 
 
-def policy(*, search: bool) -> str:
+def content_policy_of_site(*, search: bool) -> str:
     """Return the content security policy of the pages. With `search`, they may ask their own server."""
-    found = shell.policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
+    found = shell.content_policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
     return found.replace("form-action 'none'", "form-action 'self'; connect-src 'self'") if search else found
 
 
 @functools.cache
 def _assets(search: bool) -> dict[str, Any]:
     styles = [Markup(style) for style in _sheets()]
-    return {"styles": styles, "scripts": [*map(Markup, scripts(search))], "policy": Markup(policy(search=search))}
+    return {
+        "styles": styles,
+        "scripts": [*map(Markup, scripts(search))],
+        "policy": Markup(content_policy_of_site(search=search)),
+    }
 
 
 def _sheets() -> list[str]:

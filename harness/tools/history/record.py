@@ -16,14 +16,14 @@ from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, single_line
-from harness.journal import environment, journal
+from harness.journal import environment, journal, reader
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Device, RunStarted, Waiver
 from harness.journal.finding_kinds import without_numbers
 from harness.journal.identity import SUITE_FILES, identity_facts
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
 from harness.journal.place import Place, Places
+from harness.journal.reader import JournalContents
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
 from harness.tools.history.fingerprint import fingerprint
@@ -40,7 +40,7 @@ UNKNOWN = "unknown"
 _XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
 
 
-class RecordError(HarnessError):
+class HistoryRecordError(HarnessError):
     """A path is not a run, or its evidence is refused."""
 
 
@@ -110,7 +110,7 @@ class RunFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord:
+class HistoryRecord:
     """One run. `facts`: the columns of the table of runs, by name. `identity`: what should be equal in comparable runs.
 
     `print`: the hash of the journal: of a run that was resumed, the record is another one with the same `run_id`.
@@ -128,7 +128,7 @@ class RunRecord:
     parts: tuple[str, ...] = field(default=())
 
 
-def read_record(path: Path, machine: str = "") -> RunRecord:
+def read_history_record(path: Path, machine: str = "") -> HistoryRecord:
     """Return the run in a run directory or in an evidence archive. Raise HarnessError for anything else.
 
     `machine`: the name of the machine in place of the host's.
@@ -138,14 +138,14 @@ def read_record(path: Path, machine: str = "") -> RunRecord:
     elif path.exists():
         found = _of_archive(path)
     else:
-        raise RecordError(f"there is no {str(path)!r}: expected a run directory or an evidence archive")
+        raise HistoryRecordError(f"there is no {str(path)!r}: expected a run directory or an evidence archive")
     return replace(found, facts={**found.facts, "host": _line(machine, 200)}) if machine else found
 
 
-def _of_directory(path: Path) -> RunRecord:
+def _of_directory(path: Path) -> HistoryRecord:
     file = path / journal.FILE_NAME
     print_ = _print(file)  # before the journal is read: what a run still writes is another state of it
-    contents = journal.read_run_journal(file)
+    contents = reader.read_run_journal(file)
     try:
         known = environment.read_environment(path)
     except EnvironmentFileError:
@@ -163,22 +163,24 @@ def _print(file: Path) -> str:
         return ""
 
 
-def _of_archive(path: Path) -> RunRecord:
+def _of_archive(path: Path) -> HistoryRecord:
     if not path.is_file() or not zipfile.is_zipfile(path):
-        raise RecordError(f"{str(path)!r} is no run: expected a run directory or an archive of harness package")
+        raise HistoryRecordError(f"{str(path)!r} is no run: expected a run directory or an archive of harness package")
     from harness.tools.evidence import verify  # takes 0.3 s, and few runs are archives
 
     with path.open("rb") as file:
         found = verify.verify_archive(file, path, verify.Demands())
     if found.problems or found.record is None:
-        raise RecordError(f"the evidence {str(path)!r} is refused: {'; '.join(found.problems[:3])}; see harness verify")
+        raise HistoryRecordError(
+            f"the evidence {str(path)!r} is refused: {'; '.join(found.problems[:3])}; see harness verify"
+        )
     kept = found.record
     return make_record(kept.contents, kept.environment, sha256(kept.data).hexdigest(), path, None)
 
 
 def make_record(
     contents: JournalContents, known: Mapping[str, Any] | None, print_: str, path: Path, page: Path | None
-) -> RunRecord:
+) -> HistoryRecord:
     """Return the record of a run. `known`: the facts of environment.json. `path`, `page`: where run and page are."""
     return _Maker(contents, known).made(print_, path, page)
 
@@ -196,14 +198,14 @@ class _Maker:
         self._devices: dict[str, DeviceFacts] = {}
         self._facts: dict[Place, dict[str, str]] = {}
 
-    def made(self, print_: str, path: Path, page: Path | None) -> RunRecord:
+    def made(self, print_: str, path: Path, page: Path | None) -> HistoryRecord:
         verdicts = tuple(map(self._verdict, self._ledger.verdicts))
         troubles = tuple(map(self._trouble, filter(_is_trouble, self._ledger.verdicts)))
         # Devices without a case are kept, too: one that is drained at the start is sick.
         for uuid in self._run.devices:
             self._device(uuid, self._run.host)
         health = tuple(self._healths())
-        return RunRecord(
+        return HistoryRecord(
             run_id=self._run.run_id,
             print=print_,
             facts=self._run_facts(path, page),
@@ -360,6 +362,6 @@ def _line(text: str, limit: int = MOST_OF_MESSAGE) -> str:
     return single_line(inert.inert_text(text), limit)
 
 
-def identity_json(record: RunRecord) -> str:
+def identity_json(record: HistoryRecord) -> str:
     """Return the identity as one text that can be compared."""
     return json.dumps(dict(record.identity), sort_keys=True)

@@ -1,17 +1,17 @@
-"""The tables and views of a history, by version, and the staging tables that a run enters through."""
+"""The tables and views of a history, and the staging tables that a run enters through."""
 
 from __future__ import annotations
 
 from harness.core.outcome import Outcome
 
-#: Incremented with every change of the tables. Each number has its step in `MIGRATIONS`.
-SCHEMA = 2
+#: Incremented with every change of the tables.
+SCHEMA = 1
 
 _OUTCOMES = ", ".join(
     f"({number}, '{outcome.value}', {outcome.is_red}, {outcome.ran})" for number, outcome in enumerate(Outcome)
 )
 
-_FIRST = f"""
+_TABLES = f"""
     CREATE TABLE meta (name TEXT NOT NULL, value TEXT NOT NULL);
     INSERT INTO meta VALUES ('what', 'history of gpu-conformance-harness');
     CREATE TABLE outcome_name (outcome UTINYINT, name TEXT, red BOOLEAN, ran BOOLEAN);
@@ -31,8 +31,9 @@ _FIRST = f"""
     CREATE TABLE reason (reason INTEGER NOT NULL, text TEXT NOT NULL);
     CREATE TABLE verdict (
         run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome UTINYINT NOT NULL, device INTEGER, attempts UTINYINT,
-        seconds FLOAT, reason INTEGER
+        seconds FLOAT, reason INTEGER, host_size USMALLINT, device_size USMALLINT
     );
+    CREATE TABLE ran (run INTEGER NOT NULL, device INTEGER, cases BIT NOT NULL);
     CREATE TABLE trouble (
         run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome UTINYINT NOT NULL, device INTEGER, grp INTEGER NOT NULL,
         message TEXT, stack TEXT, reproduce TEXT, rule TEXT
@@ -42,54 +43,46 @@ _FIRST = f"""
     CREATE TABLE run_finding (run INTEGER NOT NULL, kind TEXT, message TEXT, title TEXT, cases INTEGER);
 """
 
-_SECOND = """
-    ALTER TABLE verdict ADD COLUMN host_size USMALLINT;
-    ALTER TABLE verdict ADD COLUMN device_size USMALLINT;
-    CREATE TABLE ran (run INTEGER NOT NULL, device INTEGER, cases BIT NOT NULL);
-"""
-
 #: The views that `harness history sql` documents (docs/history.md). Their columns stay, whatever the tables become.
 #: A number of bytes in SQL, of its code (`record.size_code`).
 _BYTES = "round(pow(2, {} / 8))::BIGINT"
 _VIEWS = f"""
-    CREATE OR REPLACE VIEW runs AS
+    CREATE VIEW runs AS
         SELECT run, run_id, lane, begun, night, seconds, host, model, driver, cuda, torch, python, harness, "commit",
             dirty, suites, profile, hardware, shard, seed, argv, tool, exit_status, complete, cases, ran, passed, red,
             flaky, waived, gated, path
         FROM run;
-    CREATE OR REPLACE VIEW results AS
+    CREATE VIEW results AS
         SELECT v.run, r.run_id, r.night, r.lane, c.id AS "case", c.suite, o.name AS outcome, o.red,
             d.key AS device, r.driver, r.torch, v.attempts, v.seconds, {_BYTES.format("v.host_size")} AS host_memory,
             {_BYTES.format("v.device_size")} AS device_memory, w.text AS reason
         FROM verdict v JOIN run r USING (run) JOIN case_name c USING ("case") JOIN outcome_name o USING (outcome)
             LEFT JOIN device_name d USING (device) LEFT JOIN reason w USING (reason);
-    CREATE OR REPLACE VIEW failures AS
+    CREATE VIEW failures AS
         SELECT t.run, r.run_id, r.night, r.lane, c.id AS "case", c.suite, o.name AS outcome, o.red, d.key AS device,
             r.driver, r.torch, g.key AS "group", g.title, t.message, t.stack, t.reproduce, t.rule
         FROM trouble t JOIN run r USING (run) JOIN case_name c USING ("case") JOIN outcome_name o USING (outcome)
             JOIN failure_group g USING (grp) LEFT JOIN device_name d USING (device);
-    CREATE OR REPLACE VIEW groups AS
+    CREATE VIEW groups AS
         SELECT "group", any_value(title) AS title, min(night) AS first_seen, max(night) AS last_seen,
             count(*) AS failures, count(DISTINCT "case") AS cases, count(DISTINCT run) AS runs,
             count(DISTINCT device) AS devices, list(DISTINCT driver) AS drivers
         FROM failures GROUP BY "group";
-    CREATE OR REPLACE VIEW devices AS
+    CREATE VIEW devices AS
         SELECT d.key AS device, d.uuid, d.host, d.name, d.kind, count(*) AS runs, min(r.night) AS first_seen,
             max(r.night) AS last_seen
         FROM device_name d JOIN run_device USING (device) JOIN run r USING (run) GROUP BY ALL;
-    CREATE OR REPLACE VIEW health AS
+    CREATE VIEW health AS
         SELECT h.run, r.run_id, r.night, d.key AS device, h.state, h.xid, h.message
         FROM health_event h JOIN run r USING (run) JOIN device_name d USING (device);
-    CREATE OR REPLACE VIEW findings AS
+    CREATE VIEW findings AS
         SELECT f.run, r.run_id, r.night, r.lane, f.kind, f.message, f.cases FROM run_finding f JOIN run r USING (run);
-    CREATE OR REPLACE VIEW cases AS SELECT id AS "case", suite FROM case_name;
+    CREATE VIEW cases AS SELECT id AS "case", suite FROM case_name;
 """
 VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
 
-#: The step to each version, from the version before it; the first one makes a new history.
-#: After the step to `WITH_RAN`, `stage.note_ran` fills a table.
-WITH_RAN = 2
-MIGRATIONS = {1: _FIRST, 2: _SECOND + _VIEWS}
+#: Makes an empty history.
+CREATE = _TABLES + _VIEWS
 
 
 def ran_statement(runs: str, most: int) -> str:

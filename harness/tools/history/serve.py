@@ -24,10 +24,10 @@ from harness.tools.history import front
 from harness.tools.history.answers import NIGHTS, Answers, NothingKnownError
 from harness.tools.history.database import HistoryError
 from harness.tools.history.folder import FolderStore
-from harness.tools.history.names import page_names, search
-from harness.tools.history.pages import EveryLink, Pages, file_name, policy, scripts
+from harness.tools.history.names import page_names, search_names
+from harness.tools.history.pages import EveryLink, Pages, content_policy_of_site, page_file_name, scripts
 from harness.tools.history.store import FileStore
-from harness.tools.history.suspicion import Suspicion
+from harness.tools.history.suspicion import DeviceSuspicion
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -126,7 +126,7 @@ class Reader:
         stamp = self._opened
         if self._state is None or self._state.stamp != stamp:
             named = {
-                kind: {file_name(kind, name): name for name in names}
+                kind: {page_file_name(kind, name): name for name in names}
                 for kind, names in page_names(answers.database).items()
             }
             runs = {number: run["run_id"] for number, run in answers.runs.items()}
@@ -142,7 +142,7 @@ class Reader:
         return None
 
 
-def page(reader: Reader, name: str, words: str = "", since: str = "", wanted: str = "") -> bytes:
+def render_page(reader: Reader, name: str, words: str = "", since: str = "", wanted: str = "") -> bytes:
     """Return a page by its name, such as ``cases/0123456789abcdef.html``. Raise NothingKnownError if there is none.
 
     `words`: what is searched for. `since`: the run that a run is compared with. `wanted`: what a list is filtered by.
@@ -171,7 +171,7 @@ def _since(state: _State) -> date:
 
 def _found(answers: Answers, words: str) -> list[tuple[str, str, Any]]:
     found: list[tuple[str, str, Any]] = []
-    for kind, name, title in search(answers.database, words) if words else ():
+    for kind, name, title in search_names(answers.database, words) if words else ():
         value: Any = (name, title) if kind == "group" else int(name) if kind == "run" else name
         found.append((kind, kind, value))
     return found
@@ -189,11 +189,11 @@ def _one(made: Pages, answers: Answers, state: _State, kind: str, value: str, si
         return made.device(_suspicion(state, value))
     run = answers.run_by_id(value)
     other = answers.run_by_id(since)["run"] if since else None
-    report = Markup(f"../reports/{file_name('runs', value).partition('/')[2]}") if _report(run) else Markup("")
+    report = Markup(f"../reports/{page_file_name('runs', value).partition('/')[2]}") if _report(run) else Markup("")
     return made.run(run["run"], report, other)
 
 
-def _suspicion(state: _State, key: str) -> Suspicion:
+def _suspicion(state: _State, key: str) -> DeviceSuspicion:
     found = next((each for each in state.front.suspicions if each.device == key), None)
     if found is None:
         raise NothingKnownError(f"the device {key!r} ran in none of the last nights")
@@ -206,7 +206,7 @@ def _report(run: Mapping[str, Any]) -> Path | None:
     return path if path is not None and path.name == "report.html" and path.is_file() else None
 
 
-def report(reader: Reader, name: str) -> Path:
+def run_report_file(reader: Reader, name: str) -> Path:
     """Return the file of a run's own page. Raise NothingKnownError if it is not on this machine."""
     with reader.pages() as (_, answers, state):
         value = state.names["runs"].get(f"runs/{name}")
@@ -227,15 +227,17 @@ def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
     from starlette.responses import FileResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
-    headers = {**_HEADERS, "Content-Security-Policy": f"{policy(search=True)}; frame-ancestors 'none'"}
+    headers = {**_HEADERS, "Content-Security-Policy": f"{content_policy_of_site(search=True)}; frame-ancestors 'none'"}
 
     def show(request: Request) -> Response:
         name = request.path_params.get("name") or "index.html"
         asked = [request.query_params.get(key, "")[:MOST_SEARCHED].strip() for key in ("q", "since", "filter")]
-        return Response(page(reader, name, *asked), media_type="text/html; charset=utf-8", headers=headers)
+        return Response(render_page(reader, name, *asked), media_type="text/html; charset=utf-8", headers=headers)
 
     def show_report(request: Request) -> Response:
-        return FileResponse(report(reader, request.path_params["name"]), media_type="text/html", headers=_HEADERS)
+        return FileResponse(
+            run_report_file(reader, request.path_params["name"]), media_type="text/html", headers=_HEADERS
+        )
 
     def refuse(_: Request, error: Exception) -> Response:
         status = 404 if isinstance(error, NothingKnownError) else 503

@@ -18,7 +18,7 @@ from harness.core.errors import convert_to_write_error
 from harness.tools.history import front
 from harness.tools.history.answers import NIGHTS, Answers, Failure
 from harness.tools.history.database import HistoryError
-from harness.tools.history.pages import Pages, file_name, scripts
+from harness.tools.history.pages import Pages, page_file_name, scripts
 
 #: Maximum pages of each kind; those with the latest failures have pages.
 MOST_CASES = 400
@@ -31,7 +31,7 @@ RUN_NIGHTS = 14
 MARKER = ".history-pages.json"
 
 
-def export(answers: Answers, out: Path) -> int:
+def export_site(answers: Answers, out: Path) -> int:
     """Write all pages into the folder, and remove those of an earlier export. Return their number."""
     before = _earlier(out)
     written = []
@@ -79,16 +79,16 @@ class _Links:
     search: bool = False
 
     def case(self, root: str, case: str) -> Markup:
-        return Markup(f"{root}{file_name('cases', case)}" if case in self.cases else "")
+        return Markup(f"{root}{page_file_name('cases', case)}" if case in self.cases else "")
 
     def group(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{file_name('groups', key)}" if key in self.groups else "")
+        return Markup(f"{root}{page_file_name('groups', key)}" if key in self.groups else "")
 
     def device(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{file_name('devices', key)}" if key in self.devices else "")
+        return Markup(f"{root}{page_file_name('devices', key)}" if key in self.devices else "")
 
     def run(self, root: str, number: int) -> Markup:
-        return Markup(f"{root}{file_name('runs', self.runs[number])}" if number in self.paged_runs else "")
+        return Markup(f"{root}{page_file_name('runs', self.runs[number])}" if number in self.paged_runs else "")
 
     def run_name(self, number: int) -> str:
         return self.runs[number]
@@ -139,17 +139,17 @@ class _Site:
         yield "runs.html", made.runs()
         of_group, of_case = self._by("group"), self._by("case")
         for group in self._groups:
-            yield file_name("groups", group.key), made.group(group, of_group.get(group.key, []))
+            yield page_file_name("groups", group.key), made.group(group, of_group.get(group.key, []))
         numbers = self._answers.case_numbers(sorted(self._links.cases))
         observed = self._answers.observations(numbers.values(), NIGHTS)
         for case, number in numbers.items():
-            yield file_name("cases", case), made.case(case, observed.get(number, {}), of_case.get(case, []))
+            yield page_file_name("cases", case), made.case(case, observed.get(number, {}), of_case.get(case, []))
         for each in self._front.suspicions:
             if each.device in self._links.devices:
-                yield file_name("devices", each.device), made.device(each)
+                yield page_file_name("devices", each.device), made.device(each)
         for number in sorted(self._links.paged_runs):
             run = self._answers.runs[number]
-            yield file_name("runs", run["run_id"]), made.run(number, self._report(run))
+            yield page_file_name("runs", run["run_id"]), made.run(number, self._report(run))
 
     def _by(self, name: str) -> dict[str, list[Failure]]:
         found: dict[str, list[Failure]] = {}

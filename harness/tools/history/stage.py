@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.tools.history.record import RunRecord, identity_json
+from harness.tools.history.record import HistoryRecord, identity_json
 from harness.tools.history.schema import INGEST, STAGES, ran_statement
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _NUMPY = {
 }
 
 
-def stage(database: DuckDBPyConnection, records: Sequence[RunRecord]) -> None:
+def stage(database: DuckDBPyConnection, records: Sequence[HistoryRecord]) -> None:
     """Make the staging views of these records."""
     for name, columns in STAGES.items():
         rows = [row for record in records for row in _rows(name, record)]
@@ -58,7 +58,7 @@ def _array(values: Sequence[Any], kind: str) -> Any:
     return np.array(["\n".join(value) if isinstance(value, tuple) else value for value in values], dtype=object)
 
 
-def _rows(name: str, record: RunRecord) -> Iterable[Mapping[str, Any]]:
+def _rows(name: str, record: HistoryRecord) -> Iterable[Mapping[str, Any]]:
     run_id = {"run_id": record.run_id}
     match name:
         case "run":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -20,13 +19,11 @@ from filelock import FileLock, Timeout
 
 from harness.tools.history import database as databases
 from harness.tools.history.database import Added, HistoryError, duckdb, missing_text, quoted
-from harness.tools.history.record import RunRecord
+from harness.tools.history.record import HistoryRecord
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: The environment variable with the history.
-VARIABLE = "HARNESS_HISTORY"
 #: Seconds that a writer waits for another one, and a reader for a writer.
 PATIENCE = 120.0
 #: The settings of a database that only reads: SQL of a user can reach no file, no network and no setting.
@@ -39,7 +36,7 @@ class FileStore:
 
     path: Path
 
-    def add(self, record: RunRecord) -> Added:
+    def add(self, record: HistoryRecord) -> Added:
         """Enter a run, or say why it is not entered. Raise HistoryError."""
         with self.writing() as database:
             return databases.add_record(database, record)
@@ -74,7 +71,7 @@ class FileStore:
                 self._create()
             database = self._connect(read_only=False)
             try:
-                databases.migrate(database, self.path)
+                databases.prepare(database, self.path)
                 yield database
             finally:
                 database.close()
@@ -119,7 +116,7 @@ class FileStore:
         temporary.unlink(missing_ok=True)
         database = duckdb().connect(str(temporary))
         try:
-            databases.migrate(database, self.path)
+            databases.prepare(database, self.path)
         finally:
             database.close()
         temporary.replace(self.path)
@@ -159,8 +156,3 @@ class FileStore:
 def _is_busy(error: str) -> bool:
     """Return whether another process, or another thread of this one, has the file open in a way that excludes this."""
     return "lock" in error.lower() or "different configuration" in error
-
-
-def default_path() -> str:
-    """Return the history that the environment names; empty without one."""
-    return os.environ.get(VARIABLE, "")

@@ -44,7 +44,7 @@ _PRESENT = """
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class DeviceSuspicion:
     """A device beside its siblings.
 
     `bad`: its bad results where siblings ran the same case; `expected`: its share of all bad results there. `chance`:
@@ -73,7 +73,7 @@ class Suspicion:
         return (not self.suspicious, self.chance, -self.events, -self.bad)
 
 
-def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object = None) -> list[Suspicion]:
+def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object = None) -> list[DeviceSuspicion]:
     """Return every device of the last nights, the most suspicious first. `until`: the last night to look at."""
     (last,) = database.execute("SELECT max(night) FROM run WHERE ? OR night <= ?", [until is None, until]).fetchall()[0]
     window = database.execute(
@@ -144,14 +144,14 @@ def _counts(
     return found
 
 
-def judged(rows: Sequence[tuple[str, str, str, int, float, int, int, int, Sequence[int]]]) -> list[Suspicion]:
+def judged(rows: Sequence[tuple[str, str, str, int, float, int, int, int, Sequence[int]]]) -> list[DeviceSuspicion]:
     """Return the suspicions of these devices. Devices without siblings take no part in the correction."""
     tested = [row for row in rows if row[4] > 0]
     chances = dict(
         zip((row[0] for row in tested), holm([poisson_tail(row[3], float(row[4])) for row in tested]), strict=True)
     )
     found = [
-        Suspicion(
+        DeviceSuspicion(
             device=device,
             name=name,
             host=host,

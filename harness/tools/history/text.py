@@ -11,7 +11,7 @@ from harness.tools.history.answers import Group, News
 from harness.tools.history.changes import Suspect
 from harness.tools.history.front import Front
 from harness.tools.history.statistics import wilson
-from harness.tools.history.suspicion import Suspicion
+from harness.tools.history.suspicion import DeviceSuspicion
 from harness.tools.history.timeline import Story
 
 #: Maximum lines of one list, and of one of a single run.
@@ -89,7 +89,7 @@ def group_lines(group: Group) -> Iterator[str]:
         yield _line(f"    {group.reproduce}")
 
 
-def suspicion_text(each: Suspicion) -> str:
+def suspicion_text(each: DeviceSuspicion) -> str:
     """Return why a device is suspicious."""
     events = f"; {format_count(each.events, 'health event')}" if each.events else ""
     xids = f", Xid {', '.join(map(str, each.xids))}" if each.xids else ""

@@ -35,7 +35,7 @@ LEAST_RUNS = 10
 END_RUNS = 5
 
 
-class Kind(StrEnum):
+class VerdictTrend(StrEnum):
     """What the results over time say."""
 
     GREEN = "green"
@@ -86,7 +86,7 @@ class Story:
     device with bad results, if chance does not explain that others have none.
     """
 
-    kind: Kind
+    kind: VerdictTrend
     since: int | None
     before: int | None
     bad: int
@@ -120,12 +120,12 @@ def story(observations: Sequence[Observation]) -> Story:
 
 def _state(
     observations: Sequence[Observation], ran: Sequence[Observation], window: Sequence[Observation]
-) -> tuple[Kind, int | None, int | None]:
+) -> tuple[VerdictTrend, int | None, int | None]:
     if not ran:
-        return Kind.NOT_RUN, None, None
+        return VerdictTrend.NOT_RUN, None, None
     silent = observations[[each.run for each in observations].index(ran[-1].run) + 1 :]
     if silent and silent[-1].outcome in (Outcome.GATED, Outcome.SKIPPED):
-        return Kind.GATED, silent[0].run, ran[-1].run
+        return VerdictTrend.GATED, silent[0].run, ran[-1].run
     streaks = [(bad, list(each)) for bad, each in groupby(ran, key=lambda each: each.bad)]
     is_bad, last = streaks[-1]
     before = streaks[-2][1][-1].run if len(streaks) > 1 else None
@@ -136,15 +136,15 @@ def _state(
     first = last[0].run
     if is_bad:
         if unsteady and not steady:
-            return Kind.FLAKY, first, before
-        return (Kind.REGRESSED if before is not None else Kind.ALWAYS_RED), first, before
+            return VerdictTrend.FLAKY, first, before
+        return (VerdictTrend.REGRESSED if before is not None else VerdictTrend.ALWAYS_RED), first, before
     if unsteady:
-        return Kind.FLAKY, first, before
+        return VerdictTrend.FLAKY, first, before
     if len(streaks) > 1 and last[0] in window:
         # One bad result between good ones is no defect that somebody fixed.
         single = len(streaks[-2][1]) == 1 and len(streaks) > 2
-        return (Kind.FLAKY if single else Kind.FIXED), first, before
-    return Kind.GREEN, first, before
+        return (VerdictTrend.FLAKY if single else VerdictTrend.FIXED), first, before
+    return VerdictTrend.GREEN, first, before
 
 
 def single_device(observations: Sequence[Observation]) -> str:

@@ -31,7 +31,7 @@ class Factor(StrEnum):
     UNTIL = "until"
 
 
-class Kind(StrEnum):
+class CauseClass(StrEnum):
     """The class of a failure."""
 
     EVERYWHERE = "everywhere"
@@ -50,16 +50,16 @@ class Kind(StrEnum):
 
 
 _KINDS = {
-    Factor.UUID: Kind.ONE_UUID,
-    Factor.HOST: Kind.ONE_HOST,
-    Factor.DEVICE: Kind.ONE_DEVICE,
-    Factor.DRIVER: Kind.ONE_DRIVER,
-    Factor.TORCH: Kind.ONE_TORCH,
-    Factor.OPTION: Kind.ONE_OPTION,
-    Factor.COMMIT: Kind.ONE_COMMIT,
-    Factor.SETTING: Kind.ONE_SETTING,
-    Factor.SINCE: Kind.SINCE,
-    Factor.UNTIL: Kind.UNTIL,
+    Factor.UUID: CauseClass.ONE_UUID,
+    Factor.HOST: CauseClass.ONE_HOST,
+    Factor.DEVICE: CauseClass.ONE_DEVICE,
+    Factor.DRIVER: CauseClass.ONE_DRIVER,
+    Factor.TORCH: CauseClass.ONE_TORCH,
+    Factor.OPTION: CauseClass.ONE_OPTION,
+    Factor.COMMIT: CauseClass.ONE_COMMIT,
+    Factor.SETTING: CauseClass.ONE_SETTING,
+    Factor.SINCE: CauseClass.SINCE,
+    Factor.UNTIL: CauseClass.UNTIL,
 }
 #: The differences between runs on one machine.
 CONDITIONS = (Factor.OPTION, Factor.COMMIT, Factor.SETTING)
@@ -182,7 +182,7 @@ class Classing:
     - `total`: all observations; `inside`: those with the causes. `machines`: how many machines have a bad one.
     """
 
-    kind: Kind
+    kind: CauseClass
     sure: Sure
     chance: float
     total: Tally
@@ -381,7 +381,7 @@ def _everywhere(seen: _Seen) -> Classing:
     chance = 0.5**seen.total.red
     same = tuple((cause,) for cause in seen.covering())
     sure = sureness(seen.total.bad, chance, seen.tries)
-    return Classing(Kind.EVERYWHERE, sure, chance, seen.total, seen.bad_machines, seen.total, also=same)
+    return Classing(CauseClass.EVERYWHERE, sure, chance, seen.total, seen.bad_machines, seen.total, also=same)
 
 
 def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bool) -> Classing:
@@ -403,7 +403,7 @@ def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bo
 def _mixed(seen: _Seen, causes: Explanation, *, together: bool = False, also: tuple[Explanation, ...] = ()) -> Classing:
     chance = seen.chance(causes) if together else 1.0
     return Classing(
-        Kind.MIXED,
+        CauseClass.MIXED,
         sureness(seen.total.bad, chance, seen.tries),
         chance,
         seen.total,
@@ -422,7 +422,7 @@ def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
     sure = Sure.ONE if seen.total.bad == 1 else sure
     also = _few(complete)
     inside = seen.inside(also[0]) if also else Tally()
-    return Classing(Kind.FLAKE, sure, 1.0, seen.total, seen.bad_machines, inside, also=also, always=False)
+    return Classing(CauseClass.FLAKE, sure, 1.0, seen.total, seen.bad_machines, inside, also=also, always=False)
 
 
 def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
@@ -446,8 +446,8 @@ def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
 
 def _suspect(classing: Classing) -> Cause | None:
     """Return the single device of all bad results of a case, if there is one."""
-    cause = classing.causes[0] if classing.kind is Kind.ONE_UUID else None
-    if classing.kind is Kind.FLAKE and classing.also:
+    cause = classing.causes[0] if classing.kind is CauseClass.ONE_UUID else None
+    if classing.kind is CauseClass.FLAKE and classing.also:
         cause = classing.also[0][0]
     return cause if cause is not None and cause.factor is Factor.UUID else None
 
@@ -465,7 +465,7 @@ def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
     also = tuple(each for each in classing.also if each != (cause,))
     return replace(
         classing,
-        kind=Kind.ONE_UUID,
+        kind=CauseClass.ONE_UUID,
         sure=Sure.STRONG,
         chance=min(classing.chance, chance),
         causes=(cause,),
@@ -475,7 +475,9 @@ def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
     )
 
 
-def tally(observations: Iterable[tuple[Place, Tally]]) -> dict[Place, Tally]:
+def tally(
+    observations: Iterable[tuple[Place, Tally]],
+) -> dict[Place, Tally]:
     """Return the observations by place."""
     found: dict[Place, Tally] = {}
     for place, each in observations:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from harness.core.text import escape_invalid_xml
 from harness.journal.finding_kinds import without_numbers
 from harness.tools.matrix import model
-from harness.tools.matrix.reading import MOST_CASES, Finding
+from harness.tools.matrix.reading import MOST_CASES, RunFinding
 
 
 def listed_findings(
-    of_runs: Sequence[Sequence[Finding]], machine_of: Sequence[int]
+    of_runs: Sequence[Sequence[RunFinding]], machine_of: Sequence[int]
 ) -> tuple[tuple[model.Finding, ...], list[tuple[int, ...]]]:
     """Return the findings, the most frequent first, and for each run the positions of its findings in that list.
 
@@ -34,14 +34,14 @@ def listed_findings(
 class _Group:
     """One finding of several runs."""
 
-    every: list[Finding] = field(default_factory=list)
+    every: list[RunFinding] = field(default_factory=list)
     runs: dict[int, None] = field(default_factory=dict)
 
     @property
-    def first(self) -> Finding:
+    def first(self) -> RunFinding:
         return self.every[0]
 
-    def add(self, run: int, finding: Finding) -> None:
+    def add(self, run: int, finding: RunFinding) -> None:
         self.every.append(finding)
         self.runs[run] = None
 

@@ -16,11 +16,20 @@ from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import escape_invalid_xml, format_count
 from harness.journal.identity import SUITE_FILES
 from harness.tools.matrix import model, wording
-from harness.tools.matrix.classing import Classing, Explanation, Kind, Place, Sure, Tally, classify, together
+from harness.tools.matrix.classing import (
+    CauseClass,
+    Classing,
+    Explanation,
+    Place,
+    Sure,
+    Tally,
+    classify,
+    together,
+)
 from harness.tools.matrix.conditions import differing
 from harness.tools.matrix.findings import listed_findings
 from harness.tools.matrix.model import HoleKind, Matrix
-from harness.tools.matrix.reading import NONE, Device, RunSummary, Said, Unreadable
+from harness.tools.matrix.reading import NONE, CaseResult, RunDevice, RunSummary, UnreadableRun
 
 #: Maximum number of different messages of a case, and of missing requirements of gated cases.
 MOST_MESSAGES = 3
@@ -85,15 +94,15 @@ class Fleet:
 
     def __init__(self, notes: Iterable[str] = ()) -> None:
         self._cases: dict[str, int] = {}
-        self._said: dict[Said | HoleKind, int] = {kind: number for number, kind in enumerate(_FIRST)}
+        self._said: dict[CaseResult | HoleKind, int] = {kind: number for number, kind in enumerate(_FIRST)}
         self._runs: list[_Run] = []
         self._prints: dict[tuple[object, ...], str] = {}
         self._troubles: dict[int, _Said] = {}
         self._notes = list(notes)
 
-    def add(self, found: RunSummary | Unreadable) -> None:
+    def add(self, found: RunSummary | UnreadableRun) -> None:
         """Add a run. A run that cannot be read, or is a copy of an earlier one, becomes a note."""
-        if isinstance(found, Unreadable):
+        if isinstance(found, UnreadableRun):
             self._notes.append(f"{found.name} was left out: {found.reason}")
             return
         first = self._prints.setdefault(found.print, found.name)
@@ -164,7 +173,7 @@ class _Maker:
         self,
         runs: Sequence[_Run],
         cases: Mapping[str, int],
-        said: Sequence[Said | HoleKind],
+        said: Sequence[CaseResult | HoleKind],
         troubles: Mapping[int, _Said],
         notes: Sequence[str],
     ) -> None:
@@ -252,7 +261,7 @@ class _Maker:
     def _cell(self, numbers: Iterable[int]) -> tuple[int, _Hole | None]:
         """Return the number of the cell, and the hole that it is part of."""
         said = [self._said[number] for number in numbers]
-        ran = [each.outcome for each in said if isinstance(each, Said)]
+        ran = [each.outcome for each in said if isinstance(each, CaseResult)]
         outcomes = tuple(sorted(Counter(ran).items(), key=lambda item: item[0].severity))
         hole = None
         if all(isinstance(each, HoleKind) or each.outcome in _HOLES for each in said):
@@ -260,14 +269,16 @@ class _Maker:
             hole = (_hole_kind(worst), _ABSENT[worst] if isinstance(worst, HoleKind) else worst.reason)
             kept = self._holes.setdefault(hole, _Hole())
             if hole[0] is HoleKind.GATED:
-                kept.find(each.found for each in said if isinstance(each, Said))
+                kept.find(each.found for each in said if isinstance(each, CaseResult))
         return self._cells.setdefault((outcomes, hole), len(self._cells)), None if hole is None else self._holes[hole]
 
     # ---- failures ----
 
     def _failures(self, rows: Sequence[tuple[int, ...]]) -> dict[int, model.Failure]:
         """Return the failures by case."""
-        bad = {number for number, each in enumerate(self._said) if isinstance(each, Said) and _is_bad(each.outcome)}
+        bad = {
+            number for number, each in enumerate(self._said) if isinstance(each, CaseResult) and _is_bad(each.outcome)
+        }
         red = [(place, self._counts(row)) for place, row in enumerate(rows) if not bad.isdisjoint(row)]
         known: dict[_Counts, Classing | None] = {}
         alone: dict[int, Classing] = {}
@@ -464,7 +475,7 @@ def exit_status(matrix: Matrix) -> int:
 def place_of(summary: RunSummary, uuids: Sequence[str]) -> Place:
     """Return the place of an attempt on these devices. Without devices, the place has the names of all of them."""
     known = {device.uuid: device for device in summary.devices}
-    used = [known.get(uuid, Device(uuid, "unknown device")) for uuid in uuids]
+    used = [known.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
     unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
     return Place(
         host=escape_invalid_xml(summary.host),
@@ -514,7 +525,7 @@ def _fault(failure: model.Failure, bad_runs: tuple[int, ...]) -> tuple[object, .
 
     A case that is red wherever it ran may be gated in some runs, so its runs explain nothing.
     """
-    apart = () if failure.causes or failure.kind is Kind.EVERYWHERE else bad_runs
+    apart = () if failure.causes or failure.kind is CauseClass.EVERYWHERE else bad_runs
     return failure.kind, failure.causes, failure.together, apart
 
 
@@ -522,14 +533,14 @@ def _is_bad(outcome: Outcome) -> bool:
     return outcome is Outcome.FLAKY or (outcome.is_red and outcome not in _HOLES)
 
 
-def _kind(said: Said | HoleKind) -> int:
+def _kind(said: CaseResult | HoleKind) -> int:
     """Return the category in a tally: red, flaky, green, or `_SILENT` if it is not an observation."""
     if isinstance(said, HoleKind) or said.outcome in _HOLES:
         return _SILENT
     return 0 if said.outcome.is_red else 1 if said.outcome is Outcome.FLAKY else 2
 
 
-def _hole_kind(said: Said | HoleKind) -> HoleKind:
+def _hole_kind(said: CaseResult | HoleKind) -> HoleKind:
     return said if isinstance(said, HoleKind) else _HOLES[said.outcome]
 
 
@@ -545,10 +556,10 @@ def _advice(classing: Classing) -> str:
 
 def _group_text(first: model.Failure, cases: int, hosts: Sequence[str]) -> str:
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {format_count(len(hosts), 'machine')}"
-    if first.kind is Kind.EVERYWHERE:
+    if first.kind is CauseClass.EVERYWHERE:
         return f"{format_count(cases, 'case')}, red wherever they ran, {where}."
-    if first.kind is Kind.FLAKE:
+    if first.kind is CauseClass.FLAKE:
         return f"{format_count(cases, 'case')}, red or flaky {where}, which also passed them."
-    if first.kind is Kind.MIXED and not first.causes:
+    if first.kind is CauseClass.MIXED and not first.causes:
         return f"{format_count(cases, 'case')}, red {where}; neither one cause nor two together explain them."
     return f"{format_count(cases, 'case')}, red {where} and in no run without this cause."

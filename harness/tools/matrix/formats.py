@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.core.text import format_count, list_first
-from harness.tools.matrix.jobs import Job, PlanError
+from harness.tools.matrix.jobs import PlanError, PlanJob
 from harness.tools.matrix.words import PlanFormat, System
 
 #: The maximum number of jobs that GitHub starts for one matrix.
@@ -20,7 +20,7 @@ GITLAB_JOBS = "ci/gitlab-jobs.yml"
 SLURM_SCRIPT = "ci/slurm/nightly.sbatch"
 
 
-def github_jobs(jobs: Sequence[Job]) -> str:
+def github_jobs(jobs: Sequence[PlanJob]) -> str:
     """Return one line of JSON for ``strategy.matrix``."""
     if len(jobs) > GITHUB_MOST:
         raise PlanError(f"{len(jobs)} jobs, and GitHub runs {GITHUB_MOST} of one matrix: choose some with --machine")
@@ -44,7 +44,7 @@ def github_jobs(jobs: Sequence[Job]) -> str:
     return json.dumps({"include": include}, separators=(",", ":")) + "\n"
 
 
-def gitlab_pipeline(jobs: Sequence[Job]) -> str:
+def gitlab_pipeline(jobs: Sequence[PlanJob]) -> str:
     """Return a child pipeline as JSON, which is also YAML. Its jobs extend those of ``ci/gitlab-jobs.yml``."""
     pipeline: dict[str, Any] = {"include": [{"local": GITLAB_JOBS}]}
     for job in jobs:
@@ -57,20 +57,20 @@ def gitlab_pipeline(jobs: Sequence[Job]) -> str:
     return json.dumps(pipeline, indent=2) + "\n"
 
 
-def slurm_commands(jobs: Sequence[Job]) -> str:
+def slurm_commands(jobs: Sequence[PlanJob]) -> str:
     """Return one command per job, quoted for a shell."""
     return "".join(f"{shlex.join(_sbatch(job))}\n" for job in jobs)
 
 
-def job_names(jobs: Sequence[Job]) -> str:
+def job_names(jobs: Sequence[PlanJob]) -> str:
     """Return ``RUN/PART`` per job, for scripts: its run and the folder of its part."""
     return "".join(f"{job.run}/{job.part}\n" for job in jobs)
 
 
-def job_table(jobs: Sequence[Job]) -> str:
+def job_table(jobs: Sequence[PlanJob]) -> str:
     """Return a table for people: one line per run, with the number of its parts. Each part is a job."""
     head = ("run", "when", "machine", "driver", "torch", "python", "profile", "parts", "runs by")
-    parts: dict[str, list[Job]] = {}
+    parts: dict[str, list[PlanJob]] = {}
     for job in jobs:
         parts.setdefault(job.run, []).append(job)
     rows = [
@@ -95,7 +95,7 @@ def job_table(jobs: Sequence[Job]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in (*lines, total))
 
 
-def formatted_plan(jobs: Sequence[Job], form: PlanFormat, by: System | None) -> tuple[str, str]:
+def formatted_plan(jobs: Sequence[PlanJob], form: PlanFormat, by: System | None) -> tuple[str, str]:
     """Return the plan in a format, and a note about the jobs that `by` does not reach. The note is empty without such
     jobs.
 
@@ -117,7 +117,7 @@ def formatted_plan(jobs: Sequence[Job], form: PlanFormat, by: System | None) -> 
     return _WRITERS[form](reached), note
 
 
-def _sbatch(job: Job) -> list[str]:
+def _sbatch(job: PlanJob) -> list[str]:
     assert job.slurm is not None
     options = {
         "job-name": job.name,
@@ -133,7 +133,7 @@ def _sbatch(job: Job) -> list[str]:
     return ["env", *variables, "sbatch", "--parsable", *given, SLURM_SCRIPT, "job"]
 
 
-_WRITERS: dict[PlanFormat, Callable[[Sequence[Job]], str]] = {
+_WRITERS: dict[PlanFormat, Callable[[Sequence[PlanJob]], str]] = {
     PlanFormat.TABLE: job_table,
     PlanFormat.SLURM: slurm_commands,
     PlanFormat.GITHUB: github_jobs,

@@ -17,7 +17,7 @@ class PlanError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlanJob:
     """One run of pytest on one machine."""
 
     run: str
@@ -66,14 +66,14 @@ class Job:
         }
 
 
-def all_jobs(plan: LoadedPlan) -> list[Job]:
+def all_jobs(plan: LoadedPlan) -> list[PlanJob]:
     """Return every job of the plan, in the order of the file.
 
     Raise ConfigError if two jobs are the same, or if an exclude leaves nothing out.
     """
     file = plan.file
     problems: list[str] = []
-    found: list[Job] = []
+    found: list[PlanJob] = []
     runs: dict[str, int] = {}
     for index, entry in enumerate(file.value.jobs):
         where = ("jobs", index)
@@ -94,7 +94,7 @@ def all_jobs(plan: LoadedPlan) -> list[Job]:
     return found
 
 
-def select(jobs: Collection[Job], whens: Collection[When], machines: Collection[str]) -> list[Job]:
+def select(jobs: Collection[PlanJob], whens: Collection[When], machines: Collection[str]) -> list[PlanJob]:
     """Return the jobs at these times, on these machines if any are named. Raise PlanError if there are none."""
     known = list(dict.fromkeys(job.machine for job in jobs))
     for name in machines:
@@ -108,14 +108,14 @@ def select(jobs: Collection[Job], whens: Collection[When], machines: Collection[
     return chosen
 
 
-def _product(plan: LoadedPlan, entry: Product) -> Iterator[Job]:
+def _product(plan: LoadedPlan, entry: Product) -> Iterator[PlanJob]:
     machines = plan.file.value.machines
     for name in entry.machines:
         machine = machines[name]
         for driver, torch, python, profile in product(
             machine.drivers or ("",), entry.torch, entry.python, entry.profiles
         ):
-            yield Job(
+            yield PlanJob(
                 run="-".join(filter(None, (name, driver, f"torch{torch}", f"py{python}", profile))),
                 when=entry.when,
                 machine=name,
@@ -134,13 +134,13 @@ def _product(plan: LoadedPlan, entry: Product) -> Iterator[Job]:
             )
 
 
-def _parts(job: Job, shards: int) -> list[Job]:
+def _parts(job: PlanJob, shards: int) -> list[PlanJob]:
     if shards == 1:
         return [job]
     return [replace(job, shard=f"{number}/{shards}") for number in range(1, shards + 1)]
 
 
-def _applies(exclude: Exclude, job: Job) -> bool:
+def _applies(exclude: Exclude, job: PlanJob) -> bool:
     wanted = exclude.model_dump(exclude_none=True)
     return all(getattr(job, key) == value for key, value in wanted.items())
 

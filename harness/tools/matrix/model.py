@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.core.outcome import Outcome
-from harness.tools.matrix.classing import Factor, Kind, Sure
+from harness.tools.matrix.classing import CauseClass, Factor, Sure
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
@@ -119,7 +119,7 @@ class Message(_Model):
 class Failure(_Model):
     """A case that is red or flaky somewhere, and its class."""
 
-    kind: Kind
+    kind: CauseClass
     sure: Sure
     chance: float
     """The probability that the bad results of one case fall so by chance; 1 if unknown. See docs/matrix.md."""
@@ -163,7 +163,7 @@ class MatrixCase(_Model):
 class Group(_Model):
     """Failures with the same class and causes."""
 
-    kind: Kind
+    kind: CauseClass
     causes: tuple[Cause, ...]
     together: bool
     sure: Sure

@@ -19,12 +19,13 @@ from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
 from harness.core.text import escape_invalid_xml, single_line
-from harness.journal import environment, events, identity, journal, journal_lines
+from harness.journal import environment, events, identity, journal
 from harness.journal.decision import Decision, decide_outcome, not_run_message, reopened_attempts
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Collected, Event, Finish, MergedShard, Reopened, RunStarted, Start
-from harness.journal.journal import Damaged, JournalError, Unknown
-from harness.journal.ledger import CollectedList, Oddities, Summary, Tally
+from harness.journal.journal import JournalError
+from harness.journal.ledger import CollectedList, Oddities, RunTally, Summary
+from harness.journal.reader import Damaged, Unknown, stream_journal
 from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
 from harness.tools.matrix.stated import StatedLevel, read_levels
@@ -49,7 +50,7 @@ class ReaderDiedError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class RunDevice:
     """A device of a run. `parent`: the GPU of a MIG instance. `unique`: no other host has a device with this UUID."""
 
     uuid: str
@@ -59,7 +60,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CaseResult:
     """The result of a case in a run: the outcome, the UUIDs of its devices, and why it did not run.
 
     `found`: for a gated case, the value that the machine has instead of `reason`.
@@ -80,7 +81,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RunFinding:
     """A finding of a run. `cases`: the first of its cases; `concerned`: the number of its cases."""
 
     kind: str
@@ -108,11 +109,11 @@ class RunSummary:
     host: str
     driver: str
     torch: str
-    devices: tuple[Device, ...]
+    devices: tuple[RunDevice, ...]
     facts: Mapping[str, str]
     ids: tuple[str, ...]
     says: array[int]
-    said: tuple[Said, ...]
+    said: tuple[CaseResult, ...]
     troubles: Mapping[int, Trouble]
     deselected: tuple[str, ...]
     elsewhere: tuple[str, ...]
@@ -122,21 +123,21 @@ class RunSummary:
     fail_on_flaky: bool
     red: bool
     notes: tuple[str, ...]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[RunFinding, ...] = ()
     exit_status: int = EXIT_OK
     conditions: conditions.Facts = field(default_factory=dict)
     levels: tuple[StatedLevel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableRun:
     """A run directory that cannot be read, with the reason."""
 
     name: str
     reason: str
 
 
-def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[RunSummary | Unreadable]:
+def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[RunSummary | UnreadableRun]:
     """Return every run, in order. Several processes read, by default one per core. Raise ReaderDiedError."""
     wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
     if wanted < 2:
@@ -152,14 +153,14 @@ def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> It
         raise ReaderDiedError(message) from None
 
 
-def read_summary(run_dir: Path) -> RunSummary | Unreadable:
+def read_summary(run_dir: Path) -> RunSummary | UnreadableRun:
     """Read one run directory."""
     path, name = run_dir / journal.FILE_NAME, escape_invalid_xml(str(run_dir))
     if not is_plain(path):
-        return Unreadable(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
+        return UnreadableRun(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
     reader = _Reader()
     try:
-        for line, found in journal_lines.stream_journal(path):
+        for line, found in stream_journal(path):
             reader.add(line, found)
         if reader.run is None:
             raise JournalError("no run started there")
@@ -168,7 +169,7 @@ def read_summary(run_dir: Path) -> RunSummary | Unreadable:
         known = None
         reader.notes.append(str(error))
     except HarnessError as error:
-        return Unreadable(name, single_line(str(error)))
+        return UnreadableRun(name, single_line(str(error)))
     assert reader.run is not None
     levels, doubt = read_levels(run_dir, reader.run.run_id)
     if doubt:
@@ -195,7 +196,7 @@ class _Reader:
     def __init__(self) -> None:
         self.run: RunStarted | None = None
         self.notes: list[str] = []
-        self._tally = Tally(keep_ended=False)
+        self._tally = RunTally(keep_ended=False)
         self._parts: list[str] = []
         self._collected: set[str] = set()
         self._ids: dict[str, None] = {}
@@ -321,8 +322,8 @@ class _Reader:
             conditions=conditions.facts_of(run, known),
         )
 
-    def _verdicts(self) -> tuple[array[int], tuple[Said, ...], dict[int, Trouble]]:
-        places: dict[Said, int] = {}
+    def _verdicts(self) -> tuple[array[int], tuple[CaseResult, ...], dict[int, Trouble]]:
+        places: dict[CaseResult, int] = {}
         says = array("I")
         troubles: dict[int, Trouble] = {}
         decided: dict[tuple[bool, tuple[int, ...]], tuple[int, Trouble | None, Outcome, bool]] = {}
@@ -341,7 +342,7 @@ class _Reader:
                 troubles[index] = found[1]
         return says, tuple(places), troubles
 
-    def _said(self, decision: Decision[_Attempt]) -> tuple[Said, Trouble | None]:
+    def _said(self, decision: Decision[_Attempt]) -> tuple[CaseResult, Trouble | None]:
         outcome, by = decision.outcome, decision.decided
         if decision.ruled is not None and decision.ruled.ruling is not None:
             message = decision.ruled.ruling.text
@@ -353,10 +354,10 @@ class _Reader:
             message = "it started and never finished"
         devices = () if by is None else by.devices
         if outcome is Outcome.FLAKY or (outcome.is_red and outcome.ran):
-            return Said(outcome, devices), Trouble(message or str(outcome), "" if by is None else by.reproduce)
+            return CaseResult(outcome, devices), Trouble(message or str(outcome), "" if by is None else by.reproduce)
         if outcome is Outcome.GATED and by is not None:
-            return Said(outcome, (), message, by.found), None
-        return Said(outcome, devices if outcome.ran else (), "" if outcome is Outcome.PASSED else message), None
+            return CaseResult(outcome, (), message, by.found), None
+        return CaseResult(outcome, devices if outcome.ran else (), "" if outcome is Outcome.PASSED else message), None
 
     def _doubts(self, known: Mapping[str, Any] | None) -> Iterator[str]:
         if self.run is not None and self.run.imported is not None:
@@ -383,9 +384,9 @@ def _unexplained(summary: Summary) -> Iterator[str]:
     yield f"it ended with exit status {status}, and no case and no finding says why: read the output of pytest"
 
 
-def _finding(event: events.Finding) -> Finding:
+def _finding(event: events.Finding) -> RunFinding:
     command = event.reproduce or ""
-    return Finding(
+    return RunFinding(
         kind=single_line(event.kind, 100),
         message=single_line(event.message, MOST_OF_MESSAGE),
         cases=event.cases[:MOST_CASES],
@@ -401,17 +402,17 @@ def _message(finish: Finish) -> str:
     return single_line(finish.message, MOST_OF_MESSAGE)
 
 
-def _devices(uuids: Sequence[str], known: Mapping[str, Any], run: RunStarted) -> tuple[Device, ...]:
+def _devices(uuids: Sequence[str], known: Mapping[str, Any], run: RunStarted) -> tuple[RunDevice, ...]:
     rows = {str(row.get("uuid")): row for row in environment.devices_of(known)}
     alone = run.identity.get("device", "")
     return tuple(map(partial(_device, rows=rows, alone="" if ", " in alone else alone), uuids))
 
 
-def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> Device:
+def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> RunDevice:
     """Return a device. `alone`: the name that all devices of the run have, if the run's identity has one."""
     row, backend = rows.get(uuid, {}), backend_of(uuid)
     name = row.get("name") or alone or (backend.label if backend is not None and not backend.nvml else "")
-    return Device(
+    return RunDevice(
         uuid=single_line(uuid, 200),
         name=single_line(str(name or "unknown device"), 200),
         parent=single_line(str(row.get("mig_parent") or ""), 200),

@@ -6,29 +6,39 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from harness.core.text import format_count
-from harness.tools.matrix.classing import CONDITIONS, TIMES, Cause, Classing, Explanation, Factor, Kind, Sure, Tally
+from harness.tools.matrix.classing import (
+    CONDITIONS,
+    TIMES,
+    Cause,
+    CauseClass,
+    Classing,
+    Explanation,
+    Factor,
+    Sure,
+    Tally,
+)
 
 #: The classes in the order of reports.
 TITLES = {
-    Kind.EVERYWHERE: "everywhere",
-    Kind.ONE_TORCH: "one torch",
-    Kind.ONE_DRIVER: "one driver",
-    Kind.ONE_DEVICE: "one kind of device",
-    Kind.ONE_HOST: "one host",
-    Kind.ONE_UUID: "one device",
-    Kind.ONE_OPTION: "one option",
-    Kind.ONE_COMMIT: "one commit",
-    Kind.ONE_SETTING: "one setting",
-    Kind.SINCE: "since a run",
-    Kind.UNTIL: "until a run",
-    Kind.MIXED: "mixed",
-    Kind.FLAKE: "flake",
+    CauseClass.EVERYWHERE: "everywhere",
+    CauseClass.ONE_TORCH: "one torch",
+    CauseClass.ONE_DRIVER: "one driver",
+    CauseClass.ONE_DEVICE: "one kind of device",
+    CauseClass.ONE_HOST: "one host",
+    CauseClass.ONE_UUID: "one device",
+    CauseClass.ONE_OPTION: "one option",
+    CauseClass.ONE_COMMIT: "one commit",
+    CauseClass.ONE_SETTING: "one setting",
+    CauseClass.SINCE: "since a run",
+    CauseClass.UNTIL: "until a run",
+    CauseClass.MIXED: "mixed",
+    CauseClass.FLAKE: "flake",
 }
 #: The text for a class without causes.
 _HEADINGS = {
-    Kind.EVERYWHERE: "wherever it ran",
-    Kind.FLAKE: "now and then, with no cause in common",
-    Kind.MIXED: "on some machines, with no cause in common",
+    CauseClass.EVERYWHERE: "wherever it ran",
+    CauseClass.FLAKE: "now and then, with no cause in common",
+    CauseClass.MIXED: "on some machines, with no cause in common",
 }
 _NOUNS = {
     Factor.UUID: "device",
@@ -56,7 +66,7 @@ def explanation_text(causes: Explanation, *, together: bool = True) -> str:
     return " or ".join(map(cause_text, causes))
 
 
-def title_text(kind: Kind, causes: Explanation, *, together: bool) -> str:
+def title_text(kind: CauseClass, causes: Explanation, *, together: bool) -> str:
     """Return the subject of a group of failures: ``driver 580.95``, ``wherever it ran``."""
     return explanation_text(causes, together=together) if causes else _HEADINGS[kind]
 
@@ -65,12 +75,12 @@ def classing_text(classing: Classing) -> str:
     """Return the class of one case in a sentence."""
     total, inside, causes = classing.total, classing.inside, classing.causes
     others = total.all - inside.all
-    if classing.kind is Kind.EVERYWHERE:
+    if classing.kind is CauseClass.EVERYWHERE:
         return f"Red in {_all(total.all)} of it, on {format_count(classing.machines, 'machine')}."
-    if classing.kind is Kind.FLAKE:
+    if classing.kind is CauseClass.FLAKE:
         where = "on a machine" if classing.machines == 1 else f"on {format_count(classing.machines, 'machine')}"
         return f"{_bad(total)} of {format_count(total.all, 'run')}, {where} that also passed it."
-    if classing.kind is Kind.MIXED and not classing.together:
+    if classing.kind is CauseClass.MIXED and not classing.together:
         if not causes:
             runs = format_count(total.all, "run")
             return f"Red in {total.red} of {runs}: neither one cause nor two together explain it."
@@ -101,9 +111,11 @@ def apart_text(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
     return "; ".join([explanation_text(each) for each in also] + (["a flake"] if maybe_flake else []))
 
 
-def advice_text(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool) -> str:
+def advice_text(
+    kind: CauseClass, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool
+) -> str:
     """Return the next step: the run that tells explanations apart, or the step that follows from the class."""
-    if kind is Kind.EVERYWHERE:
+    if kind is CauseClass.EVERYWHERE:
         untried = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
         return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]
     if maybe_flake:
@@ -120,27 +132,27 @@ def advice_text(kind: Kind, causes: Explanation, also: Sequence[Explanation], su
         steps = [_separate(narrow, wide) for narrow, wide in pairwise(singles) if narrow.factor is not wide.factor]
         if steps:
             return f"To tell them apart, run it {'; or '.join(steps)}."
-    if sure is Sure.WEAK and kind is not Kind.FLAKE and not (kind is Kind.MIXED and not causes):
+    if sure is Sure.WEAK and kind is not CauseClass.FLAKE and not (kind is CauseClass.MIXED and not causes):
         return "Run it on more machines: there are too few results to rule out chance."
-    if kind is Kind.MIXED and causes:
+    if kind is CauseClass.MIXED and causes:
         return "Compare with a run that has only one of these causes: harness diff."
     return _STEPS[kind]
 
 
 _STEPS = {
-    Kind.EVERYWHERE: "Look at the case and at torch first: no machine passes it.",
-    Kind.ONE_TORCH: "Compare with a run of another torch: harness diff.",
-    Kind.ONE_DRIVER: "Compare with a run of another driver: harness diff.",
-    Kind.ONE_DEVICE: "Look at the case's precision, memory and launch sizes on this kind of device.",
-    Kind.ONE_HOST: "Compare the host with one that passes: harness diff.",
-    Kind.ONE_UUID: "Examine the device on its host: harness devices --health.",
-    Kind.ONE_OPTION: "Compare a run with it and one without it: harness diff.",
-    Kind.ONE_COMMIT: "Compare with a run of the commit before: harness diff.",
-    Kind.ONE_SETTING: "Compare a run with it and one without it: harness diff.",
-    Kind.SINCE: "Find out what changed then: harness diff of the run before and this one.",
-    Kind.UNTIL: "Nothing, if it was mended then: later runs pass it.",
-    Kind.FLAKE: "Repeat it on one machine: pytest CASE --repeat=100.",
-    Kind.MIXED: "Look at the machines where it is red, and run it again there.",
+    CauseClass.EVERYWHERE: "Look at the case and at torch first: no machine passes it.",
+    CauseClass.ONE_TORCH: "Compare with a run of another torch: harness diff.",
+    CauseClass.ONE_DRIVER: "Compare with a run of another driver: harness diff.",
+    CauseClass.ONE_DEVICE: "Look at the case's precision, memory and launch sizes on this kind of device.",
+    CauseClass.ONE_HOST: "Compare the host with one that passes: harness diff.",
+    CauseClass.ONE_UUID: "Examine the device on its host: harness devices --health.",
+    CauseClass.ONE_OPTION: "Compare a run with it and one without it: harness diff.",
+    CauseClass.ONE_COMMIT: "Compare with a run of the commit before: harness diff.",
+    CauseClass.ONE_SETTING: "Compare a run with it and one without it: harness diff.",
+    CauseClass.SINCE: "Find out what changed then: harness diff of the run before and this one.",
+    CauseClass.UNTIL: "Nothing, if it was mended then: later runs pass it.",
+    CauseClass.FLAKE: "Repeat it on one machine: pytest CASE --repeat=100.",
+    CauseClass.MIXED: "Look at the machines where it is red, and run it again there.",
 }
 
 

@@ -10,10 +10,10 @@ from typing import Protocol
 from harness.core.outcome import Outcome
 from harness.journal.ledger import Ledger
 from harness.tools.diagnosis import campaign as runs
-from harness.tools.diagnosis.campaign import NO_CATCH, Tally
+from harness.tools.diagnosis.campaign import NO_CATCH, CampaignTally
 from harness.tools.mutation.breaks import Break, BreakError, is_mistake
 from harness.tools.mutation.plugin import VARIABLE
-from harness.tools.mutation.table import Row, Table
+from harness.tools.mutation.table import BreakRow, Table
 
 #: Name of the run without a break on a kind of device.
 CLEAN = "clean"
@@ -73,25 +73,25 @@ def run_mutations(
     wrong = {case: outcome for tally in clean.values() for case, outcome in tally.wrong.items()}
     return Table(
         tuple(
-            rows.get(each.name) or Row(each.name, each.breaks, each.device, unusable=unusable[each.name])
+            rows.get(each.name) or BreakRow(each.name, each.breaks, each.device, unusable=unusable[each.name])
             for each in breaks
         ),
         wrong,
     )
 
 
-def _clean(breaks: Sequence[Break], device: str, run: MutationRun, tell: Callable[[str], object]) -> Tally:
+def _clean(breaks: Sequence[Break], device: str, run: MutationRun, tell: Callable[[str], object]) -> CampaignTally:
     cases = sorted({suite for each in breaks if each.device == device for suite in each.suites})
     if lost := [case for case in cases if not Path(case.partition("::")[0]).exists()]:
         raise BreakError(f"the suite {lost[0]!r} does not exist: run this where it is, or name others with --suites")
-    tally = runs.tally(run(f"{CLEAN}-{device}", device, cases, None))
+    tally = runs.tally_cases(run(f"{CLEAN}-{device}", device, cases, None))
     tell(f"{device} without a break: {len(tally.passed)} passed, {len(tally.wrong)} red")
     return tally
 
 
-def _row(each: Break, clean: Tally, run: MutationRun, tell: Callable[[str], object]) -> Row:
+def _row(each: Break, clean: CampaignTally, run: MutationRun, tell: Callable[[str], object]) -> BreakRow:
     ledger = run(each.name, each.device, each.suites, each)
-    tally = runs.tally(ledger, each.fault)
+    tally = runs.tally_cases(ledger, each.fault)
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
     ran = checked & clean.passed
     texts = {verdict.case: verdict.message for verdict in ledger.verdicts}
@@ -109,4 +109,4 @@ def _row(each: Break, clean: Tally, run: MutationRun, tell: Callable[[str], obje
     tell(
         f"{each.name}: {unusable or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}"
     )
-    return Row(each.name, each.breaks, each.device, caught, ran, unusable, stumbled)
+    return BreakRow(each.name, each.breaks, each.device, caught, ran, unusable, stumbled)

@@ -52,7 +52,7 @@ def observe(shows: Callable[[], object]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def show(each: Break) -> str:
+def demonstrate(each: Break) -> str:
     """Break torch in this process. Return what is wrong with the demonstration, or an empty text."""
     assert each.shows is not None
     assert each.apply is not None
@@ -115,7 +115,7 @@ def _child(each: Break, device: str, library: str, writer: int) -> NoReturn:
     if library:
         provider.provider_of(BACKENDS[device]).enter(library)
     with os.fdopen(writer, "w", encoding="utf-8") as file:
-        file.write(show(each))
+        file.write(demonstrate(each))
     os._exit(0)
 
 

@@ -16,7 +16,7 @@ _SHOWN = 3  # cases named in a line of the table; the JSON record has all of the
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BreakRow:
     """The result of one break. `caught_by`: by case, its outcome. `ran`: the cases that could have caught it.
 
     `stumbled`: by case, the exception that the break itself raised in it, a TypeError for example. This is not a catch.
@@ -36,11 +36,11 @@ class Row:
 class Table:
     """All selected breaks. `wrong`: cases that were red without a break, with their outcomes."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[BreakRow, ...]
     wrong: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def tried(self) -> tuple[Row, ...]:
+    def tried(self) -> tuple[BreakRow, ...]:
         return tuple(row for row in self.rows if not row.unusable)
 
     @property
@@ -119,11 +119,11 @@ def mutation_json(table: Table) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
-def _count(row: Row) -> str:
+def _count(row: BreakRow) -> str:
     return "not tried" if row.unusable else str(len(row.caught_by)) if row.caught_by else "MISSED"
 
 
-def _named(row: Row) -> str:
+def _named(row: BreakRow) -> str:
     if row.unusable:
         return row.unusable
     if not row.caught_by:

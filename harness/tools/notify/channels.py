@@ -103,7 +103,7 @@ def _mail(channel: Email, letter: EmailMessage) -> None:
 
 
 def _github(channel: GitHub, found: Bulletin, site: str) -> None:
-    body = texts.markdown(found, site)
+    body = texts.bulletin_markdown(found, site)
     repository = ["--repo", channel.repository, "--body-file", "-"]
     if channel.comment_on is not None:
         title = texts.title(found).translate(texts.MARKUP)

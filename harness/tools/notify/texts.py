@@ -48,7 +48,7 @@ def _plural(why: Why) -> str:
     }[why]
 
 
-def lines(found: Bulletin, site: str = "") -> Iterator[str]:
+def bulletin_lines(found: Bulletin, site: str = "") -> Iterator[str]:
     """Yield the bulletin as lines of text, without the title."""
     state = f"{found.red} red of {format_count(found.cases, 'case')} in run {found.run_id}"
     yield _line(f"{state}{'' if found.complete else ', which did not end'}")
@@ -90,19 +90,19 @@ def _group(topic: Topic, site: str) -> Iterator[str]:
     if topic.reproduce:
         yield _line(f"  {topic.reproduce}")
     if site:
-        from harness.tools.history.pages import file_name
+        from harness.tools.history.pages import page_file_name
 
-        yield _line(f"  {site.rstrip('/')}/{file_name('groups', topic.key)}")
+        yield _line(f"  {site.rstrip('/')}/{page_file_name('groups', topic.key)}")
 
 
 def text(found: Bulletin, site: str = "") -> str:
     """Return the bulletin as plain text, the title first."""
-    return "\n".join([title(found), "", *lines(found, site)]).rstrip() + "\n"
+    return "\n".join([title(found), "", *bulletin_lines(found, site)]).rstrip() + "\n"
 
 
-def markdown(found: Bulletin, site: str = "") -> str:
+def bulletin_markdown(found: Bulletin, site: str = "") -> str:
     """Return the bulletin as Markdown, without the title: a block of code, in which no text of a run has a meaning."""
-    body = "\n".join(lines(found, site)).rstrip()
+    body = "\n".join(bulletin_lines(found, site)).rstrip()
     fence = "`" * max(3, 1 + max((len(run) for run in _runs_of_backticks(body)), default=0))
     return f"{fence}text\n{body}\n{fence}\n"
 
@@ -124,7 +124,7 @@ def _slack(value: str) -> str:
 
 def mattermost(found: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the body of an incoming webhook of Mattermost."""
-    return {"text": f"**{title(found).translate(MARKUP)}**\n{markdown(found, site)}"}
+    return {"text": f"**{title(found).translate(MARKUP)}**\n{bulletin_markdown(found, site)}"}
 
 
 def teams(found: Bulletin, site: str = "") -> dict[str, Any]:
@@ -147,7 +147,7 @@ def teams(found: Bulletin, site: str = "") -> dict[str, Any]:
     }
 
 
-def plain(found: Bulletin, site: str = "") -> dict[str, Any]:
+def bulletin_json(found: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the bulletin as JSON values, for programs."""
     return {
         "title": title(found),
@@ -181,11 +181,11 @@ def plain(found: Bulletin, site: str = "") -> dict[str, Any]:
     }
 
 
-BODIES = {"slack": slack, "mattermost": mattermost, "teams": teams, "json": plain}
+BODIES = {"slack": slack, "mattermost": mattermost, "teams": teams, "json": bulletin_json}
 
 
 def _body(found: Bulletin, site: str) -> str:
-    return "\n".join(lines(found, site)).rstrip()
+    return "\n".join(bulletin_lines(found, site)).rstrip()
 
 
 def _line(value: str) -> str:

@@ -81,7 +81,7 @@ class Bulletin:
         return replace(self, topics=tuple(topics))
 
 
-def reason(
+def why_reported(
     past: Past | None, night: date, previous: date | None, rules: Rules, silences: Sequence[Silence] = ()
 ) -> Why | None:
     """Return why a red group is told, or None if it is known.
@@ -120,7 +120,7 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
     for key, failures in groups.items():
         cases = tuple(sorted({each.case for each in failures}))
         covering = [each for each in rules.silences if each.covers(key, cases)]
-        why = reason(
+        why = why_reported(
             past.get(key),
             run["night"],
             before["night"] if before else None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.outcome import Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.reporting.page import model, report
 from tests.reporting import build
 
@@ -26,7 +26,7 @@ def write(run_dir: Path, *lines: build.Line, environment: object = ENVIRONMENT, 
 
 
 def page_of(*lines: build.Line, environment: Any = ENVIRONMENT) -> model.Page:
-    contents = journal.JournalContents(Path("journal"), tuple(build.events(*lines)))
+    contents = reader.JournalContents(Path("journal"), tuple(build.events(*lines)))
     return model.page_of(contents, environment)
 
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from harness.core.errors import WriteError
 from harness.core.outcome import Outcome
-from harness.journal.journal import JournalContents, JournalError
+from harness.journal.journal import JournalError
+from harness.journal.reader import JournalContents
 from harness.reporting.page import document, inert, model, report, shell
 from tests.reporting import build
 from tests.reporting.page import runs

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.sim.native import build
-from harness.sim.native.archive import ArchiveError, Imported, read_archive, write_archive
+from harness.sim.native.archive import Imported, LibraryArchiveError, read_library_archive, write_library_archive
 from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import Toolchain
 
@@ -38,12 +38,12 @@ def archive(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
-    write_archive(tmp_path / "toy.tar.gz", [made], environ)
+    write_library_archive(tmp_path / "toy.tar.gz", [made], environ)
     return tmp_path / "toy.tar.gz"
 
 
 def read(tmp_path: Path, path: Path, compiler: str = "g++ 12") -> list[Imported]:
-    return read_archive(path, [recipe(tmp_path, compiler)], {"HARNESS_CACHE_DIR": str(tmp_path / "second")})
+    return read_library_archive(path, [recipe(tmp_path, compiler)], {"HARNESS_CACHE_DIR": str(tmp_path / "second")})
 
 
 def cached(tmp_path: Path) -> dict[str, bytes]:
@@ -125,7 +125,7 @@ def test_a_damaged_archive_puts_nothing_into_the_cache(
     tmp_path: Path, archive: Path, damage: Callable[[dict[str, bytes]], dict[str, bytes | str]], said: str
 ) -> None:
     path = pack(tmp_path / "damaged.tar.gz", damage(members(archive)))
-    with pytest.raises(ArchiveError, match=said):
+    with pytest.raises(LibraryArchiveError, match=said):
         read(tmp_path, path)
     assert cached(tmp_path) == {}
     assert not list(tmp_path.rglob("evil*"))
@@ -135,18 +135,18 @@ def test_a_damaged_archive_puts_nothing_into_the_cache(
 def test_a_file_that_is_no_archive(tmp_path: Path, archive: Path, data: bytes | None) -> None:
     path = tmp_path / "other"
     path.write_bytes(archive.read_bytes()[:-40] if data is None else data)
-    with pytest.raises(ArchiveError, match="is no archive of libraries: "):
+    with pytest.raises(LibraryArchiveError, match="is no archive of libraries: "):
         read(tmp_path, path)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="No such file"):
+    with pytest.raises(LibraryArchiveError, match="No such file"):
         read(tmp_path, tmp_path / "nothing")
 
 
 @pytest.mark.usefixtures("archive")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match=r"cannot write .*No such file"):
-        write_archive(
+    with pytest.raises(LibraryArchiveError, match=r"cannot write .*No such file"):
+        write_library_archive(
             tmp_path / "nowhere" / "a.tar.gz", [recipe(tmp_path)], {"HARNESS_CACHE_DIR": str(tmp_path / "first")}
         )

@@ -83,7 +83,9 @@ def library() -> Path:
 
 def run_script(script: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """What comes of a script in a process of its own, with the soft device loaded."""
-    prelude = f"from harness.sim.softdevice import loading\nloading.load({str(library())!r})\nimport torch\n"
+    prelude = (
+        f"from harness.sim.softdevice import loading\nloading.load_software_device({str(library())!r})\nimport torch\n"
+    )
     return _start([sys.executable, "-c", prelude + script], environ or {})
 
 
@@ -137,7 +139,7 @@ def _read(results: Path) -> Iterator[tuple[str, str]]:
 def _main(path: str, results: str, how: str, module: str, *names: str) -> None:
     from harness.sim.softdevice import loading
 
-    loading.load(path)
+    loading.load_software_device(path)
     functions = importlib.import_module(module)
     for name in names:
         if how == "alone" and (child := os.fork()):

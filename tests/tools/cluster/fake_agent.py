@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from harness.core.caseid import digest_of_ids
+
 CASES = [f"suites/some/test_some.py::test_it[{number}]" for number in range(6)]
 _LIES = ("", "foreign", "done", "nonsense", "events", "other", "never", "stays", "clock")
 
@@ -40,8 +42,6 @@ def open_session(
     name: str, cases: Sequence[str], *, session: int = 1, torch: str = "2", workers: int = 1, device: str = "d"
 ) -> None:
     """Say what a session says at its start: it has these cases, and takes two for each worker."""
-    from harness.journal.journal import digest_of_ids
-
     run = {
         "event": "run",
         "t": time.time(),

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from tests.warm import client
 
@@ -122,7 +122,7 @@ class Running:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger.from_journal(journal.read_run_journal(self.run_dir / journal.FILE_NAME))
+        return Ledger.from_journal(reader.read_run_journal(self.run_dir / journal.FILE_NAME))
 
     @property
     def verdicts(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.head import Head
@@ -30,7 +30,7 @@ class Ended:
         self.head.run()
         path = run_dir / journal.FILE_NAME
         self.lines = [json.loads(line) for line in path.read_text().splitlines()]
-        self.ledger = Ledger.from_journal(journal.read_run_journal(path))
+        self.ledger = Ledger.from_journal(reader.read_run_journal(path))
 
     def whose(self) -> dict[str, tuple[str, str]]:
         """The node and the outcome of each case."""

@@ -45,7 +45,7 @@ def test_any_bytes_are_a_message_or_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize("message", [Beat(), Want(cases=3), Done(case=0)])
 def test_there_and_back(message: Beat | Want | Done) -> None:
-    line = messages.encode(message)
+    line = messages.encode_message(message)
     assert line.count(b"\n") == 1
     assert messages.to_head(line) == message
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import Finish
 from harness.journal.ledger import Ledger
 from harness.tools.evidence import checks
@@ -30,7 +30,7 @@ class Ended:
     def __init__(self, folder: Path) -> None:
         self.status = json.loads((folder / "ended.json").read_text())["status"]
         self.output = (folder / "run.out").read_text()
-        self.ledger = Ledger.from_journal(journal.read_run_journal(folder / "run" / journal.FILE_NAME))
+        self.ledger = Ledger.from_journal(reader.read_run_journal(folder / "run" / journal.FILE_NAME))
         self.lines = [json.loads(line) for line in (folder / "run" / journal.FILE_NAME).read_text().splitlines()]
 
     @property
@@ -123,13 +123,13 @@ def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     ended = json.loads((folder / "ended.json").read_text())
     output = (folder / "run.out").read_text() + (folder / "resumed.out").read_text()
-    before = Ledger.from_journal(journal.read_run_journal(folder / "first.ndjson"))
+    before = Ledger.from_journal(reader.read_run_journal(folder / "first.ndjson"))
     if before.end is not None:
         assert ended["first"] in (0, 1, 2), output
         left = [verdict for verdict in before.verdicts if verdict.outcome.value != "passed"]
         assert {verdict.outcome.value for verdict in left} <= {"not_run", "lost"}, output
         assert all(verdict.message for verdict in left), output
-    record = evidence.read_record(
+    record = evidence.read_evidence_record(
         {path.name: path.read_bytes() for path in (folder / "run").iterdir() if path.is_file()}, folder
     )
     assert ended["status"] == record.ledger.exit_status(), output

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.sim.native.faults import Injection
 from harness.tools.diagnosis.campaign import (
     RECORD,
     TABLE,
     CampaignError,
+    CampaignTally,
+    FaultRow,
     OrdersCampaign,
-    Row,
-    Tally,
     orders_json,
     orders_text,
     row,
     run_orders,
-    tally,
+    tally_cases,
 )
 from tests.reporting import build
 
@@ -41,38 +41,42 @@ def ended(case: str, outcome: Outcome = Outcome.PASSED, **changes: object) -> li
 
 def test_a_case_that_was_lost_or_never_ran_is_no_catch() -> None:
     lines = [*ended(A), *ended(B, Outcome.CRASHED), build.start(C)]  # C is lost, D has not run
-    assert tally(ledger(*lines)) == Tally(frozenset({A}), {B: "crashed"})
+    assert tally_cases(ledger(*lines)) == CampaignTally(frozenset({A}), {B: "crashed"})
 
 
 def test_a_red_case_in_which_the_fault_was_not_seen_to_occur_is_doubtful() -> None:
     lines = [*ended(A, Outcome.FAILED, struck={"slow": 1}), *ended(B, Outcome.FAILED, struck={"device_lost": 1})]
     lines += [*ended(C, Outcome.TIMEOUT), *ended(D, Outcome.LEAKED)]  # C could not report
-    assert tally(ledger(*lines), "slow").doubtful == {B, D}
+    assert tally_cases(ledger(*lines), "slow").doubtful == {B, D}
 
 
 def test_a_run_counts_how_often_its_own_fault_struck() -> None:
     lines = [*ended(A, struck={"slow": 2, "device_lost": 7}), *ended(B, struck={"slow": 3}), *ended(C), *ended(D)]
-    assert tally(ledger(*lines), "slow").struck == 5
+    assert tally_cases(ledger(*lines), "slow").struck == 5
 
 
 @pytest.mark.parametrize(
     ("clean", "faulty", "caught"),
     [
-        (Tally(frozenset({A, B}), {}), Tally(frozenset({A}), {B: "failed"}), {B: "failed"}),
-        (Tally(frozenset({A}), {B: "failed"}), Tally(frozenset({A}), {B: "failed"}), {}),
-        (Tally(frozenset({A}), {B: "failed"}), Tally(frozenset(), {A: "timeout", B: "failed"}), {A: "timeout"}),
-        (Tally(frozenset({A}), {}), Tally(frozenset({A}), {C: "failed"}), {}),  # it was gated without
+        (CampaignTally(frozenset({A, B}), {}), CampaignTally(frozenset({A}), {B: "failed"}), {B: "failed"}),
+        (CampaignTally(frozenset({A}), {B: "failed"}), CampaignTally(frozenset({A}), {B: "failed"}), {}),
+        (
+            CampaignTally(frozenset({A}), {B: "failed"}),
+            CampaignTally(frozenset(), {A: "timeout", B: "failed"}),
+            {A: "timeout"},
+        ),
+        (CampaignTally(frozenset({A}), {}), CampaignTally(frozenset({A}), {C: "failed"}), {}),  # it was gated without
     ],
 )
 def test_a_case_that_passed_without_a_fault_and_is_red_with_it_catches_it(
-    clean: Tally, faulty: Tally, caught: dict[str, str]
+    clean: CampaignTally, faulty: CampaignTally, caught: dict[str, str]
 ) -> None:
-    assert row("slow", "takes long", clean, faulty) == Row("slow", "takes long", caught, 0)
+    assert row("slow", "takes long", clean, faulty) == FaultRow("slow", "takes long", caught, 0)
 
 
-CAUGHT = Row("slow", "takes long", {A: "timeout", B: "failed", C: "failed", D: "failed"}, 9)
-MISSED = Row("event_early:0.5", "an event is early", {}, 4)
-UNSEEN = Row("device_lost", "the device fails", {}, 0)
+CAUGHT = FaultRow("slow", "takes long", {A: "timeout", B: "failed", C: "failed", D: "failed"}, 9)
+MISSED = FaultRow("event_early:0.5", "an event is early", {}, 4)
+UNSEEN = FaultRow("device_lost", "the device fails", {}, 0)
 
 
 def test_the_table() -> None:
@@ -160,7 +164,7 @@ def test_a_doubtful_case_runs_again_alone_and_counts_if_it_is_red_again(tmp_path
 
 
 def test_the_table_names_a_few_of_the_cases_that_do_not_count() -> None:
-    text = orders_text(OrdersCampaign(9, {}, (Row("slow", "takes long", {A: "timeout"}, 9, (B, C, D, A)),)))
+    text = orders_text(OrdersCampaign(9, {}, (FaultRow("slow", "takes long", {A: "timeout"}, 9, (B, C, D, A)),)))
     expected = f"not counted for slow: 4 cases in which it did not occur, green alone: {B}, {C}, {D}, …"
     assert text.splitlines()[-1] == expected
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal.journal import JournalContents
+from harness.journal.reader import JournalContents
 from harness.tools.diagnosis.order import BisectError, Company, company_of, inherited_environment
 from tests.reporting import build
 

@@ -107,7 +107,7 @@ def run_files(events: Sequence[Line] | None = None, **more: bytes) -> Members:
 
 def sealed(files: Members) -> Members:
     """All members of an archive of these files, as an honest packager makes them, whatever is in the files."""
-    known = record.read_record(
+    known = record.read_evidence_record(
         {name.removeprefix("run/"): data for name, data in files.items() if record.is_read(name.removeprefix("run/"))},
         Path("journal.ndjson"),
     )

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-from harness.journal.journal import digest_of_ids
+from harness.core.caseid import digest_of_ids
 from tests.reporting import build
 from tests.reporting.build import Line
 from tests.tools.evidence.forge import (

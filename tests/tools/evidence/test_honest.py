@@ -10,7 +10,7 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.tools.evidence.checks import run_problems
-from harness.tools.evidence.record import read_record
+from harness.tools.evidence.record import read_evidence_record
 from tests.reporting import build
 from tests.reporting.build import Line
 from tests.tools.evidence.forge import GPUS, JOURNAL, JUNIT, A, B, journal_bytes, lines, report, run_files, seeds
@@ -91,7 +91,9 @@ def test_it_is_not_refused(change: Change) -> None:
     events: list[dict[str, Any]] = lines()
     change(events)
     files = {**run_files(events), JOURNAL: journal_bytes(events), JUNIT: report(events)}
-    known = read_record({name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson"))
+    known = read_evidence_record(
+        {name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson")
+    )
     assert [problem.text for problem in run_problems(known)] == []
 
 
@@ -99,7 +101,9 @@ def test_a_case_that_was_lost_between_two_attempts_is_only_unfinished() -> None:
     events: list[dict[str, Any]] = lines()
     lost_for_good(events)
     files = {**run_files(events), JOURNAL: journal_bytes(events), JUNIT: report(events)}
-    known = read_record({name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson"))
+    known = read_evidence_record(
+        {name.removeprefix("run/"): data for name, data in files.items()}, Path("journal.ndjson")
+    )
     found = [problem for problem in run_problems(known) if "must-pass" not in problem.text]
     assert [(problem.text, problem.unfinished) for problem in found] == [
         (f"the harness lost 1 case, which has no verdict: {A}", True)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError
 from harness.gating.mustpass import MustPass
-from harness.journal.journal import digest_of_ids
 from harness.tools.evidence.archive import ArchiveError
 from harness.tools.evidence.verify import Demands, Verification, verify_archive
 from tests.tools.evidence.forge import (

@@ -45,7 +45,7 @@ def history(folder: Path, runs: Sequence[Path]) -> FileStore:
     """A history of these runs."""
     store = FileStore(folder / "history.duckdb")
     for path in runs:
-        store.add(record.read_record(path))
+        store.add(record.read_history_record(path))
     return store
 
 

@@ -124,7 +124,7 @@ def test_charts_follow_the_colours_and_the_width(browser: Browser, server: Serve
 
 def test_an_export_has_its_charts_without_a_server(browser: Browser, server: Server, tmp_path: Path) -> None:
     with server.store.reading() as database:
-        site.export(Answers(database), tmp_path / "site")
+        site.export_site(Answers(database), tmp_path / "site")
     with opened(browser, server, exported=tmp_path / "site") as page:
         assert painted(page, "Red cases by night")
         page.locator("#groups a").last.click()

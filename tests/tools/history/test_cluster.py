@@ -40,7 +40,7 @@ def test_a_cluster_run_is_one_run_with_the_devices_of_its_nodes(tmp_path: Path) 
         runs.find([run / "nodes"])
 
     store = FileStore(tmp_path / "h.duckdb")
-    store.add(record.read_record(run))
+    store.add(record.read_history_record(run))
     with store.reading() as database:
         assert database.execute("SELECT cases, red, passed FROM runs").fetchall() == [(8, 1, 7)]
         hosts = database.execute("SELECT DISTINCT host FROM devices ORDER BY host").fetchall()

@@ -20,9 +20,9 @@ import duckdb
 from harness.tools.history import serve as serving
 from harness.tools.history.database import HistoryError
 from harness.tools.history.folder import open_store
-from harness.tools.history.pages import file_name
-from harness.tools.history.record import read_record
-from harness.tools.history.serve import Reader, page, serve
+from harness.tools.history.pages import page_file_name
+from harness.tools.history.record import read_history_record
+from harness.tools.history.serve import Reader, render_page, serve
 from harness.tools.history.store import FileStore
 from tests.tools.history import nights
 from tests.tools.history.serving import Server, served
@@ -55,7 +55,7 @@ def test_every_link_leads_to_a_page_and_none_elsewhere(server: Server) -> None:
 
 
 def test_there_is_a_page_for_a_case_that_never_failed(server: Server) -> None:
-    assert CASES[2] in server.page(f"/{file_name('cases', CASES[2])}")
+    assert CASES[2] in server.page(f"/{page_file_name('cases', CASES[2])}")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_is_searched_for_is_inert(server: Server) -> None:
 
 
 def test_two_runs_are_compared(server: Server) -> None:
-    run = f"/{file_name('runs', 'night1-n1')}"
+    run = f"/{page_file_name('runs', 'night1-n1')}"
     assert "is newly red" not in server.page(run)
     assert "No case is newly red" in server.page(f"{run}?since=night1-n1")
     answer, text = server.get(f"{run}?since=nothing")
@@ -102,7 +102,7 @@ def test_two_runs_are_compared(server: Server) -> None:
 
 
 def test_the_report_of_a_run_is_served_and_no_other_file(server: Server) -> None:
-    name = file_name("runs", "night1-n1").partition("/")[2]
+    name = page_file_name("runs", "night1-n1").partition("/")[2]
     assert "the run's own page" in server.page(f"/reports/{name}")
     for path in ("/reports/..%2f..%2fetc%2fpasswd", "/reports/0123456789abcdef.html", "/../etc/passwd"):
         assert server.get(path)[0].status == 404
@@ -136,13 +136,13 @@ def test_scripts_are_kept_by_the_browser_and_there_is_no_other_file(server: Serv
 
 def test_a_run_that_is_added_is_there_at_once(server: Server, tmp_path: Path) -> None:
     assert "2025-10-11" not in server.page("/")
-    server.store.add(read_record(nights.night(tmp_path, 2)))
+    server.store.add(read_history_record(nights.night(tmp_path, 2)))
     assert "2025-10-11" in server.page("/")
 
 
 def test_an_open_file_is_read_once_and_makes_way_for_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = nights.regression(tmp_path)
-    made = read_record(nights.night(tmp_path, 9))
+    made = read_history_record(nights.night(tmp_path, 9))
     opened = 0
     reading = FileStore.reading
 
@@ -154,7 +154,7 @@ def test_an_open_file_is_read_once_and_makes_way_for_a_writer(tmp_path: Path, mo
     monkeypatch.setattr(FileStore, "reading", counted)
     reader = Reader(store)
     for _ in range(3):
-        page(reader, "index.html")
+        render_page(reader, "index.html")
     assert opened == 1
     done = threading.Event()
 
@@ -165,9 +165,9 @@ def test_an_open_file_is_read_once_and_makes_way_for_a_writer(tmp_path: Path, mo
     writer = threading.Thread(target=write)
     writer.start()
     while not done.is_set():  # requests that keep coming
-        page(reader, "index.html")
+        render_page(reader, "index.html")
     writer.join()
-    assert b"2025-10-18" in page(reader, "index.html")
+    assert b"2025-10-18" in render_page(reader, "index.html")
     reader.close()
 
 
@@ -175,7 +175,7 @@ def test_a_file_that_nobody_reads_is_closed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(serving, "IDLE", 0.0)
     store = nights.regression(tmp_path)
     reader = Reader(store)
-    page(reader, "index.html")
+    render_page(reader, "index.html")
     with store.writing():  # waits for the reader
         pass
     assert not store.is_wanted()
@@ -192,11 +192,11 @@ def test_a_file_is_wanted_while_a_writer_has_it(tmp_path: Path) -> None:
 
 def test_a_folder_of_files_is_served(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}/history/")
-    store.add(read_record(nights.night(tmp_path, 0)))
+    store.add(read_history_record(nights.night(tmp_path, 0)))
     reader = Reader(store)
     with reader.pages() as (made, _, _):
         assert b"2025-10-09" in made.index()
-    store.add(read_record(nights.night(tmp_path, 1)))
+    store.add(read_history_record(nights.night(tmp_path, 1)))
     with reader.pages() as (made, _, _):
         assert b"2025-10-10" in made.index()
     reader.close()

@@ -43,7 +43,7 @@ class Page(HTMLParser):
 
 def export(store: FileStore, out: Path) -> dict[str, str]:
     with store.reading() as database:
-        site.export(Answers(database), out)
+        site.export_site(Answers(database), out)
     return {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.html")}
 
 

@@ -23,7 +23,7 @@ from harness.core.outcome import Outcome
 from harness.tools.history import record, schema
 from harness.tools.history import store as stores
 from harness.tools.history.database import Added, HistoryError
-from harness.tools.history.folder import FolderStore, file_name, open_store
+from harness.tools.history.folder import FolderStore, open_store, run_file_name
 from harness.tools.history.store import FileStore
 from tests.reporting import build
 from tests.tools.history import nights
@@ -41,7 +41,7 @@ def rows(store: FileStore | FolderStore, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_run_is_entered_once(store: FileStore | FolderStore, tmp_path: Path) -> None:
-    made = record.read_record(nights.night(tmp_path, 0, {CASES[0]: Outcome.FAILED, CASES[1]: Outcome.GATED}))
+    made = record.read_history_record(nights.night(tmp_path, 0, {CASES[0]: Outcome.FAILED, CASES[1]: Outcome.GATED}))
     assert [store.add(made), store.add(made)] == [Added.NEW, Added.SAME]
     assert rows(store, "SELECT run_id, cases, ran, passed, red, gated, driver, torch FROM runs") == [
         (nights.run_id(0), 3, 2, 1, 1, 1, "570.1", "2.13.0")
@@ -57,7 +57,7 @@ def test_a_run_is_entered_once(store: FileStore | FolderStore, tmp_path: Path) -
 
 def test_a_resumed_run_replaces_its_former_state(store: FileStore | FolderStore, tmp_path: Path) -> None:
     path = nights.night(tmp_path, 0, {CASES[0]: Outcome.NOT_RUN})
-    store.add(record.read_record(path))
+    store.add(record.read_history_record(path))
     resumed = [
         build.run(run_id=nights.run_id(0), part=2, t=nights.BEGIN, host="n1"),
         build.start(CASES[0]),
@@ -66,7 +66,7 @@ def test_a_resumed_run_replaces_its_former_state(store: FileStore | FolderStore,
     ]
     with (path / "journal.ndjson").open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in resumed)
-    assert store.add(record.read_record(path)) is Added.AGAIN
+    assert store.add(record.read_history_record(path)) is Added.AGAIN
     assert rows(store, "SELECT count(*), sum(red), sum(passed) FROM runs") == [(1, 0, 3)]
     assert rows(store, "SELECT count(*) FROM results") == [(3,)]
     assert rows(store, "SELECT count(*) FROM failures") == [(0,)]
@@ -84,14 +84,16 @@ def test_a_merged_run_is_not_counted_beside_its_shards(
 ) -> None:
     paths = [nights.night(tmp_path, 0, {}, Machine(f"n{i}")) for i in (1, 2)] + [merged(tmp_path)]
     for place in order:
-        store.add(record.read_record(paths[place]))
+        store.add(record.read_history_record(paths[place]))
     assert rows(store, "SELECT run_id FROM runs") == [("merged",)]
     assert rows(store, "SELECT count(*) FROM results") == [(3,)]
 
 
 def test_prune_removes_old_runs_and_names_that_nothing_uses(store: FileStore | FolderStore, tmp_path: Path) -> None:
     for number in range(4):
-        store.add(record.read_record(nights.night(tmp_path, number, {f"suites/x.py::only{number}": Outcome.FAILED})))
+        store.add(
+            record.read_history_record(nights.night(tmp_path, number, {f"suites/x.py::only{number}": Outcome.FAILED}))
+        )
     now = datetime.fromtimestamp(nights.BEGIN + 3 * nights.DAY + 60, UTC)
     assert store.prune(timedelta(days=1), now) == 3
     assert store.prune(timedelta(days=1), now) == 0
@@ -103,7 +105,7 @@ def test_hostile_texts_are_only_texts(store: FileStore | FolderStore, tmp_path: 
     name = "suites/a/test_a.py::x['); DROP TABLE run; --]"
     message = "'; DELETE FROM run; -- \x00\udc80 ünïcode"
     path = nights.night(tmp_path, 0, {name: Outcome.FAILED}, messages={name: message}, run_id="a'b")
-    store.add(record.read_record(path))
+    store.add(record.read_history_record(path))
     ((case, text),) = rows(store, 'SELECT "case", message FROM failures')
     assert case == name
     assert text == "'; DELETE FROM run; -- \\x00\\udc80 ünïcode"
@@ -117,7 +119,7 @@ FORKS.set_forkserver_preload(["duckdb", "harness.tools.history.record", "harness
 
 def add_all(store: FileStore | FolderStore, paths: list[Path], said: Any) -> None:
     """Enter the runs, and send a word after each."""
-    made = [record.read_record(path) for path in paths]
+    made = [record.read_history_record(path) for path in paths]
     said.send("ready")
     for each in made:
         store.add(each)
@@ -176,7 +178,7 @@ def test_a_killed_writer_leaves_whole_runs_only(store: FileStore | FolderStore, 
 @pytest.mark.acceptance
 def test_two_writers_and_a_reader_wait_for_each_other(store: FileStore | FolderStore, tmp_path: Path) -> None:
     paths = [nights.night(tmp_path, number) for number in range(12)]
-    store.add(record.read_record(nights.night(tmp_path, 20)))
+    store.add(record.read_history_record(nights.night(tmp_path, 20)))
     writers = [Adding(store, paths[:8]), Adding(store, paths[4:])]
     while any(each.process.is_alive() for each in writers):
         ((runs, twice),) = rows(store, "SELECT count(*), count(*) - count(DISTINCT run_id) FROM runs")
@@ -221,7 +223,7 @@ def test_a_file_that_is_no_history_is_refused(make: Callable[[Path], None], text
     path = tmp_path / "h.duckdb"
     make(path)
     before = path.read_bytes()
-    made = record.read_record(nights.night(tmp_path, 0))
+    made = record.read_history_record(nights.night(tmp_path, 0))
     for use in (lambda: rows(FileStore(path), "FROM runs"), lambda: FileStore(path).add(made)):
         with pytest.raises(HistoryError) as caught:
             use()
@@ -233,7 +235,7 @@ def test_a_file_that_is_no_history_is_refused(make: Callable[[Path], None], text
 
 def test_a_folder_with_another_parquet_file_is_refused(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "h")
-    store.add(record.read_record(nights.night(tmp_path, 0)))
+    store.add(record.read_history_record(nights.night(tmp_path, 0)))
     with duckdb.connect() as database:
         database.execute(f"COPY (SELECT 1 AS a) TO '{store.path}/other.parquet'")
     with pytest.raises(HistoryError, match=r"other.parquet' is no run of a history: move it"):
@@ -244,53 +246,9 @@ def test_a_folder_of_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pyte
     store = FolderStore(tmp_path / "h")
     with monkeypatch.context() as patch:
         patch.setattr(schema, "SCHEMA", 99)
-        store.add(record.read_record(nights.night(tmp_path, 0)))
+        store.add(record.read_history_record(nights.night(tmp_path, 0)))
     with pytest.raises(HistoryError, match="has schema 99"):
         rows(store, "FROM runs")
-
-
-def test_an_older_schema_is_migrated_by_the_next_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FileStore(tmp_path / "h.duckdb")
-    store.add(record.read_record(nights.night(tmp_path, 0)))
-    monkeypatch.setattr(schema, "SCHEMA", schema.SCHEMA + 1)
-    step = {schema.SCHEMA: "CREATE TABLE later (a INTEGER)"}
-    monkeypatch.setattr(schema, "MIGRATIONS", {**schema.MIGRATIONS, **step})
-    with pytest.raises(HistoryError, match="harness history add migrates it"):
-        rows(store, "FROM runs")
-    store.add(record.read_record(nights.night(tmp_path, 1)))
-    assert rows(store, "SELECT (SELECT count(*) FROM later), count(*) FROM runs") == [(0, 2)]
-
-
-def test_a_history_of_the_first_schema_is_migrated_with_its_runs(tmp_path: Path) -> None:
-    store = FileStore(tmp_path / "h.duckdb")
-    for number in range(2):
-        store.add(record.read_record(nights.night(tmp_path, number, {CASES[1]: Outcome.GATED})))
-    with store.writing() as database:
-        wanted = database.execute("SELECT * FROM ran ORDER BY ALL").fetchall()
-        database.execute("DROP TABLE ran")
-        for column in ("host_size", "device_size"):
-            database.execute(f"ALTER TABLE verdict DROP COLUMN {column}")
-        database.execute("UPDATE meta SET value = '1' WHERE name = 'schema'")
-    with pytest.raises(HistoryError, match="harness history add migrates it"):
-        rows(store, "FROM runs")
-    store.add(record.read_record(nights.night(tmp_path, 2)))
-    assert len(wanted) == 2
-    assert rows(store, "SELECT * FROM ran WHERE run < 3 ORDER BY ALL") == wanted
-    assert rows(store, "SELECT count(*), count(host_memory) FROM results") == [(9, 0)]
-
-
-def test_files_of_the_first_schema_are_read_beside_new_ones(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "h")
-    for number in range(2):
-        store.add(record.read_record(nights.night(tmp_path, number)))
-        file = store.path / file_name(nights.run_id(number))
-        with duckdb.connect() as database:
-            old = f"SELECT * EXCLUDE (host_size, device_size) REPLACE (1 AS schema) FROM '{file}'"
-            database.execute(f"COPY ({old}) TO '{file}.old' (FORMAT parquet)")
-        Path(f"{file}.old").replace(file)
-        assert rows(store, "SELECT count(*), count(host_memory) FROM results") == [(3 * number + 3, 0)]
-    store.add(record.read_record(nights.night(tmp_path, 2)))
-    assert rows(store, "SELECT count(*) FROM results") == [(9,)]
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
@@ -304,7 +262,7 @@ def test_the_most_memory_of_a_case_is_kept_within_nine_percent(
         if line["event"] == "finish" and line["case"] == CASES[0]:
             line["memory"] = {place: 3 << 40} if place == "device" else {place: 1025}
     file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    store.add(record.read_record(path))
+    store.add(record.read_history_record(path))
     found = rows(store, f'SELECT "case", {place}_memory FROM results ORDER BY "case"')
     assert [case for case, _ in found] == [*CASES]
     (most, *others) = [size for _, size in found]
@@ -327,7 +285,7 @@ def test_the_most_memory_of_a_case_is_kept_within_nine_percent(
     ],
 )
 def test_sql_reaches_no_file_and_no_setting(store: FileStore | FolderStore, tmp_path: Path, query: str) -> None:
-    store.add(record.read_record(nights.night(tmp_path, 0)))
+    store.add(record.read_history_record(nights.night(tmp_path, 0)))
     with store.reading() as database, pytest.raises(duckdb.Error):
         database.execute(query.format(folder=tmp_path))
     assert not (tmp_path / "out.csv").exists()
@@ -349,7 +307,7 @@ def test_the_kind_of_store_follows_from_the_path(tmp_path: Path) -> None:
 
 def test_names_of_files_are_safe_and_different() -> None:
     hostile = ["../../etc/passwd", "a/b", "a_b", "x" * 500, "\udc80"]
-    names = [file_name(each) for each in hostile]
+    names = [run_file_name(each) for each in hostile]
     assert len({*names}) == len(names)
     assert all("/" not in name and len(name) < 90 for name in names)
 
@@ -358,7 +316,7 @@ def test_a_writer_that_never_ends_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(stores, "PATIENCE", 0.2)
     store = FileStore(tmp_path / "h.duckdb")
     ready = FORKS.Event()
-    made = record.read_record(nights.night(tmp_path, 0))
+    made = record.read_history_record(nights.night(tmp_path, 0))
     process = FORKS.Process(target=hold, args=(store.path, ready))
     process.start()
     try:
@@ -391,21 +349,21 @@ def test_a_reader_of_a_folder_enters_new_files_only(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(FolderStore, "_enter", noted)
     for number in range(3):
-        store.add(record.read_record(nights.night(tmp_path, number)))
+        store.add(record.read_history_record(nights.night(tmp_path, number)))
         assert rows(store, "SELECT count(*), count(DISTINCT run_id) FROM runs") == [(number + 1, number + 1)]
     assert rows(store, "SELECT count(*) FROM results") == [(9,)]
-    assert entered == [[file_name(nights.run_id(number))] for number in range(3)]
+    assert entered == [[run_file_name(nights.run_id(number))] for number in range(3)]
 
 
 def test_a_reader_of_a_folder_follows_files_that_change_and_go(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "h")
     for number in range(3):
-        store.add(record.read_record(nights.night(tmp_path, number)))
+        store.add(record.read_history_record(nights.night(tmp_path, number)))
     assert rows(store, "SELECT sum(red) FROM runs") == [(0,)]
     shutil.rmtree(tmp_path / nights.run_id(1))
-    store.add(record.read_record(nights.night(tmp_path, 1, {CASES[0]: Outcome.FAILED})))
+    store.add(record.read_history_record(nights.night(tmp_path, 1, {CASES[0]: Outcome.FAILED})))
     assert rows(store, "SELECT sum(red), count(*) FROM runs") == [(1, 3)]
-    (store.path / file_name(nights.run_id(1))).unlink()
+    (store.path / run_file_name(nights.run_id(1))).unlink()
     assert rows(store, "SELECT sum(red), count(*) FROM runs") == [(0, 2)]
 
 
@@ -413,7 +371,7 @@ def test_shards_are_runs_again_when_their_merged_run_is_gone(tmp_path: Path) -> 
     store = FolderStore(tmp_path / "h")
     shards = [nights.night(tmp_path, 0, {}, Machine(f"n{i}")) for i in (1, 2)]
     for path in [merged(tmp_path), *shards]:
-        store.add(record.read_record(path))
+        store.add(record.read_history_record(path))
     assert rows(store, "SELECT count(*) FROM runs") == [(1,)]
     (whole,) = [path for path in store.files() if "merged" in path.name]
     whole.unlink()
@@ -424,14 +382,14 @@ def test_a_folder_is_read_without_a_cache(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "file").touch()
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file"))
     store = FolderStore(tmp_path / "h")
-    store.add(record.read_record(nights.night(tmp_path, 0)))
+    store.add(record.read_history_record(nights.night(tmp_path, 0)))
     assert store.copy is None
     assert rows(store, "SELECT count(*) FROM runs") == [(1,)]
 
 
 def test_copies_that_nobody_uses_are_removed(tmp_path: Path, cache_of_the_test: Path) -> None:
     stores = [FolderStore(tmp_path / name) for name in ("old", "new", "late")]
-    made = record.read_record(nights.night(tmp_path, 0))
+    made = record.read_history_record(nights.night(tmp_path, 0))
     for each in stores:
         each.add(made)
         rows(each, "FROM runs")

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from harness.core.outcome import Outcome
-from harness.tools.history.suspicion import Suspicion, judged, suspicions
+from harness.tools.history.suspicion import DeviceSuspicion, judged, suspicions
 from tests.tools.history import nights
 from tests.tools.matrix.runs import Machine
 
@@ -24,7 +24,7 @@ def fleet(
     hosts: int = 6,
     number: int = 5,
     driver: Callable[[int, int], str] = lambda _night, _host: "570.1",
-) -> dict[str, Suspicion]:
+) -> dict[str, DeviceSuspicion]:
     """The devices of a fleet, by host. `is_bad`: of a night, a host and a case."""
     runs = []
     for night in range(number):

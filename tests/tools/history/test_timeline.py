@@ -7,7 +7,7 @@ from datetime import date, timedelta
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.tools.history.timeline import Kind, Observation, slower, story
+from harness.tools.history.timeline import Observation, VerdictTrend, slower, story
 
 LETTERS = {
     ".": Outcome.PASSED,
@@ -32,30 +32,30 @@ def observed(results: str, devices: str = "") -> list[Observation]:
 @pytest.mark.parametrize(
     ("results", "kind", "since", "before"),
     [
-        ("", Kind.NOT_RUN, None, None),
-        ("ggg", Kind.NOT_RUN, None, None),
-        (".....", Kind.GREEN, 0, None),
-        ("...XX", Kind.REGRESSED, 3, 2),
-        ("....X", Kind.REGRESSED, 4, 3),
-        ("...Xc", Kind.REGRESSED, 3, 2),
-        ("XXXX", Kind.ALWAYS_RED, 0, None),
-        ("..XXX..", Kind.FIXED, 5, 4),
-        ("XX..", Kind.FIXED, 2, 1),
-        (".XXX..XXXX..", Kind.FIXED, 10, 9),  # two defects, both mended
-        (".XXX...X", Kind.REGRESSED, 7, 6),
-        ("..X..X..", Kind.FLAKY, 6, 5),
-        ("..X...", Kind.FLAKY, 3, 2),
-        ("..f...", Kind.FLAKY, 3, 2),
-        (".X.X", Kind.FLAKY, 3, 2),
-        (".X.XXX", Kind.REGRESSED, 3, 2),
-        ("...gg", Kind.GATED, 3, 2),
-        ("..gXX", Kind.REGRESSED, 3, 1),
-        ("..XXg", Kind.GATED, 4, 3),
-        (".ww", Kind.GREEN, 0, None),
-        ("X" + "." * 40, Kind.GREEN, 1, 0),
+        ("", VerdictTrend.NOT_RUN, None, None),
+        ("ggg", VerdictTrend.NOT_RUN, None, None),
+        (".....", VerdictTrend.GREEN, 0, None),
+        ("...XX", VerdictTrend.REGRESSED, 3, 2),
+        ("....X", VerdictTrend.REGRESSED, 4, 3),
+        ("...Xc", VerdictTrend.REGRESSED, 3, 2),
+        ("XXXX", VerdictTrend.ALWAYS_RED, 0, None),
+        ("..XXX..", VerdictTrend.FIXED, 5, 4),
+        ("XX..", VerdictTrend.FIXED, 2, 1),
+        (".XXX..XXXX..", VerdictTrend.FIXED, 10, 9),  # two defects, both mended
+        (".XXX...X", VerdictTrend.REGRESSED, 7, 6),
+        ("..X..X..", VerdictTrend.FLAKY, 6, 5),
+        ("..X...", VerdictTrend.FLAKY, 3, 2),
+        ("..f...", VerdictTrend.FLAKY, 3, 2),
+        (".X.X", VerdictTrend.FLAKY, 3, 2),
+        (".X.XXX", VerdictTrend.REGRESSED, 3, 2),
+        ("...gg", VerdictTrend.GATED, 3, 2),
+        ("..gXX", VerdictTrend.REGRESSED, 3, 1),
+        ("..XXg", VerdictTrend.GATED, 4, 3),
+        (".ww", VerdictTrend.GREEN, 0, None),
+        ("X" + "." * 40, VerdictTrend.GREEN, 1, 0),
     ],
 )
-def test_the_verdict_over_time(results: str, kind: Kind, since: int | None, before: int | None) -> None:
+def test_the_verdict_over_time(results: str, kind: VerdictTrend, since: int | None, before: int | None) -> None:
     found = story(observed(results))
     assert (found.kind, found.since, found.before) == (kind, since, before)
 

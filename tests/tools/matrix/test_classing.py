@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from harness.tools.matrix import wording
 from harness.tools.matrix.classing import (
     Cause,
+    CauseClass,
     Classing,
     Explanation,
     Factor,
-    Kind,
     Place,
     Sure,
     Tally,
@@ -81,157 +81,157 @@ SAME = (device("H100"), driver("570"), torch("2.13"))
 MIG = Place("n1", ("MIG",), "570", "2.13", ("MIG-1", "GPU-a"))
 
 #: Name, observations, class, causes, what cannot be told apart, how sure.
-SITUATIONS: list[tuple[str, Observations, Kind, Explanation, Explanation, Sure]] = [
+SITUATIONS: list[tuple[str, Observations, CauseClass, Explanation, Explanation, Sure]] = [
     (
         "since a night",
         [on(n, RED if n > 5 else GREEN) for n in range(12)],
-        Kind.SINCE, (since(6),), (), Sure.STRONG,
+        CauseClass.SINCE, (since(6),), (), Sure.STRONG,
     ),
     (
         "until a night",
         [on(n, GREEN if n > 5 else RED) for n in range(12)],
-        Kind.UNTIL, (until(5),), (), Sure.STRONG,
+        CauseClass.UNTIL, (until(5),), (), Sure.STRONG,
     ),
     (
         "since a night, of few",
         [on(0, GREEN), on(1, GREEN), on(2, RED), on(3, RED)],
-        Kind.SINCE, (since(2),), (), Sure.WEAK,
+        CauseClass.SINCE, (since(2),), (), Sure.WEAK,
     ),
     (
         "an option, now and then",
         [on(n, RED, "x") if n % 2 else on(n, GREEN) for n in range(12)],
-        Kind.ONE_OPTION, (option("x"),), (), Sure.STRONG,
+        CauseClass.ONE_OPTION, (option("x"),), (), Sure.STRONG,
     ),
     (
         "an option, since a night",
         [on(n, RED, "x") if n > 5 else on(n, GREEN) for n in range(12)],
-        Kind.ONE_OPTION, (option("x"),), (since(6),), Sure.STRONG,
+        CauseClass.ONE_OPTION, (option("x"),), (since(6),), Sure.STRONG,
     ),
     (
         "once, with an option",
         [on(0, GREEN), on(1, GREEN), on(2, RED, "x"), on(3, GREEN)],
-        Kind.FLAKE, (), (option("x"),), Sure.ONE,
+        CauseClass.FLAKE, (), (option("x"),), Sure.ONE,
     ),
     (
         "an option that does it sometimes",
         [on(n, RED if n % 4 == 1 else GREEN, *(["x"] if n % 2 else [])) for n in range(40)],
-        Kind.ONE_OPTION, (option("x"),), (), Sure.STRONG,
+        CauseClass.ONE_OPTION, (option("x"),), (), Sure.STRONG,
     ),
     (
         "now and then",
         [on(n, RED if n % 3 == 1 else GREEN) for n in range(12)],
-        Kind.FLAKE, (), (), Sure.STRONG,
+        CauseClass.FLAKE, (), (), Sure.STRONG,
     ),
     (
         "runs that began at the same time have no order",
         [on(0, GREEN), on(0, GREEN), on(0, RED), on(0, RED)],
-        Kind.FLAKE, (), (), Sure.STRONG,
+        CauseClass.FLAKE, (), (), Sure.STRONG,
     ),
-    ("red everywhere", hosts(12, RED), Kind.EVERYWHERE, (), SAME, Sure.STRONG),
+    ("red everywhere", hosts(12, RED), CauseClass.EVERYWHERE, (), SAME, Sure.STRONG),
     (
         "red everywhere, and everything differs",
         [(at(f"n{n}", f"d{n}", f"r{n}", f"t{n}"), RED) for n in range(8)],
-        Kind.EVERYWHERE, (), (), Sure.STRONG,
+        CauseClass.EVERYWHERE, (), (), Sure.STRONG,
     ),
-    ("red on two machines, the only ones", hosts(2, RED), Kind.EVERYWHERE, (), SAME, Sure.WEAK),
-    ("one run only", hosts(1, RED), Kind.EVERYWHERE, (), (uuid("GPU-n1"), host("n1"), *SAME), Sure.ONE),
+    ("red on two machines, the only ones", hosts(2, RED), CauseClass.EVERYWHERE, (), SAME, Sure.WEAK),
+    ("one run only", hosts(1, RED), CauseClass.EVERYWHERE, (), (uuid("GPU-n1"), host("n1"), *SAME), Sure.ONE),
     (
         "one machine only, many runs",
         [(at("n1"), Tally(red=9))],
-        Kind.EVERYWHERE, (), (uuid("GPU-n1"), host("n1"), *SAME), Sure.STRONG,
+        CauseClass.EVERYWHERE, (), (uuid("GPU-n1"), host("n1"), *SAME), Sure.STRONG,
     ),
     (
         "one driver on many hosts",
         [*hosts(4, RED, driver="580"), *hosts(16, GREEN, 10)],
-        Kind.ONE_DRIVER, (driver("580"),), (), Sure.STRONG,
+        CauseClass.ONE_DRIVER, (driver("580"),), (), Sure.STRONG,
     ),
     (
         "one driver on two of three hosts",
         [*hosts(2, RED, driver="580"), *hosts(1, GREEN, 10)],
-        Kind.ONE_DRIVER, (driver("580"),), (), Sure.WEAK,
+        CauseClass.ONE_DRIVER, (driver("580"),), (), Sure.WEAK,
     ),
     (
         "one torch on many hosts",
         [*hosts(5, RED, torch="2.12"), *hosts(15, GREEN, 10)],
-        Kind.ONE_TORCH, (torch("2.12"),), (), Sure.STRONG,
+        CauseClass.ONE_TORCH, (torch("2.12"),), (), Sure.STRONG,
     ),
     (
         "one torch, tried on the same hosts",
         [(at(f"n{n}", torch=version), said) for n in range(8) for version, said in (("2.12", RED), ("2.13", GREEN))],
-        Kind.ONE_TORCH, (torch("2.12"),), (), Sure.STRONG,
+        CauseClass.ONE_TORCH, (torch("2.12"),), (), Sure.STRONG,
     ),
     (
         "one kind of device",
         [*hosts(5, RED, device="A10"), *hosts(15, GREEN, 10)],
-        Kind.ONE_DEVICE, (device("A10"),), (), Sure.STRONG,
+        CauseClass.ONE_DEVICE, (device("A10"),), (), Sure.STRONG,
     ),
     (
         "a kind of device that only has one driver",
         [*hosts(5, RED, device="A10", driver="550"), *hosts(15, GREEN, 10)],
-        Kind.ONE_DEVICE, (device("A10"),), (driver("550"),), Sure.STRONG,
+        CauseClass.ONE_DEVICE, (device("A10"),), (driver("550"),), Sure.STRONG,
     ),
     (
         "driver and torch always came together",
         [*hosts(5, RED, driver="580", torch="2.12"), *hosts(15, GREEN, 10)],
-        Kind.ONE_DRIVER, (driver("580"),), (torch("2.12"),), Sure.STRONG,
+        CauseClass.ONE_DRIVER, (driver("580"),), (torch("2.12"),), Sure.STRONG,
     ),
     (
         "one host with two devices",
         [(at("n1", uuid=each), Tally(red=2)) for each in ("GPU-a", "GPU-b")] + [*hosts(20, GREEN, 10)],
-        Kind.ONE_HOST, (host("n1"),), (), Sure.STRONG,
+        CauseClass.ONE_HOST, (host("n1"),), (), Sure.STRONG,
     ),
     (
         "one host, the only one with its driver",
         [(at("n1", driver="580", uuid=each), Tally(red=2)) for each in ("GPU-a", "GPU-b")] + [*hosts(20, GREEN, 10)],
-        Kind.ONE_HOST, (host("n1"),), (driver("580"),), Sure.STRONG,
+        CauseClass.ONE_HOST, (host("n1"),), (driver("580"),), Sure.STRONG,
     ),
     (
         "one device of a host with several",
         [(at("n1", uuid="GPU-a"), Tally(red=3)), (at("n1", uuid="GPU-b"), Tally(green=3)), *hosts(20, GREEN, 10)],
-        Kind.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
+        CauseClass.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
     ),
     (
         "a device that was moved to another host",
         [(at(name, uuid="GPU-a"), Tally(red=2)) for name in ("n1", "n2")]
         + [(at(name, uuid="GPU-b"), Tally(green=2)) for name in ("n1", "n2")] + [*hosts(12, GREEN, 10)],
-        Kind.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
+        CauseClass.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
     ),
     (
         "a host with one device: which of them is not known",
         [(at("n1"), Tally(red=3)), *hosts(20, GREEN, 10)],
-        Kind.ONE_UUID, (uuid("GPU-n1"),), (host("n1"),), Sure.STRONG,
+        CauseClass.ONE_UUID, (uuid("GPU-n1"),), (host("n1"),), Sure.STRONG,
     ),
     (
         "a machine without UUIDs, such as the CPU",
         [(at("n1", uuid=""), Tally(red=3)), *((at(f"n{n}", uuid=""), GREEN) for n in range(10, 30))],
-        Kind.ONE_HOST, (host("n1"),), (), Sure.STRONG,
+        CauseClass.ONE_HOST, (host("n1"),), (), Sure.STRONG,
     ),
     (
         "red once, on one of many machines",
         [*hosts(1, RED), *hosts(20, GREEN, 10)],
-        Kind.ONE_UUID, (uuid("GPU-n1"),), (host("n1"),), Sure.ONE,
+        CauseClass.ONE_UUID, (uuid("GPU-n1"),), (host("n1"),), Sure.ONE,
     ),
     (
         "all instances of one GPU in MIG mode",
         [(replace(MIG, uuids=(f"MIG-{n}", "GPU-a")), Tally(red=2)) for n in range(3)]
         + [(replace(MIG, uuids=(f"MIG-{n}", "GPU-b")), Tally(green=2)) for n in range(5, 12)],
-        Kind.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
+        CauseClass.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
     ),
     (
         "one instance of a GPU in MIG mode",
         [(MIG, Tally(red=4))] + [(replace(MIG, uuids=(f"MIG-{n}", "GPU-a")), Tally(green=4)) for n in range(5, 10)],
-        Kind.ONE_UUID, (uuid("MIG-1"),), (), Sure.STRONG,
+        CauseClass.ONE_UUID, (uuid("MIG-1"),), (), Sure.STRONG,
     ),
     (
         "the only instance of a GPU in MIG mode",
         [(MIG, Tally(red=4))] + [(replace(MIG, uuids=(f"MIG-{n}", "GPU-b")), Tally(green=4)) for n in range(5, 10)],
-        Kind.ONE_UUID, (uuid("MIG-1"),), (uuid("GPU-a"),), Sure.STRONG,
+        CauseClass.ONE_UUID, (uuid("MIG-1"),), (uuid("GPU-a"),), Sure.STRONG,
     ),
     (
         "a case on two devices, one of which is bad",
         [(replace(at("n1"), uuids=("GPU-a", each)), Tally(red=2)) for each in ("GPU-b", "GPU-c")]
         + [(replace(at("n1"), uuids=("GPU-b", "GPU-c")), Tally(green=8))],
-        Kind.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
+        CauseClass.ONE_UUID, (uuid("GPU-a"),), (), Sure.STRONG,
     ),
     (
         "driver together with torch",
@@ -239,18 +239,18 @@ SITUATIONS: list[tuple[str, Observations, Kind, Explanation, Explanation, Sure]]
             *hosts(4, RED, 1, driver="580", torch="2.12"), *hosts(4, GREEN, 10, driver="580"),
             *hosts(4, GREEN, 20, torch="2.12"), *hosts(4, GREEN, 30),
         ],
-        Kind.MIXED, (driver("580"), torch("2.12")), (), Sure.STRONG,
+        CauseClass.MIXED, (driver("580"), torch("2.12")), (), Sure.STRONG,
     ),
     (
         "two drivers of several",
         [*hosts(3, RED, 1, driver="580"), *hosts(3, RED, 10, driver="590"), *hosts(9, GREEN, 20)],
-        Kind.MIXED, (driver("580"), driver("590")), (), Sure.WEAK,
+        CauseClass.MIXED, (driver("580"), driver("590")), (), Sure.WEAK,
     ),
     (
         "two devices on two hosts, red again and again",
         [(at(name, uuid=f"GPU-{name}-bad"), Tally(red=3)) for name in ("n1", "n2")]
         + [(at(name, uuid=f"GPU-{name}-good"), Tally(green=3)) for name in ("n1", "n2", "n3")],
-        Kind.MIXED, (uuid("GPU-n1-bad"), uuid("GPU-n2-bad")), (), Sure.WEAK,
+        CauseClass.MIXED, (uuid("GPU-n1-bad"), uuid("GPU-n2-bad")), (), Sure.WEAK,
     ),
     (
         "red here and there, each machine says always the same",
@@ -258,17 +258,17 @@ SITUATIONS: list[tuple[str, Observations, Kind, Explanation, Explanation, Sure]]
             (at(f"n{n}", f"d{n % 3}", f"r{n % 5}", f"t{n % 2}"), Tally(red=2) if n in (1, 4, 8, 15, 22) else GREEN)
             for n in range(30)
         ],
-        Kind.MIXED, (), (), Sure.WEAK,
+        CauseClass.MIXED, (), (), Sure.WEAK,
     ),
     (
         "a flake on one machine",
         [(at("n1"), Tally(red=2, green=3)), *hosts(3, GREEN, 10)],
-        Kind.FLAKE, (), (), Sure.STRONG,
+        CauseClass.FLAKE, (), (), Sure.STRONG,
     ),
     (
         "a flake on many machines",
         [(at(f"n{n}"), Tally(red=n % 3 == 0, green=4)) for n in range(12)],
-        Kind.FLAKE, (), (), Sure.STRONG,
+        CauseClass.FLAKE, (), (), Sure.STRONG,
     ),
     (
         "a flake on many machines, each time on another device",
@@ -277,35 +277,35 @@ SITUATIONS: list[tuple[str, Observations, Kind, Explanation, Explanation, Sure]]
             for n in range(12)
             for m in range(4)
         ],
-        Kind.FLAKE, (), (), Sure.WEAK,
+        CauseClass.FLAKE, (), (), Sure.WEAK,
     ),
     (
         "red once on each of two devices, and their hosts passed it on others",
         [(at(name, uuid=f"GPU-{name}-a"), RED) for name in ("n1", "n2")]
         + [(at(name, uuid=f"GPU-{name}-b"), GREEN) for name in ("n1", "n2")] + [*hosts(6, GREEN, 10)],
-        Kind.FLAKE, (), (), Sure.WEAK,
+        CauseClass.FLAKE, (), (), Sure.WEAK,
     ),
-    ("flaky in the harness's own words", [*hosts(1, FLAKY), *hosts(9, GREEN, 10)], Kind.FLAKE, (), (), Sure.ONE),
-    ("flaky on all machines", hosts(4, FLAKY), Kind.FLAKE, (), (), Sure.STRONG),
+    ("flaky in the harness's own words", [*hosts(1, FLAKY), *hosts(9, GREEN, 10)], CauseClass.FLAKE, (), (), Sure.ONE),
+    ("flaky on all machines", hosts(4, FLAKY), CauseClass.FLAKE, (), (), Sure.STRONG),
     (
         "red once on a machine that also passed it",
         [(at("n1"), Tally(red=1, green=4)), *hosts(9, GREEN, 10)],
-        Kind.FLAKE, (), (), Sure.ONE,
+        CauseClass.FLAKE, (), (), Sure.ONE,
     ),
     (
         "red once on a device, and its host passed it on another one",
         [(at("n1", uuid="GPU-a"), RED), (at("n1", uuid="GPU-b"), Tally(green=4)), *hosts(9, GREEN, 10)],
-        Kind.FLAKE, (), (uuid("GPU-a"),), Sure.ONE,
+        CauseClass.FLAKE, (), (uuid("GPU-a"),), Sure.ONE,
     ),
     (
         "often red with one driver, never without",
         [*[(at(f"n{n}", driver="580"), Tally(red=2, green=2)) for n in range(6)], *hosts(24, Tally(green=4), 10)],
-        Kind.ONE_DRIVER, (driver("580"),), (), Sure.STRONG,
+        CauseClass.ONE_DRIVER, (driver("580"),), (), Sure.STRONG,
     ),
     (
         "often red on one host, never elsewhere",
         [(at("n1", uuid=f"GPU-{m}"), Tally(red=2, green=2)) for m in range(3)] + [*hosts(30, Tally(green=4), 10)],
-        Kind.ONE_HOST, (host("n1"),), (), Sure.STRONG,
+        CauseClass.ONE_HOST, (host("n1"),), (), Sure.STRONG,
     ),
 ]  # fmt: skip
 
@@ -315,7 +315,9 @@ SITUATIONS: list[tuple[str, Observations, Kind, Explanation, Explanation, Sure]]
     [each[1:] for each in SITUATIONS],
     ids=[s[0] for s in SITUATIONS],
 )
-def test_situations(observations: Observations, kind: Kind, causes: Explanation, also: Explanation, sure: Sure) -> None:
+def test_situations(
+    observations: Observations, kind: CauseClass, causes: Explanation, also: Explanation, sure: Sure
+) -> None:
     found = classify(tally(observations))
     assert found is not None
     assert (found.kind, found.causes, found.also, found.sure) == (kind, causes, tuple((each,) for each in also), sure)
@@ -328,7 +330,10 @@ def test_what_is_nowhere_red_has_no_class() -> None:
 
 
 def test_an_intermittent_failure_is_said_to_be_one() -> None:
-    often = [*[(at(f"n{n}", driver="580"), Tally(red=2, green=2)) for n in range(6)], *hosts(24, Tally(green=4), 10)]
+    often = [
+        *[(at(f"n{n}", driver="580"), Tally(red=2, green=2)) for n in range(6)],
+        *hosts(24, Tally(green=4), 10),
+    ]
     found = classify(tally(often))
     assert found is not None
     assert not found.always
@@ -339,7 +344,7 @@ def test_unknown_values_explain_nothing() -> None:
     unknown = Place("n1")
     found = classify({unknown: Tally(red=2), **tally(hosts(9, GREEN, 10))})
     assert found is not None
-    assert (found.kind, found.also) == (Kind.ONE_HOST, ())
+    assert (found.kind, found.also) == (CauseClass.ONE_HOST, ())
 
 
 def test_many_cases_make_each_less_sure() -> None:
@@ -382,23 +387,23 @@ def once_on(name: str, host_name: str = "n1") -> Classing:
     others = [(at(host_name, uuid=f"GPU-{host_name}-{n}"), GREEN) for n in range(3)]
     found = classify(tally([(at(host_name, uuid=name), RED), *others, *hosts(60, GREEN, 10)]))
     assert found is not None
-    assert found.kind is Kind.FLAKE
+    assert found.kind is CauseClass.FLAKE
     return found
 
 
 def test_cases_that_were_bad_once_each_on_one_device_are_no_flakes() -> None:
     found = together({n: once_on("GPU-a") for n in range(5)} | {9: once_on("GPU-z", "n2")})
-    assert [found[n].kind for n in range(5)] == 5 * [Kind.ONE_UUID]
+    assert [found[n].kind for n in range(5)] == 5 * [CauseClass.ONE_UUID]
     assert {(each.causes, each.sure, each.maybe_flake) for n, each in found.items() if n < 5} == {
         ((uuid("GPU-a"),), Sure.STRONG, False)
     }
-    assert found[9].kind is Kind.FLAKE
+    assert found[9].kind is CauseClass.FLAKE
 
 
 def test_flakes_that_happen_to_meet_on_a_device_stay_flakes() -> None:
     scattered = {n: once_on(f"GPU-{n}") for n in range(60)}
     found = together(scattered | {n: once_on("GPU-0") for n in (60, 61)})
-    assert {each.kind for each in found.values()} == {Kind.FLAKE}
+    assert {each.kind for each in found.values()} == {CauseClass.FLAKE}
 
 
 def test_the_joint_chance_grows_with_the_number_of_red_cases() -> None:
@@ -417,7 +422,9 @@ PLACES = st.builds(
     chip=st.integers(0, 2),
 )
 SEEN = st.dictionaries(
-    PLACES, st.builds(Tally, red=st.integers(0, 3), flaky=st.integers(0, 1), green=st.integers(0, 3)), max_size=12
+    PLACES,
+    st.builds(Tally, red=st.integers(0, 3), flaky=st.integers(0, 1), green=st.integers(0, 3)),
+    max_size=12,
 )
 RANK = [Sure.ONE, Sure.WEAK, Sure.STRONG]
 
@@ -432,7 +439,7 @@ def test_any_observations_have_exactly_one_class(seen: dict[Place, Tally], tries
     assert found.total.bad == bad
     assert 0 <= found.chance <= 1
     assert (found.sure is Sure.ONE) == (bad == 1)
-    if found.causes and found.kind is not Kind.MIXED:
+    if found.causes and found.kind is not CauseClass.MIXED:
         (cause,) = found.causes
         assert not [place for place, each in seen.items() if each.bad and not cause.holds(place)]
     texts = [
@@ -450,9 +457,9 @@ def test_the_order_of_observations_does_not_matter(seen: dict[Place, Tally], tri
 @given(SEEN, PLACES, st.integers(1, 1000))
 def test_an_agreeing_observation_makes_no_class_less_sure(seen: dict[Place, Tally], place: Place, tries: int) -> None:
     before = classify(seen, tries)
-    if before is None or not before.always or (before.kind is Kind.MIXED and not before.together):
+    if before is None or not before.always or (before.kind is CauseClass.MIXED and not before.together):
         return
-    red = before.kind is Kind.EVERYWHERE or all(cause.holds(place) for cause in before.causes)
+    red = before.kind is CauseClass.EVERYWHERE or all(cause.holds(place) for cause in before.causes)
     after = classify({**seen, place: seen.get(place, Tally()) + (RED if red else GREEN)}, tries)
     assert after is not None
     assert RANK.index(after.sure) >= RANK.index(before.sure)

@@ -15,10 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.tools.matrix import folders, model, text
-from harness.tools.matrix.classing import Kind, Sure
+from harness.tools.matrix.classing import CauseClass, Sure
 from harness.tools.matrix.fleet import Fleet, NothingReadError, exit_status
 from harness.tools.matrix.folders import NoRunError
 from harness.tools.matrix.model import HoleKind, Matrix
@@ -85,13 +85,16 @@ def test_the_class_of_a_failure(tmp_path: Path) -> None:
     assert one.failure is not None
     assert two.failure is not None
     assert three.failure is None
-    assert (one.failure.kind, [each.value for each in one.failure.causes]) == (Kind.ONE_DRIVER, ["580.1"])
+    assert (one.failure.kind, [each.value for each in one.failure.causes]) == (CauseClass.ONE_DRIVER, ["580.1"])
     assert one.failure.text == "Red in all 3 runs with driver 580.1, and in none of the 3 other runs."
     assert [(each.text, each.runs) for each in one.failure.messages] == [("failed happened", 3)]
     assert one.failure.reproduce == f"pytest {ONE} --seed=7"
-    assert two.failure.kind is Kind.ONE_UUID
+    assert two.failure.kind is CauseClass.ONE_UUID
     assert two.failure.next == "Run it again on device GPU-n2: it was bad only once."
-    assert [(each.kind, each.cases) for each in made.groups] == [(Kind.ONE_DRIVER, (0,)), (Kind.ONE_UUID, (1,))]
+    assert [(each.kind, each.cases) for each in made.groups] == [
+        (CauseClass.ONE_DRIVER, (0,)),
+        (CauseClass.ONE_UUID, (1,)),
+    ]
 
 
 def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
@@ -425,7 +428,7 @@ def test_an_option_that_only_red_runs_have_is_the_cause(tmp_path: Path) -> None:
     injected = {"red": (ONE, TWO), "settings": {"inject": FAULT}}
     made = chronicle(tmp_path, {}, {}, injected, injected, injected)
     (group,) = made.groups
-    assert (group.kind, group.sure, group.cases) == (Kind.ONE_OPTION, Sure.WEAK, (0, 1))
+    assert (group.kind, group.sure, group.cases) == (CauseClass.ONE_OPTION, Sure.WEAK, (0, 1))
     since = f"since {tmp_path / 'r2'} (2025-10-11 08:53 UTC)"
     assert text.title_of(group) == f"option --inject=launch_kills_process:0.0005,seed=4, {since}"
     failure = made.cases[0].failure
@@ -445,34 +448,39 @@ def test_two_faults_are_two_groups(tmp_path: Path) -> None:
     both = {"red": (ONE, TWO), "settings": {"inject": "first; second"}}
     made = chronicle(tmp_path / "options", {}, first, {}, second, both, {})
     assert [(group.kind, text.title_of(group), group.cases) for group in made.groups] == [
-        (Kind.ONE_OPTION, "option --inject=first", (0,)),
-        (Kind.ONE_OPTION, "option --inject=second", (1,)),
+        (CauseClass.ONE_OPTION, "option --inject=first", (0,)),
+        (CauseClass.ONE_OPTION, "option --inject=second", (1,)),
     ]
     made = chronicle(
         tmp_path / "flakes", {}, {"red": (ONE, THREE)}, {"red": (TWO,)}, {}, {"red": (ONE, TWO, THREE)}, {}
     )
-    assert [(group.kind, group.cases) for group in made.groups] == [(Kind.FLAKE, (0, 2)), (Kind.FLAKE, (1,))]
+    assert [(group.kind, group.cases) for group in made.groups] == [
+        (CauseClass.FLAKE, (0, 2)),
+        (CauseClass.FLAKE, (1,)),
+    ]
 
 
 @pytest.mark.parametrize(
     ("nights", "kind", "title"),
     [
-        (6 * [{}] + 6 * [{"red": (ONE,)}], Kind.SINCE, "since {folder}/r6 (2025-10-15 08:53 UTC)"),
-        (6 * [{"red": (ONE,)}] + 6 * [{}], Kind.UNTIL, "until {folder}/r5 (2025-10-14 08:53 UTC)"),
+        (6 * [{}] + 6 * [{"red": (ONE,)}], CauseClass.SINCE, "since {folder}/r6 (2025-10-15 08:53 UTC)"),
+        (6 * [{"red": (ONE,)}] + 6 * [{}], CauseClass.UNTIL, "until {folder}/r5 (2025-10-14 08:53 UTC)"),
         (
             6 * [{"identity": {"harness": "1"}}] + 6 * [{"red": (ONE,), "identity": {"harness": "2"}}],
-            Kind.ONE_SETTING,
+            CauseClass.ONE_SETTING,
             "environment harness 2, since {folder}/r6 (2025-10-15 08:53 UTC)",
         ),
         (
             3 * [{"settings": {"retries": 1}}, {"red": (ONE,)}],
-            Kind.ONE_OPTION,
+            CauseClass.ONE_OPTION,
             "without --retries",
         ),
-        (3 * [{}, {"red": (ONE,)}], Kind.FLAKE, "now and then, with no cause in common"),
+        (3 * [{}, {"red": (ONE,)}], CauseClass.FLAKE, "now and then, with no cause in common"),
     ],
 )
-def test_time_and_settings_are_causes(tmp_path: Path, nights: list[dict[str, Any]], kind: Kind, title: str) -> None:
+def test_time_and_settings_are_causes(
+    tmp_path: Path, nights: list[dict[str, Any]], kind: CauseClass, title: str
+) -> None:
     (group,) = chronicle(tmp_path, *nights).groups
     assert (group.kind, text.title_of(group)) == (kind, title.format(folder=tmp_path))
 
@@ -510,7 +518,7 @@ def test_what_differs_between_machines_is_no_cause_beside_the_machine(tmp_path: 
         runs.run(tmp_path / machine.host, machine, red, hardware=machine.device, t=1_760_000_000.0 + number)
     failure = matrix(tmp_path).cases[0].failure
     assert failure is not None
-    assert (failure.kind, failure.also) == (Kind.ONE_DEVICE, ())
+    assert (failure.kind, failure.also) == (CauseClass.ONE_DEVICE, ())
 
 
 # ---- findings ----
@@ -552,7 +560,7 @@ def test_findings_that_follow_from_the_whole_journal_are_listed(tmp_path: Path) 
     written.insert(-1, build.finish("suites/a/test_a.py::unknown"))
     path = runs.write(tmp_path / "r", written, Machine(), tail=b"{torn\n")
     found = matrix(path).findings
-    expected = Ledger.from_journal(journal.read_run_journal(path / journal.FILE_NAME)).findings
+    expected = Ledger.from_journal(reader.read_run_journal(path / journal.FILE_NAME)).findings
     assert sorted((each.kind, each.message) for each in found) == sorted((e.kind, e.message) for e in expected)
     assert {each.kind for each in found} == {"damaged_journal", "not_collected", "must_pass", "too_few_cases"}
 

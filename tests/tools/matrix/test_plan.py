@@ -19,7 +19,7 @@ from harness.cli.main import app
 from harness.core.outcome import EXIT_OK, EXIT_USAGE
 from harness.gating.configfile import ConfigError
 from harness.tools.matrix import formats, jobs, planfile
-from harness.tools.matrix.jobs import Job, PlanError
+from harness.tools.matrix.jobs import PlanError, PlanJob
 from harness.tools.matrix.planfile import PYTHON, TORCH, Exclude, Machine, Product, Slurm
 from harness.tools.matrix.words import PlanFormat, System, When
 
@@ -40,13 +40,13 @@ jobs:
 ONE = '  - {when: nightly, machines: [gpu, cpu], torch: ["2.12", "2.13"], profiles: [nightly]}\n'
 
 
-def read(tmp_path: Path, text: str) -> list[Job]:
+def read(tmp_path: Path, text: str) -> list[PlanJob]:
     file = tmp_path / "matrix.yaml"
     file.write_text(text)
     return jobs.all_jobs(planfile.load_plan(file, CONFIGS, ROOT))
 
 
-def names(found: list[Job]) -> list[str]:
+def names(found: list[PlanJob]) -> list[str]:
     return [job.name for job in found]
 
 

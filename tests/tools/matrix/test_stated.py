@@ -11,8 +11,8 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
-from harness.journal.journal import read_run_journal
 from harness.journal.ledger import Ledger
+from harness.journal.reader import read_run_journal
 from harness.tools import conformance
 from harness.tools.matrix.stated import StatedLevel, read_levels
 from tests.tools.matrix import runs

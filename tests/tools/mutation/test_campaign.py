@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal.journal import JournalContents
 from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 from harness.tools.mutation.breaks import Break
 from harness.tools.mutation.campaign import CLEAN, run_mutations
 from tests.reporting import build

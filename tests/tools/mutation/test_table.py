@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 
-from harness.tools.mutation.table import Row, Table, mutation_json, mutation_text
+from harness.tools.mutation.table import BreakRow, Table, mutation_json, mutation_text
 
 A, B, C = (f"suites/amp/test_a.py::{name}" for name in "abc")
 RAN = frozenset({A, B, C})
 
-MANY = Row("many", "Much is wrong.", "cpu", {A: "failed", B: "crashed"}, RAN)
-ALONE = Row("alone", "Little is wrong.", "cpu", {A: "failed"}, RAN)
-MISSED = Row("missed", "Nobody sees it.", "soft", {}, RAN)
-UNUSABLE = Row("unusable", "It has no effect.", "cpu", unusable="its demonstration shows nothing: 1")
+MANY = BreakRow("many", "Much is wrong.", "cpu", {A: "failed", B: "crashed"}, RAN)
+ALONE = BreakRow("alone", "Little is wrong.", "cpu", {A: "failed"}, RAN)
+MISSED = BreakRow("missed", "Nobody sees it.", "soft", {}, RAN)
+UNUSABLE = BreakRow("unusable", "It has no effect.", "cpu", unusable="its demonstration shows nothing: 1")
 
 
 def test_what_follows_from_the_rows() -> None:

@@ -100,13 +100,13 @@ def test_slack_sees_no_mention_and_no_end_of_the_block() -> None:
 
 
 def test_a_block_of_markdown_is_longer_than_what_it_holds() -> None:
-    text = texts.markdown(FOUND)
+    text = texts.bulletin_markdown(FOUND)
     assert text.startswith("````text\n")
     assert text.endswith("\n````\n")
 
 
 def test_json_has_every_value() -> None:
-    value = texts.plain(FOUND)
+    value = texts.bulletin_json(FOUND)
     assert [topic["group"] for topic in value["topics"]] == ["abcd", ""]
     assert (value["red"], value["before"], value["fixed"]) == (2, "run-6", ["suites/a/test_a.py::two"])
     assert json.loads(json.dumps(value)) == value

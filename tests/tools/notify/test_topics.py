@@ -14,7 +14,7 @@ pytest.importorskip("duckdb")
 from harness.core.outcome import Outcome
 from harness.tools.history.answers import Answers
 from harness.tools.notify.rules import Rules, Silence
-from harness.tools.notify.topics import Bulletin, Past, Why, bulletin, by_channel, idle_silences, reason, unheard
+from harness.tools.notify.topics import Bulletin, Past, Why, bulletin, by_channel, idle_silences, unheard, why_reported
 from tests.tools.history import nights
 from tests.tools.matrix.runs import CASES
 
@@ -55,12 +55,12 @@ def past(last: int, since: int) -> Past:
 def test_a_group_is_told_once_and_then_as_a_reminder(
     before: Past | None, previous: int | None, why: Why | None
 ) -> None:
-    found = reason(before, day(20), None if previous is None else day(previous), rules())
+    found = why_reported(before, day(20), None if previous is None else day(previous), rules())
     assert found is why
 
 
 def test_without_reminders_a_known_group_is_never_told() -> None:
-    assert reason(past(19, 1), day(20), day(19), rules(remind=0)) is None
+    assert why_reported(past(19, 1), day(20), day(19), rules(remind=0)) is None
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_without_reminders_a_known_group_is_never_told() -> None:
 )
 def test_what_a_silence_has_covered_is_told_after_its_end(until: int, why: Why | None) -> None:
     silence = Silence(until=day(until), reason="known", cases="*")
-    assert reason(past(19, 1), day(25), day(19), rules(remind=0), [silence]) is why
-    assert reason(
+    assert why_reported(past(19, 1), day(25), day(19), rules(remind=0), [silence]) is why
+    assert why_reported(
         past(17, 1), day(25), day(19), rules(remind=0), [Silence(until=day(18), reason="known", cases="*")]
     ) is (Why.UNSILENCED), "it is back, and was known only to the silence"
 

@@ -42,7 +42,7 @@ class _Cache(CppPythonBindingsCodeCache):
         return module
 
 
-def load(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
+def load_kernel(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
     """Return an object whose attribute `name` launches the kernel on arguments of these types and a stream.
 
     That is how Inductor calls kernels for CUDA that are not Triton's.

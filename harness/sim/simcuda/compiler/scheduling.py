@@ -17,7 +17,7 @@ from torch._inductor.virtualized import V
 
 from harness.sim.simcuda.compiler import vectors
 
-#: The name by which generated modules have `kernels.load`.
+#: The name by which generated modules have `kernels.load_kernel`.
 _LOAD = "load_simcuda_kernel"
 
 
@@ -56,7 +56,7 @@ class SimcudaScheduling(cpp.CppScheduling):
         definition.writeline(f"{_LOAD}({name!r}, {types!r}, r'''")
         definition.splice(source, strip=True)
         definition.writeline("''')")
-        code.add_import_once(f"from harness.sim.simcuda.compiler.kernels import load as {_LOAD}")
+        code.add_import_once(f"from harness.sim.simcuda.compiler.kernels import load_kernel as {_LOAD}")
         code.define_kernel(name, definition.getvalue(), gpu=False)
         return name
 

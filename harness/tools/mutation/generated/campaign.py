@@ -18,7 +18,7 @@ from harness.backends.table import BACKENDS
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.text import single_line
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native import build, provider
 from harness.sim.native.provider import ProvidedDevice
@@ -28,7 +28,7 @@ from harness.tools.mutation.generated.modules import wanted_files
 from harness.tools.mutation.generated.mutant import Mutant
 from harness.tools.mutation.generated.reach import Recording, read_recording
 from harness.tools.mutation.generated.recording import VARIABLE
-from harness.tools.mutation.generated.results import Result, read_results
+from harness.tools.mutation.generated.results import MutantResult, read_results
 
 #: Marks a recording whose run has ended.
 COMPLETE = "complete"
@@ -48,7 +48,7 @@ class Settings:
     options: tuple[str, ...] = ()
 
 
-def root_of(patterns: Sequence[str]) -> Path:
+def package_root(patterns: Sequence[str]) -> Path:
     """Return the folder that has the package of the patterns. Raise GenerateError."""
     names = {each.partition("/")[0] for each in patterns}
     if len(names) != 1:
@@ -71,7 +71,7 @@ def recording_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
     for file in _files_of(settings.cases):
         digest.update(f"{file}\0".encode() + file.read_bytes())
     name = f"{settings.device}-{words[1]}-{digest.hexdigest()[:16]}"
-    return build.cache_root(environ, "recordings") / "recordings" / name
+    return build.writable_cache_root(environ, "recordings") / "recordings" / name
 
 
 def _files_of(cases: Iterable[str]) -> list[Path]:
@@ -81,19 +81,19 @@ def _files_of(cases: Iterable[str]) -> list[Path]:
     return sorted(found)
 
 
-def record(settings: Settings, folder: Path, tell: Callable[[str], object]) -> None:
+def record_cases(settings: Settings, folder: Path, tell: Callable[[str], object]) -> None:
     """Run the cases once, and record what they run. Raise GenerateError or CampaignError."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = folder / "lines"
     lines.mkdir(exist_ok=True)
     for file in lines.glob("*.ndjson"):
         file.unlink()
-    value = json.dumps([str(lines), str(root_of(settings.patterns)), list(settings.patterns)])
+    value = json.dumps([str(lines), str(package_root(settings.patterns)), list(settings.patterns)])
     runner = runs.Runs(settings.cases, (*settings.options, "--leak-check=off"), folder, settings.device)
     tell(f"recording which lines the cases run: {folder}")
     _remove(folder / "run")
     ledger = runner.run("run", "-p", "harness.tools.mutation.generated.recording", variables={VARIABLE: value})
-    tally = runs.tally(ledger)
+    tally = runs.tally_cases(ledger)
     tell(f"recorded: {len(tally.passed)} passed, {len(tally.wrong)} red")
     (folder / COMPLETE).write_text("", encoding="ascii")
 
@@ -105,9 +105,9 @@ def _remove(folder: Path) -> None:
 
 
 def recorded(folder: Path) -> Recording:
-    """Return what the cases that passed ran. Raise RecordError."""
+    """Return what the cases that passed ran. Raise RecordingError."""
     file = folder / "run" / journal.FILE_NAME
-    passed = runs.tally(Ledger.from_journal(journal.read_journal(file))).passed if file.exists() else None
+    passed = runs.tally_cases(Ledger.from_journal(reader.read_journal(file))).passed if file.exists() else None
     return read_recording([folder / "lines"], passed)
 
 
@@ -128,13 +128,13 @@ def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict
 
 def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:
     """Return the mutants of all files of the patterns. Those of a file are kept in the cache. Raise GenerateError."""
-    root = root_of(patterns)
+    root = package_root(patterns)
     files = wanted_files(root, patterns)
     if not files:
         raise GenerateError(f"--module={patterns[0]!r}: no file below {str(root)!r} has such a name")
     parts = ("exclusions", "mutant", "operators", "walk")
     rules = b"".join(Path(__file__).with_name(f"{part}.py").read_bytes() for part in parts)
-    folder = build.cache_root(environ, "mutants") / "mutants"
+    folder = build.writable_cache_root(environ, "mutants") / "mutants"
     return [mutant for file in files for mutant in _mutants_of(file, root / file, folder, rules)]
 
 
@@ -162,7 +162,7 @@ def run_mutants(
     *,
     limit: float,
     seconds: float,
-) -> list[Result]:
+) -> list[MutantResult]:
     """Run the mutants that cases reach, in a warm process of their own. Raise GenerateError.
 
     `results`: the folder for the plan and the results. `limit`: of the seconds of the cases of one mutant. `seconds`:
@@ -180,7 +180,7 @@ def run_mutants(
     results.mkdir(parents=True, exist_ok=True)
     plan, file = results / "plan.json", results / "mutants.ndjson"
     values = {
-        "root": str(root_of(settings.patterns)),
+        "root": str(package_root(settings.patterns)),
         "device": settings.device,
         "library": provided.library or "",
         "arguments": [*files, "-p", "no:cacheprovider", "-q", *_kept(settings.options)],

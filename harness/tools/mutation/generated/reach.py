@@ -11,7 +11,7 @@ from harness.core.errors import HarnessError
 from harness.tools.mutation.generated.mutant import Mutant
 
 
-class RecordError(HarnessError):
+class RecordingError(HarnessError):
     """A recording cannot be read."""
 
 
@@ -86,7 +86,7 @@ def _add(cases: list[str], case: str, known: bool) -> None:
 
 
 def read_recording(folders: Iterable[Path], keep: frozenset[str] | None = None) -> Recording:
-    """Read the files of folders. `keep`: only these cases; None for all. Raise RecordError."""
+    """Read the files of folders. `keep`: only these cases; None for all. Raise RecordingError."""
     recording = Recording()
     of_forks: list[Mapping[str, object]] = []
     for folder in folders:
@@ -101,11 +101,11 @@ def read_recording(folders: Iterable[Path], keep: frozenset[str] | None = None) 
                 except (ValueError, KeyError, TypeError) as error:
                     if number > 1:
                         continue  # a process that was killed while it wrote its last line
-                    raise RecordError(f"{file}:{number}: this is no record of a case: {error}") from None
+                    raise RecordingError(f"{file}:{number}: this is no record of a case: {error}") from None
     for record in of_forks:
         recording.add_of_a_fork(record)
     if not recording.seconds:
-        raise RecordError(f"{', '.join(map(str, folders))}: no case is recorded: run 'harness mutate record' first")
+        raise RecordingError(f"{', '.join(map(str, folders))}: no case is recorded: run 'harness mutate record' first")
     return recording
 
 

@@ -28,7 +28,7 @@ _Text = Annotated[str, Field(min_length=1)]
 _Patterns = Annotated[tuple[_Text, ...], Field(min_length=1)]
 
 
-class Entry(BaseModel):
+class ReasonEntry(BaseModel):
     """One reason. `functions`: patterns of qualified names. `changes`: patterns of `Mutant.change`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -52,7 +52,7 @@ class Reasons(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    mutants: tuple[Entry, ...] = ()
+    mutants: tuple[ReasonEntry, ...] = ()
 
     def of(self, mutant: Mutant) -> str:
         """Return the reason of the first entry that is about a mutant, or an empty text."""

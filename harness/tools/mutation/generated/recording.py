@@ -103,7 +103,7 @@ class Watch:
         for name in code.co_varnames[:count]:
             values = noted.setdefault(name, set())
             if name != "self" and name in local and len(values) < VALUES:
-                values.add(shown(local[name]))
+                values.add(value_text(local[name]))
 
 
 def lines_of(code: CodeType) -> Iterator[int]:
@@ -113,7 +113,7 @@ def lines_of(code: CodeType) -> Iterator[int]:
             yield line
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """Return a plain value as it is written, and the type of another one."""
     kind = type(value)
     if kind in _PLAIN or (kind is str and len(value) < 30):  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ Verdict = Literal["killed", "survived", "stillborn", "unfit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MutantResult:
     """What came of a mutant. `case` and `text`: the case that caught it, and how it failed. `ran` of the `reaching`."""
 
     mutant: Mutant
@@ -28,7 +28,7 @@ class Result:
     seconds: float
 
     @classmethod
-    def of(cls, mutant: Mutant, trial: Trial, reaching: int, seconds: float) -> Result:
+    def of(cls, mutant: Mutant, trial: Trial, reaching: int, seconds: float) -> MutantResult:
         verdict: Verdict = "survived"
         if trial.unfit:
             verdict = "unfit"
@@ -50,11 +50,11 @@ class Result:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Result:
+    def from_json(cls, values: Mapping[str, Any]) -> MutantResult:
         return cls(**{**values, "mutant": Mutant.from_json(values["mutant"])})
 
 
-def read_results(file: Path) -> list[Result]:
+def read_results(file: Path) -> list[MutantResult]:
     """Read the results. A line that a killed process has not finished is left out."""
     found = []
     for line in file.read_text(encoding="utf-8").splitlines():
@@ -62,5 +62,5 @@ def read_results(file: Path) -> list[Result]:
             values = json.loads(line)
         except ValueError:
             continue
-        found.append(Result.from_json(values))
+        found.append(MutantResult.from_json(values))
     return found

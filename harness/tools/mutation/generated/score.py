@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.core.text import format_count
 from harness.tools.mutation.generated.mutant import Mutant
-from harness.tools.mutation.generated.results import Result
+from harness.tools.mutation.generated.results import MutantResult
 
 _SHOWN = 3
 
@@ -39,7 +39,7 @@ class Score:
 def scores(
     mutants: Iterable[Mutant],
     reached: Iterable[Mutant],
-    results: Iterable[Result],
+    results: Iterable[MutantResult],
     reason: Callable[[Mutant], str] = lambda _: "",
 ) -> list[Score]:
     """Return the scores by module, in order. `reason`: why no case can observe a mutant, or an empty text."""
@@ -107,7 +107,7 @@ def scores_text(found: Sequence[Score]) -> str:
 
 
 def survivors_text(
-    results: Iterable[Result],
+    results: Iterable[MutantResult],
     nearest: Mapping[str, Sequence[str]],
     reason: Callable[[Mutant], str] = lambda _: "",
 ) -> str:
@@ -115,7 +115,7 @@ def survivors_text(
 
     `nearest`: by name of the mutant, the cases nearest to it. `reason`: as of `scores`.
     """
-    by_function: dict[tuple[str, str], list[Result]] = {}
+    by_function: dict[tuple[str, str], list[MutantResult]] = {}
     by_reason: Counter[str] = Counter()
     for each in results:
         if each.verdict != "survived":
@@ -139,7 +139,7 @@ def survivors_text(
 
 
 def scores_json(
-    found: Sequence[Score], results: Iterable[Result], reason: Callable[[Mutant], str] = lambda _: ""
+    found: Sequence[Score], results: Iterable[MutantResult], reason: Callable[[Mutant], str] = lambda _: ""
 ) -> str:
     """Return all as JSON. `reason`: as of `scores`."""
     values = {

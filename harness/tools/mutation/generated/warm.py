@@ -25,7 +25,7 @@ from harness.sim.native import provider
 from harness.tools.mutation.generated.applying import Functions, UnfitError, apply, living_functions
 from harness.tools.mutation.generated.mutant import Mutant
 from harness.tools.mutation.generated.reach import NEAR, in_order
-from harness.tools.mutation.generated.results import Result, read_results
+from harness.tools.mutation.generated.results import MutantResult, read_results
 from harness.tools.mutation.generated.trial import Trial, run_trial
 from harness.zygote.collecting import collect_cases, freeze_baseline, import_preload
 from harness.zygote.spec import ZygoteSpec
@@ -70,7 +70,9 @@ class Warm:
         sys.stdout.flush()
         os._exit(0)
 
-    def _result(self, collected: CollectedSession, functions: Functions, mutant: Mutant, cases: list[str]) -> Result:
+    def _result(
+        self, collected: CollectedSession, functions: Functions, mutant: Mutant, cases: list[str]
+    ) -> MutantResult:
         begin, file = time.monotonic(), self._root / mutant.path
 
         def change() -> str:
@@ -90,7 +92,7 @@ class Warm:
                 break
         if trial.red:
             killers[trial.red] += 1
-        return Result.of(mutant, trial, len(cases), time.monotonic() - begin)
+        return MutantResult.of(mutant, trial, len(cases), time.monotonic() - begin)
 
     def _is_sound(self, collected: CollectedSession, case: str) -> bool:
         """Return whether a case passes here without a mutant. It is tried once."""

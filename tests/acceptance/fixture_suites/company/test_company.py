@@ -9,11 +9,14 @@ import pytest
 
 EXPECTED = {
     "test_first": "passed",
-    "test_crashes": {"batch": "flaky: crashed in company, passed alone: SIGSEGV in call", "case": "passed"},
+    "test_crashes": {"batch": "flaky: crashed after other cases, passed alone: SIGSEGV in call", "case": "passed"},
     "test_second": "passed",
-    "test_hangs": {"batch": "flaky: timeout in company, passed alone: did not finish within 0.5 s", "case": "passed"},
+    "test_hangs": {
+        "batch": "flaky: timeout after other cases, passed alone: did not finish within 0.5 s",
+        "case": "passed",
+    },
     "test_third": "passed",
-    "test_leaves_a_child": {"batch": "flaky: leaked in company, passed alone", "case": "passed"},
+    "test_leaves_a_child": {"batch": "flaky: leaked after other cases, passed alone", "case": "passed"},
     "test_fourth": "passed",
     "test_needs_to_be_first": {"batch": "failed: assert", "case": "passed"},
     "test_needs_the_one_before": {"batch": "passed", "case": "failed: assert"},

@@ -12,7 +12,7 @@ EXPECTED = {
     "test_fails_and_poisons": "poisoned: left its device unusable",
     "test_sound_context": "passed",
     "test_poisons_in_company": {
-        "batch": "flaky: poisoned in company, passed alone: left its device unusable",
+        "batch": "flaky: poisoned after other cases, passed alone: left its device unusable",
         "case": "passed",
     },
     "test_last": "passed",

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("libcst")
 
 from harness.tools.mutation.generated.applying import UnfitError, apply, living_functions
-from harness.tools.mutation.generated.recording import make_watch, shown
+from harness.tools.mutation.generated.recording import make_watch, value_text
 from harness.tools.mutation.generated.walk import mutants_of
 
 SOURCE = """\
@@ -155,4 +155,4 @@ def test_a_watch_sees_lines_and_arguments(module: ModuleType) -> None:
     ("value", "text"), [(None, "None"), ("a", "'a'"), ("a" * 40, "str"), ([1], "list"), (0.5, "0.5")]
 )
 def test_values_as_they_are_kept(value: object, text: str) -> None:
-    assert shown(value) == text
+    assert value_text(value) == text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.tools.mutation.generated.mutant import Mutant
-from harness.tools.mutation.generated.reach import RecordError, Recording, in_order, nearest, read_recording, sampled
+from harness.tools.mutation.generated.reach import Recording, RecordingError, in_order, nearest, read_recording, sampled
 
 
 def mutant(first: int = 1, last: int = 1, new: str = "2") -> Mutant:
@@ -77,7 +77,7 @@ def test_a_recording_leaves_out_red_cases_and_half_written_lines(tmp_path: Path)
     (tmp_path / "1.ndjson").write_text(json.dumps(record("a", 1)) + "\n" + json.dumps(record("b", 1)) + '\n{"ca')
     assert read_recording([tmp_path], frozenset({"a"})).seconds == {"a": 1.0}
     (tmp_path / "1.ndjson").write_text("no JSON\n")
-    with pytest.raises(RecordError, match=r"1\.ndjson:1: this is no record of a case"):
+    with pytest.raises(RecordingError, match=r"1\.ndjson:1: this is no record of a case"):
         read_recording([tmp_path])
 
 
@@ -93,5 +93,5 @@ def test_what_a_fork_of_a_case_ran_is_its_own(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="run 'harness mutate record' first"):
+    with pytest.raises(RecordingError, match="run 'harness mutate record' first"):
         read_recording([tmp_path])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from harness.tools.mutation.generated.mutant import Mutant
-from harness.tools.mutation.generated.results import Result, Verdict
+from harness.tools.mutation.generated.results import MutantResult, Verdict
 from harness.tools.mutation.generated.score import scores, scores_json, scores_text, survivors_text, total
 
 
@@ -17,8 +17,8 @@ A = [mutant("torch/a/__init__.py", line) for line in range(1, 5)]
 B = [mutant("torch/b.py", 1)]
 
 
-def result(each: Mutant, verdict: Verdict) -> Result:
-    return Result(each, verdict, "s/test_x.py::t" if verdict == "killed" else "", "", 2, 3, 0.1)
+def result(each: Mutant, verdict: Verdict) -> MutantResult:
+    return MutantResult(each, verdict, "s/test_x.py::t" if verdict == "killed" else "", "", 2, 3, 0.1)
 
 
 RESULTS = [result(A[0], "killed"), result(A[1], "survived"), result(A[2], "stillborn")]
@@ -61,4 +61,4 @@ def test_the_json_has_every_result() -> None:
     assert [each["verdict"] for each in values["mutants"]] == ["killed", "survived", "stillborn"]
     assert values["modules"][0]["killed"] == 1
     kept = {name: value for name, value in values["mutants"][0].items() if name not in ("name", "reason")}
-    assert Result.from_json(kept) == RESULTS[0]
+    assert MutantResult.from_json(kept) == RESULTS[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.journal import journal, journal_lines
+from harness.journal import journal, reader
 from harness.journal.journal import Journal, JournalError
 from tests.reporting import build
 
@@ -22,12 +22,12 @@ def test_a_stream_has_what_a_reader_of_the_whole_file_has(path: Path) -> None:
         journal_.append(build.run(), build.start("a"), {"event": "foreign"}, build.finish("a", message="x" * 2000))
     with path.open("ab") as file:
         file.write(b'{"event":"finish","t":1\n\n{"event":"end"')
-    whole = journal.read_journal(path)
-    streamed = [found for _, found in journal_lines.stream_journal(path)]
-    assert [each for each in streamed if isinstance(each, journal.Damaged)] == list(whole.damaged)
-    assert [each for each in streamed if isinstance(each, journal.Unknown)] == list(whole.unknown)
-    assert [each for each in streamed if not isinstance(each, journal.Damaged | journal.Unknown)] == list(whole.events)
-    assert [each for _, each in journal_lines.stream_journal(path, 1000)][3] == journal.Damaged(
+    whole = reader.read_journal(path)
+    streamed = [found for _, found in reader.stream_journal(path)]
+    assert [each for each in streamed if isinstance(each, reader.Damaged)] == list(whole.damaged)
+    assert [each for each in streamed if isinstance(each, reader.Unknown)] == list(whole.unknown)
+    assert [each for each in streamed if not isinstance(each, reader.Damaged | reader.Unknown)] == list(whole.events)
+    assert [each for _, each in reader.stream_journal(path, 1000)][3] == reader.Damaged(
         4, "the line is longer than 0 MiB"
     )
 
@@ -36,9 +36,9 @@ def test_a_stream_of_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     for data in (b"<html>\n", b'{"t":1}\n'):
         (tmp_path / "other").write_bytes(data)
         with pytest.raises(JournalError, match="is not a journal"):
-            list(journal_lines.stream_journal(tmp_path / "other"))
+            list(reader.stream_journal(tmp_path / "other"))
     with pytest.raises(JournalError, match="there is no journal"):
-        list(journal_lines.stream_journal(tmp_path / "none"))
+        list(reader.stream_journal(tmp_path / "none"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(JournalError, match="not a regular file"):
-        list(journal_lines.stream_journal(tmp_path / "pipe"))
+        list(reader.stream_journal(tmp_path / "pipe"))
