@@ -77,6 +77,7 @@ def test_cuda_visible_devices_uuids_may_be_cut_short(candidates: list[str], numb
 
 def test_device_count_of_nvml_follows_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML's devices that the variable leaves are counted, by number and by UUID; -1 means that CUDA must be asked."""
+    torch.cuda.init()  # with the devices of this process
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     count = private.nvml_count()
     names = private.nvml_uuids()
