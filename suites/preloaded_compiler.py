@@ -1,0 +1,30 @@
+"""Imports torch's compiler before executors are forked: each of them would take two seconds for it.
+
+Its objects are then those of all executors, and a collection of garbage after a case does not go through them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+
+#: What a first compilation imports, apart from what these import in turn. A release of torch may lack some.
+MODULES = (
+    "torch._dynamo.compiled_autograd",
+    "torch._dynamo.backends.inductor",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp",
+    "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.codegen.triton",
+    "torch._inductor.codegen.wrapper",
+    "torch._inductor.cudagraph_trees",
+    "torch.export._trace",
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch deprecates what it uses itself
+    for name in MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
