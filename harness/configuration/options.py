@@ -495,7 +495,7 @@ INI_VALUES = (
         "args",
         [],
         f"more modules to import before executors are forked, in runs of {MANY_CASES} cases or more; FOLDER:MODULE "
-        "only in runs with cases of the folder",
+        "only in runs with as many cases of the folder",
     ),
 )
 

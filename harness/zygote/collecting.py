@@ -95,10 +95,10 @@ class CollectorPlugin:
             self._recorder.write()
         if session.testsfailed and not config.option.continue_on_collection_errors:
             return True  # the supervisors report the errors
-        if len(session.items) >= options.MANY_CASES:
+        if wanted := _wanted(config.getini("harness_preload_many"), session):
             try:
                 with _imports(self._spec):
-                    _import("harness_preload_many", _wanted(config.getini("harness_preload_many"), session))
+                    _import("harness_preload_many", wanted)
             except PreloadError as error:
                 self.error = error
                 return True
@@ -171,11 +171,12 @@ def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
 
 
 def _wanted(entries: Sequence[str], session: pytest.Session) -> list[str]:
-    """Return the modules of entries ``MODULE`` and, if cases of the folder were collected, ``FOLDER:MODULE``."""
+    """Return the modules of entries ``MODULE`` and, if many cases of the folder were collected, ``FOLDER:MODULE``."""
     found = []
     for entry in entries:
         folder, _, module = entry.rpartition(":")
-        if not folder or any(item.nodeid.startswith(f"{folder.rstrip('/')}/") for item in session.items):
+        begin = f"{folder.rstrip('/')}/" if folder else ""
+        if sum(item.nodeid.startswith(begin) for item in session.items) >= options.MANY_CASES:
             found.append(module)
     return found
 

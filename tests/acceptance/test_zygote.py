@@ -99,7 +99,13 @@ def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject)
 
 @pytest.mark.parametrize(
     ("cases", "entry", "imported"),
-    [(9, "heavy", False), (10, "heavy", True), (10, "suites/plain:heavy", True), (10, "suites/pla:heavy", False)],
+    [
+        (9, "heavy", False),
+        (10, "heavy", True),
+        (10, "suites/plain:heavy", True),
+        (10, "suites/pla:heavy", False),
+        (9, "suites/plain:heavy", False),
+    ],
 )
 def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
     make_project: MakeProject, cases: int, entry: str, imported: bool
@@ -114,6 +120,8 @@ def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
         f"    assert (heavy is not None) == {imported}\n    assert heavy is None or heavy.zygote == os.getppid()\n"
     )
     project.write("suites/plain/test_plain.py", text)
+    if ":" in entry:
+        project.write("suites/other/test_other.py", "def test_b(): pass\n")  # ten in all are not ten of the folder
     result = project.run("-n2", "-opythonpath=.", f"-oharness_preload_many={entry}")
     assert result.status == 0, result.tail()
     assert set(result.verdicts.values()) == {"passed"}
