@@ -188,8 +188,8 @@ def remembered(red: Path, green: Path, out: Path) -> str:
     return harness_("history", "report", "--run", "red", "--db", db)
 
 
-def told(red: Path, green: Path, out: Path) -> str:
-    """What people are told of a run after a green one."""
+def reported(red: Path, green: Path, out: Path) -> str:
+    """What people are reported of a run after a green one."""
     db, rules = out / "history.duckdb", out / "notify.yaml"
     harness_("history", "add", green, red, "--db", db)
     rules.write_text("channels: {out: {kind: json, url_env: HOOK}}\nroutes: [{to: [out]}]\n")
@@ -218,7 +218,7 @@ CONSUMERS: dict[str, tuple[Callable[[Path, Path, Path], str], frozenset[Outcome]
     "diff markdown": (diff("markdown"), CHANGED, True),
     "diff json": (diff("json"), CHANGED, True),
     "history report": (remembered, RED, True),
-    "notify": (told, RED, True),
+    "notify": (reported, RED, True),
     "matrix page": (matrix("text"), NONE, True),
     "matrix page, the page": (matrix("page"), EVERY, True),
     "matrix page, the JSON": (matrix("json"), EVERY, True),

@@ -255,7 +255,7 @@ def _said(result: pytest.RunResult) -> list[str]:
 
 @pytest.mark.ways("workers", ["-n0", "-n2"])
 @pytest.mark.ways("strict", [(), ("--strict-markers",)])
-def test_marks_without_the_harness_are_told_once(
+def test_marks_without_the_harness_are_reported_once(
     project: pytest.Pytester, workers: str, strict: tuple[str, ...]
 ) -> None:
     _write(project, "plain/test_marked.py", _MARKED)
@@ -268,7 +268,7 @@ def test_marks_without_the_harness_are_told_once(
 
 
 @pytest.mark.ways(
-    ("name", "text", "arguments", "told"),
+    ("name", "text", "arguments", "reported"),
     [
         ("plain", _MARKED, ["plain", "-p", "harness.plugin"], None),
         ("plain", _MARKED, ["plain", "--seed=1"], None),
@@ -283,12 +283,12 @@ def test_marks_without_the_harness_are_told_once(
     ],
 )
 def test_marks_with_the_harness_or_of_others_are_not(
-    project: pytest.Pytester, name: str, text: str, arguments: list[str], told: str | None
+    project: pytest.Pytester, name: str, text: str, arguments: list[str], reported: str | None
 ) -> None:
     _write(project, f"{name}/test_marked.py", text)
     said = _said(_run(project, *arguments, "-p", "no:cacheprovider"))
-    assert len(said) == (told is not None)
-    assert all(line.startswith(str(told)) for line in said)
+    assert len(said) == (reported is not None)
+    assert all(line.startswith(str(reported)) for line in said)
 
 
 def test_a_mark_that_another_plugin_has_as_well_is_its_own(project: pytest.Pytester) -> None:

@@ -98,9 +98,9 @@ class SessionWatch:
         properties = session.config.stash.get(SUITE_PROPERTIES, None)
         if not (ends or failed or properties):
             return _NONE
-        told = {name: value if type(value) is str else f"{name} was set" for name, value in ends.items()}
+        reasons = {name: value if type(value) is str else f"{name} was set" for name, value in ends.items()}
         kept = [(name[:_MOST_OF_NAME], value[:_MOST_OF_VALUE]) for name, value in (properties or ())[:_MOST_PROPERTIES]]
-        news = SessionNews(told, failed, kept)
+        news = SessionNews(reasons, failed, kept)
         if properties:
             properties.clear()
         return news

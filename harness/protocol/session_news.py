@@ -1,4 +1,4 @@
-"""What code in an executor has told its session, which is a copy of pytest's."""
+"""Changes of pytest's session that code in an executor made, where the session is a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SESSION_ENDS = ("shouldfail", "shouldstop")
 
 @dataclass(frozen=True, slots=True)
 class SessionNews:
-    """What pytest's session must be told.
+    """What pytest's own session must take over.
 
     `ends`: reasons to fail or to stop, by the attribute of the session. `failed`: what was added to
     ``session.testsfailed``, negative if it was made smaller. `properties`: of ``record_testsuite_property``.
@@ -28,8 +28,8 @@ class SessionNews:
     @property
     def fields(self) -> dict[str, Any]:
         """These news as a part of a message of an executor; empty if there are none."""
-        told = {"ends": dict(self.ends), "failed": self.failed, "properties": list(self.properties)}
-        return {"session": told} if self else {}
+        news = {"ends": dict(self.ends), "failed": self.failed, "properties": list(self.properties)}
+        return {"session": news} if self else {}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> SessionNews:

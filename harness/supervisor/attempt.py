@@ -366,7 +366,7 @@ class Listener:
 
 
 def session_of(message: Message) -> SessionNews:
-    """Return what code in an executor has told its session. Raises ProtocolError."""
+    """Return what code in an executor changed in its session. Raises ProtocolError."""
     try:
         return SessionNews.from_message(message)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

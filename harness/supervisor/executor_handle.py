@@ -198,7 +198,7 @@ class ExecutorHandle:
         self.grown: dict[str, int] = {}
         #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
-        #: What the teardown of the last fixtures has told the session.
+        #: What the teardown of the last fixtures changed in the session.
         self.told_session = SessionNews()
         self.temp = temp
         #: pytest's base folder of ``tmp_path``. Its parent is that of all executors of the run on this host, as with

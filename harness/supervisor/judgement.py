@@ -43,7 +43,7 @@ class Evidence:
     `harness_error`: an exception of the harness's own code in the executor.
     `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
     `stopped`: why the run was stopped; the supervisor then waited no longer.
-    `session`: what the case has told its session.
+    `session`: what the case changed in its session.
     """
 
     phases: Sequence[Phase] = ()

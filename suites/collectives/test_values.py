@@ -134,7 +134,7 @@ IGNORES_STRIDES = pytest.mark.xfail(
         "gather",
     ],
 )
-def test_gloo_heeds_strides(ranks: Any, name: str) -> None:
+def test_gloo_respects_strides(ranks: Any, name: str) -> None:
     """Of a tensor with gaps its elements take part, and the gaps are as they were."""
     expect_all_right(ranks.run(strided, name, world=2))
 

@@ -149,8 +149,8 @@ def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, al
     assert summed == wanted.counts, f"pytest counts {summed}, expected {wanted.counts}\n{result.tail()}"
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
     found_text = format_count(len(wanted.findings), "finding") if wanted.findings else ""
-    told = f"{format_count(len(wanted.cases), 'case')}: {counts}" + (f"; {found_text}" if found_text else "")
-    assert f"\n{told}\n" in result.terminal
+    reported = f"{format_count(len(wanted.cases), 'case')}: {counts}" + (f"; {found_text}" if found_text else "")
+    assert f"\n{reported}\n" in result.terminal
     word = "finding" if len(wanted.findings) == 1 else "findings"
     assert result.counts.get(word, 0) == len(wanted.findings), f"pytest counts {result.counts}\n{result.tail()}"
 

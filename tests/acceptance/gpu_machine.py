@@ -161,9 +161,9 @@ def notes(result: Result) -> dict[str, list[str]]:
     """The notes on devices, by the case whose attempts they are on."""
     found: dict[str, list[str]] = defaultdict(list)
     for line in result.lines:
-        told = [note for note in line.get("notes", []) if note.startswith("device ")]
-        if told:
-            found[short(line["case"])] += told
+        reported = [note for note in line.get("notes", []) if note.startswith("device ")]
+        if reported:
+            found[short(line["case"])] += reported
     return dict(found)
 
 

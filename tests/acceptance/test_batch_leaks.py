@@ -141,8 +141,8 @@ def test_two_cases_that_leak_together(make_project: MakeProject, spread: tuple[s
     assert finding.reproduce is not None
     assert f"\n    {finding.reproduce}\n" in result.terminal
     assert finding.reproduce in "".join(result.junit.itertext())
-    status, told = command(project, "report", str(result.run_dir))
-    assert (status, f"\n    {finding.reproduce}\n" in told) == (1, True), told
+    status, reported = command(project, "report", str(result.run_dir))
+    assert (status, f"\n    {finding.reproduce}\n" in reported) == (1, True), reported
     pasted = paste(project, finding.reproduce)
     (again,) = pasted.ledger.findings
     assert (again.kind, again.cases) == ("batch_leak", PAIR), pasted.tail()
@@ -163,7 +163,7 @@ def test_caches_and_first_uses_are_suspected_and_acquitted(make_project: MakePro
         assert (line["trials"], line["leaks"], line["failure"]) == (1, [], "")
 
 
-def test_several_leaks_in_one_batch_are_told_apart(make_project: MakeProject) -> None:
+def test_several_leaks_in_one_batch_are_distinguished(make_project: MakeProject) -> None:
     result = make_project("batch_malloc", "batch_mapping", "batch_pair").run("-n0", SEARCH)
     assert {case for case, outcome in result.verdicts.items() if outcome == "leaked"} == {MALLOC, MAPPING}
     (finding,) = result.ledger.findings
@@ -235,7 +235,7 @@ def test_large(n):
 
 
 def test_a_trial_that_dies_accuses_nobody(make_project: MakeProject) -> None:
-    """A case kills its process when it runs a second time: what was suspected is not found out, and that is told."""
+    """A case kills its process when it runs a second time: the suspicion stays open, and this is reported."""
     project = make_project("batch_malloc")
     project.write(
         "suites/dies/test_dies.py",
@@ -287,7 +287,7 @@ def test_other(n):
     assert batches(result) == []
 
 
-def test_what_a_case_keeps_is_told_and_not_looked_at(make_project: MakeProject) -> None:
+def test_what_a_case_keeps_is_reported_and_not_looked_at(make_project: MakeProject) -> None:
     """Memory that grows by the case's own account is no leak; the run says of how many cases it did not look."""
     project = make_project()
     project.write(
@@ -313,8 +313,8 @@ def test_leaks():
     result = project.run("-n0", SEARCH)
     assert [outcome for _, outcome in sorted(result.verdicts.items())] == ["contaminated", "passed", "leaked"]
     assert "KEEPS 2 cases that may keep memory - the library has no end to it" in result.terminal
-    (told,) = [element for element in result.junit.iter("testcase") if element.attrib["name"] == "test_keeps"]
-    assert "KEEPS the library has no end to it" in "".join(told.itertext())
+    (reported,) = [element for element in result.junit.iter("testcase") if element.attrib["name"] == "test_keeps"]
+    assert "KEEPS the library has no end to it" in "".join(reported.itertext())
     check_journal(result)
 
 
@@ -355,16 +355,16 @@ def slow(make_project: MakeProject, *, pause: float, size: int = 200) -> Project
     return project
 
 
-def test_without_time_for_a_search_growth_is_told_and_not_red(make_project: MakeProject) -> None:
+def test_without_time_for_a_search_growth_is_reported_and_not_red(make_project: MakeProject) -> None:
     result = make_project("batch_malloc").run("-n0", "--leak-search=off")
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
     assert (result.status, kinds(result)) == (0, [])
     (line,) = batches(result)
     assert (line["trials"], line["tried"], line["leaks"], line["failure"]) == (0, 0, [], "--leak-search=off")
-    told = "over 24 cases, not shown to be a leak: none of them ran again; --leak-search=off"
+    reported = "over 24 cases, not shown to be a leak: none of them ran again; --leak-search=off"
     assert "GREW executor main-e1 by " in result.terminal
-    assert told in result.terminal
-    assert told in (result.run_dir / "report.html").read_text(encoding="utf-8")
+    assert reported in result.terminal
+    assert reported in (result.run_dir / "report.html").read_text(encoding="utf-8")
     assert "leak search" not in result.terminal.partition("isolation: ")[2]
     check_journal(result)
 
@@ -381,7 +381,7 @@ def test_a_batch_too_large_for_the_time_is_searched_case_by_case(make_project: M
     check_journal(result)
 
 
-def test_a_search_that_does_not_fit_into_its_time_is_given_up_and_told(make_project: MakeProject) -> None:
+def test_a_search_that_does_not_fit_into_its_time_is_given_up_and_reported(make_project: MakeProject) -> None:
     result = slow(make_project, pause=0.3).run("-n0", "--leak-search=2")
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
     assert (result.status, kinds(result)) == (0, [])

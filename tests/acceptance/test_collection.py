@@ -231,7 +231,7 @@ def test_the_other_tests_run_on_request(project: Project, spread: str) -> None:
 
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 @pytest.mark.ways(
-    ("isolation", "missing", "told"),
+    ("isolation", "missing", "reported"),
     [
         ("batch", "suites/a/test_many.py::test_six", "ERROR: not found: "),
         ("batch", "suites/nope.py", "ERROR: file or directory not found: suites/nope.py"),
@@ -239,12 +239,12 @@ def test_the_other_tests_run_on_request(project: Project, spread: str) -> None:
     ],
 )
 def test_what_is_not_there_is_a_usage_error(
-    project: Project, spread: str, isolation: str, missing: str, told: str
+    project: Project, spread: str, isolation: str, missing: str, reported: str
 ) -> None:
     """Also with workers, whose errors xdist drops: it ends with "no tests ran"."""
     result = project.run(f"--isolation={isolation}", spread, "suites/a/test_many.py::test_five", missing, suites=None)
     assert result.status == 4, result.tail()
-    assert told in result.terminal
+    assert reported in result.terminal
     assert not result.verdicts
 
 
@@ -287,9 +287,9 @@ def test_reasons_to_collect_in_each_process(
         project.write(name, text)
     result = project.run(spread, *options)
     assert result.status == 0, result.tail()
-    told = [line for line in result.terminal.splitlines() if "each pytest process imports and collects" in line]
-    assert len(told) == 1, result.tail()
-    assert told[0].endswith(f", since {reason}")
+    reported = [line for line in result.terminal.splitlines() if "each pytest process imports and collects" in line]
+    assert len(reported) == 1, result.tail()
+    assert reported[0].endswith(f", since {reason}")
     assert "supervisor" in project.probe("imports")
     assert _collected(result)[0] == _listed(project)
 

@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_in_its_turn_does_not_keep_the_device(
 
 @pytest.mark.nightly
 def test_a_device_that_does_not_become_free_is_not_waited_for_without_end(machine: Machine) -> None:
-    """What the worker waits for is told while it waits; then the case is not run, and the next one is."""
+    """What the worker waits for is reported while it waits; then the case is not run, and the next one is."""
     machine.suite(
         """
 pytestmark = pytest.mark.timeout(600_000)

@@ -130,7 +130,7 @@ def test_each_plugin_hears_of_each_case_as_without_the_harness(
         assert (start, finish) == (f"start {path}", f"finish {path}")
         number = of_controller[0].split()[-1]
         assert of_controller == [f"{phase} {name} {name} {number}" for phase in phases]
-    told = sorted(nodeid for cases in of_folder for nodeid in cases)
+    reported = sorted(nodeid for cases in of_folder for nodeid in cases)
     wanted = [nodeid for nodeid in result.verdicts if "/one/" in nodeid] if has_conftest_hook else []
-    assert told == sorted(2 * wanted)  # by the process that runs it and by the worker
+    assert reported == sorted(2 * wanted)  # by the process that runs it and by the worker
     assert all(words == phases for cases in of_folder for words in cases.values())

@@ -172,7 +172,7 @@ def test_a_replacement_worker_gets_the_device_that_was_freed(tmp_path: Path, lib
     assert "FINDING worker: worker gw1 died" in result.terminal
 
 
-def test_a_lost_gpu_gets_no_worker_and_is_told(tmp_path: Path, library: Path) -> None:
+def test_a_lost_gpu_gets_no_worker_and_is_reported(tmp_path: Path, library: Path) -> None:
     result = _project(tmp_path).run("-n", "auto", "-k", "test_one", env=_environment(library, gpus=3, lost=[1]))
     assert "created: 2/2 workers" in result.terminal
     assert result.status == 0, result.tail()

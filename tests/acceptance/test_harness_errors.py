@@ -1,4 +1,4 @@
-"""The harness's own code fails in an executor: that is no case's doing, and the traceback is told."""
+"""The harness's own code fails in an executor: that is no case's doing, and the traceback is reported."""
 
 from __future__ import annotations
 

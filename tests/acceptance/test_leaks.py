@@ -87,7 +87,7 @@ def run(project: Project, mode: str, *arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(("mode", "spread"), WAYS[:1])
-def test_each_leak_is_told_with_amount_and_origin(make_project: MakeProject, mode: str, spread: str) -> None:
+def test_each_leak_is_reported_with_amount_and_origin(make_project: MakeProject, mode: str, spread: str) -> None:
     project = make_project("leaks")
     result = run(project, mode, spread, "--leak-search=300")
     wanted = expected(project, mode)
@@ -108,7 +108,7 @@ def _nothing_runs_after_a_leak(result: Result) -> None:
 
 @pytest.mark.nightly  # each in a process of its own: tests/checks/test_state_table.py
 @pytest.mark.parametrize(("mode", "spread"), WAYS)
-def test_each_contamination_is_told_with_new_and_old_value(make_project: MakeProject, mode: str, spread: str) -> None:
+def test_each_contamination_is_reported_with_both_values(make_project: MakeProject, mode: str, spread: str) -> None:
     project = make_project("contaminations")
     result = run(project, mode, spread)
     wanted = expected(project, mode)
@@ -178,9 +178,9 @@ def test_checks_can_be_switched_off(make_project: MakeProject) -> None:
 def test_contaminations_are_not_looked_for_either(make_project: MakeProject) -> None:
     project = make_project("contaminations")
     result = run(project, "case", "-n2", "--leak-check=off")
-    told = {case for case, outcome in result.verdicts.items() if outcome not in ("passed", "failed")}
+    reported = {case for case, outcome in result.verdicts.items() if outcome not in ("passed", "failed")}
     # What the executor itself needs is looked at all the same.
-    assert told == {"suites/contaminations/test_process_state.py::test_working_folder"}, result.tail()
+    assert reported == {"suites/contaminations/test_process_state.py::test_working_folder"}, result.tail()
 
 
 @pytest.mark.nightly

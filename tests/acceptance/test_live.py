@@ -86,7 +86,7 @@ def test_the_table_is_below_what_pytest_prints_and_goes_without_a_trace(
 ) -> None:
     worker = "main" if spread == "-n0" else "gw[01]"
 
-    def told() -> bool:
+    def reported() -> bool:
         lines = "\n".join(window.shown())
         return (
             re.search(rf"(?m)^{worker} +cpu +[0-9: ]+(s|min)  {re.escape(FILE)}::test_waits$", lines) is not None
@@ -98,7 +98,7 @@ def test_the_table_is_below_what_pytest_prints_and_goes_without_a_trace(
         )
 
     with Window(WIDE) as window:
-        result = run(project, window, spread, *how, until=told)
+        result = run(project, window, spread, *how, until=reported)
     with Window(WIDE) as quiet:
         run(project, quiet, spread, *how, "--progress=off")
     assert result.status == 1
@@ -127,7 +127,7 @@ def test_cases_in_this_process_print_above_it(project: Project) -> None:
 def test_a_window_that_is_small_and_changes(project: Project) -> None:
     with Window(34, 10) as window:
 
-        def told() -> bool:
+        def reported() -> bool:
             lines = window.shown()
             if len(window.written) < before:
                 return False
@@ -137,11 +137,11 @@ def test_a_window_that_is_small_and_changes(project: Project) -> None:
         running = project.start("-n2", env=TERMINAL, window=window)
         try:
             running.started("test_waits")
-            running.wait_for(told, "a table in a small window")
+            running.wait_for(reported, "a table in a small window")
             for columns, lines in ((90, 20), (40, 9), (60, 30)):
                 before = len(window.written) + 1
                 window.resize(columns, lines)
-                running.wait_for(told, f"a table in {columns} columns and {lines} lines")
+                running.wait_for(reported, f"a table in {columns} columns and {lines} lines")
             open_gate(running, project.folder / "probe" / "gate")
             assert running.result().status == 1
         finally:

@@ -51,11 +51,11 @@ def test_waivers_that_do_not_fit_are_red(make_project: MakeProject, mode: str) -
     project = make_project("policy_faults")
     result = project.run(f"--isolation={mode}", "-n0", "--waivers=suites/policy_faults/waivers.yaml")
     compare(result, expected(project, mode), alone=mode == "case")
-    told = {finding.kind: finding.message for finding in result.ledger.findings}
+    reported = {finding.kind: finding.message for finding in result.ledger.findings}
     where = "in suites/policy_faults/waivers.yaml"
-    assert f"'*::test_expired' {where}:5 expired on 2001-01-01: see https://example.org/4" in told["waiver_expired"]
-    assert f"'*::test_without_link' {where}:6 has no link" in told["waiver_no_link"]
-    assert f"test_gone*' {where}:7 matches no case of this run" in told["waiver_matches_nothing"]
+    assert f"'*::test_expired' {where}:5 expired on 2001-01-01: see https://example.org/4" in reported["waiver_expired"]
+    assert f"'*::test_without_link' {where}:6 has no link" in reported["waiver_no_link"]
+    assert f"test_gone*' {where}:7 matches no case of this run" in reported["waiver_matches_nothing"]
 
 
 @MODES
@@ -154,7 +154,7 @@ def test_a_waiver_that_matches_no_case(
     assert kinds(result) == found, result.tail()
 
 
-def test_a_waiver_is_not_blamed_for_what_the_run_was_told_to_leave_out(make_project: MakeProject) -> None:
+def test_a_waiver_is_not_blamed_for_what_the_run_was_asked_to_leave_out(make_project: MakeProject) -> None:
     project = two_suites(make_project)
     waive(project, case="suites/b/test_b.py::test_gone")
     assert kinds(project.run("-n0", "--waivers=known", suites="suites/a")) == []
@@ -291,7 +291,7 @@ def test_a_profile_that_leaves_nothing_is_red(make_project: MakeProject, spread:
     assert kinds(result) == ["profile_matches_nothing", "too_few_cases"]
 
 
-def test_what_isolation_none_does_not_heed_is_said(make_project: MakeProject) -> None:
+def test_options_that_isolation_none_ignores_are_named(make_project: MakeProject) -> None:
     project = two_suites(make_project)
     waive(project, case="suites/a/test_a.py::test_two")
     configure(project, "profiles/strict", description="strict", skips="forbidden", waivers=["known"], repeats=2)
@@ -361,9 +361,9 @@ def test_a_profile_that_names_no_case_is_red(make_project: MakeProject) -> None:
     assert result.status == 1
     assert result.counts["passed"] == 3
     assert kinds(result) == ["profile_matches_nothing"] * 3
-    told = [finding.message for finding in result.ledger.findings]
-    assert [":4: " in told[0], ":6: " in told[1], ":7: " in told[2]] == [True] * 3, told
-    assert "suite 'gone' matches no case of this run" in told[0]
+    reported = [finding.message for finding in result.ledger.findings]
+    assert [":4: " in reported[0], ":6: " in reported[1], ":7: " in reported[2]] == [True] * 3, reported
+    assert "suite 'gone' matches no case of this run" in reported[0]
     assert kinds(project.run("-n0", "--profile=few", suites="suites/b/test_b.py::test_one")) == []
 
 
@@ -416,9 +416,9 @@ def test_a_promise_that_the_machine_does_not_keep(make_project: MakeProject, iso
     configure(project, "hardware/mine", description="mine", device={"device": "cpu"}, offers={"memory": ">=1000TiB"})
     result = project.run("-n0", f"--isolation={isolation}", "--hardware=mine")
     compare(result, expected(project, isolation))
-    told = result.ledger.findings[0].message
-    assert told.startswith("hardware mine promises what device cpu does not have: memory: wanted >=1000TiB, found "), (
-        told
+    text = result.ledger.findings[0].message
+    assert text.startswith("hardware mine promises what device cpu does not have: memory: wanted >=1000TiB, found "), (
+        text
     )
     assert result.ledger.run is not None
     assert result.ledger.run.hardware == "mine"
@@ -525,9 +525,9 @@ def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
     assert f"\n{satisfied}\n" in result.terminal
     alone = project.run("-k", "test_passes", spread, "--must-pass=good")
     assert alone.status == 0, alone.tail()
-    told = alone.junit.find("testsuite/properties/property[@name='must_pass']")
-    assert told is not None
-    assert told.attrib["value"] == satisfied
+    reported = alone.junit.find("testsuite/properties/property[@name='must_pass']")
+    assert reported is not None
+    assert reported.attrib["value"] == satisfied
 
 
 def test_an_edited_must_pass_list_stops_the_run(make_project: MakeProject) -> None:
@@ -583,6 +583,6 @@ def test_the_report_of_a_killed_run_tells_its_lists(make_project: MakeProject) -
     assert re.search(r"^must-pass list good\.txt \(1 case, sha256:\w+\): satisfied$", output, re.MULTILINE), output
     assert re.search(r"^must-pass list more\.txt .*: not satisfied, 1 did not pass", output, re.MULTILINE), output
     assert "the run did not finish" in output
-    told = killed.junit.find("testsuite/properties/property[@name='must_pass']")
-    assert told is not None
-    assert "good.txt" in told.attrib["value"]
+    reported = killed.junit.find("testsuite/properties/property[@name='must_pass']")
+    assert reported is not None
+    assert "good.txt" in reported.attrib["value"]

@@ -115,7 +115,7 @@ def test_a_case_in_a_worker_without_isolation_is_seen(project: Project) -> None:
     assert run(project, "-n1", "--isolation=none", "--progress=0.2", until=says).status == 0
 
 
-def test_a_search_after_the_last_case_is_told(make_project: MakeProject) -> None:
+def test_a_search_after_the_last_case_is_reported(make_project: MakeProject) -> None:
     """A batch that has grown is looked into once its last case is over, trial after trial."""
     result = make_project("batch_malloc").run("-n0", "--progress=0.01", "--leak-search=600")
     activities = [line["what"] for line in result.lines if line["event"] == "activity"]
@@ -131,7 +131,7 @@ def test_a_search_after_the_last_case_is_told(make_project: MakeProject) -> None
     check_journal(result)
 
 
-def test_the_confirmation_of_a_leak_is_told(make_project: MakeProject) -> None:
+def test_the_confirmation_of_a_leak_is_reported(make_project: MakeProject) -> None:
     project = make_project()
     project.write(
         "suites/leaky/test_leaky.py",
@@ -139,7 +139,7 @@ def test_the_confirmation_of_a_leak_is_told(make_project: MakeProject) -> None:
     )
     result = project.run("-n0")
     assert list(result.verdicts.values()) == ["leaked"], result.tail()
-    told = [line["what"] for line in result.lines if line["event"] == "activity"]
-    begun = told.index("confirming a leak of suites/leaky/test_leaky.py::test_leaks")
-    assert told[begun + 1] == ""
+    reported = [line["what"] for line in result.lines if line["event"] == "activity"]
+    begun = reported.index("confirming a leak of suites/leaky/test_leaky.py::test_leaks")
+    assert reported[begun + 1] == ""
     check_journal(result)

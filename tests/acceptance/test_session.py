@@ -33,7 +33,7 @@ WAYS = {
 
 @pytest.mark.ways("options", [("-n0",), ("-n0", "--isolation=case"), ("-n2",)])
 @pytest.mark.ways("way", WAYS)
-def test_a_session_hears_what_it_is_told(make_project: MakeProject, way: str, options: tuple[str, ...]) -> None:
+def test_a_session_hears_what_it_is_reported(make_project: MakeProject, way: str, options: tuple[str, ...]) -> None:
     project = make_project()
     tests, conftest, status = WAYS[way]
     project.write("suites/test_it.py", tests)

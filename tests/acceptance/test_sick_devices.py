@@ -156,7 +156,7 @@ def test_a_device_that_the_driver_releases_late_is_used_again(machine: Machine) 
 
 @pytest.mark.nightly
 @first_pid_namespace
-def test_what_was_left_on_a_device_before_the_run_is_told_once(machine: Machine) -> None:
+def test_what_was_left_on_a_device_before_the_run_is_reported_once(machine: Machine) -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
     machine.state.set(0, process=ended.pid)
@@ -325,7 +325,7 @@ def test_what_was_wrong_with_a_device_before_the_run_is_found(machine: Machine) 
 
 
 @pytest.mark.nightly
-def test_a_last_device_that_is_drained_while_a_bad_end_is_looked_into_is_told(tmp_path: Path, library: Path) -> None:
+def test_a_last_device_that_is_drained_while_a_bad_end_is_examined_is_reported(tmp_path: Path, library: Path) -> None:
     machine = Machine(tmp_path, library, gpus=1)
     machine.suite("""
 import atexit
@@ -380,7 +380,7 @@ _QUICK = "--timeout-multiplier=0.1"
 
 
 @pytest.mark.nightly
-def test_an_nvml_that_does_not_answer_any_more_is_told_and_the_run_goes_on(machine: Machine) -> None:
+def test_an_nvml_that_does_not_answer_any_more_is_reported_and_the_run_goes_on(machine: Machine) -> None:
     """The device is examined, as is one with any other sign that worries; nothing more is heard of it, and of no other.
 
     The worker ends, though a call of its has not returned.

@@ -224,16 +224,16 @@ class TestRuns:
         project = make_project()
         project.write("suites/events/test_events.py", _EVENTS)
         case = "suites/events/test_events.py::test_an_event_waits_for_its_stream"
-        told = "event_early; slow:0.000001,seed=3"
+        reported = "event_early; slow:0.000001,seed=3"
         result = run(project, "-n0", "--inject=event_early", "--inject=slow:0.000001,seed=3")
         assert result.verdicts == {case: "failed", f"{case}_in_a_child": "failed"}, result.tail()
         finish = next(line for line in result.lines if line["event"] == "finish" and line["case"] == case)
         assert finish["struck"] == {"event_early": 1}
         assert "--device=simcuda --inject=event_early --inject=slow:0.000001,seed=3 --seed=" in finish["reproduce"]
-        assert result.lines[0]["settings"]["inject"] == told
-        assert f"harness: injected {told}" in result.terminal
+        assert result.lines[0]["settings"]["inject"] == reported
+        assert f"harness: injected {reported}" in result.terminal
         properties = {each.get("name"): each.get("value") for each in result.junit.iter("property")}
-        assert properties["inject"] == told
+        assert properties["inject"] == reported
         facts = json.loads((result.run_dir / "environment.json").read_text())
         assert facts["software_device"]["interposer"].endswith("/libcudafaults.so")
         alone = run(project, "-n0", "--isolation=none", "--inject=event_early")
@@ -280,7 +280,7 @@ class TestRuns:
         result = run(project, "-n0")
         assert result.status == 0, result.tail()
 
-    def test_devices_are_told_of_as_what_they_are(self, make_project: MakeProject) -> None:
+    def test_devices_are_reported_as_what_they_are(self, make_project: MakeProject) -> None:
         env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         project = make_project()
         status, said = command(project, "devices", "--device", "simcuda", "--json", env=env)

@@ -47,7 +47,7 @@ def report(result: Result, *options: str, encoding: str = "utf-8") -> list[str]:
     return done.stdout.splitlines()
 
 
-def told(lines: list[str]) -> dict[str, list[str]]:
+def reported(lines: list[str]) -> dict[str, list[str]]:
     """What a report says of how cases went: by case, the word for it and the lines that follow."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
@@ -77,14 +77,14 @@ def test_the_report_names_what_grows_over_repetitions_and_nothing_else(make_proj
     assert sorted((line["case"], line["attempt"]) for line in levels(result)) == sorted(finishes)
 
     grows, shapes = table("GROWS"), table("SHAPES")
-    for found in (told(result.terminal.splitlines()), told(report(result))):
+    for found in (reported(result.terminal.splitlines()), reported(report(result))):
         assert {case: lines[0] for case, lines in found.items()} == dict.fromkeys(grows, "GROWS"), found
         for case, start in grows.items():
             _, text, top, middle, bottom = found[case]
             assert text.startswith(start), text
             assert [line.count("│") for line in (top, middle, bottom)] == [1, 1, 1]
             assert len(bottom.partition("│")[2]) == TIMES
-    whole = told(report(result, "--growth"))
+    whole = reported(report(result, "--growth"))
     assert {case: lines[0] for case, lines in whole.items()} == shapes, whole
 
     outputs = {
@@ -97,14 +97,14 @@ def test_a_terminal_without_the_signs_gets_plain_ones(make_project: MakeProject)
     project = make_project("growing")
     result = project.run("-n0", f"--repeat={TIMES}", "-k", "test_heap", env={"PYTHONIOENCODING": "ascii"})
     for lines in (result.terminal.splitlines(), report(result, encoding="ascii")):
-        (found,) = told(lines).values()
+        (found,) = reported(lines).values()
         assert "\n".join(found).isascii()
         assert found[-1].partition("|")[2].startswith(".")
         assert found[2].endswith("#")
 
 
 def test_a_process_that_breaks_in_the_middle_gives_two_series(make_project: MakeProject) -> None:
-    """What is told is the growth in the longer one; the fresh process of the second begins low again."""
+    """What is reported is the growth in the longer one; the fresh process of the second begins low again."""
     project = make_project()
     project.write("suites/growing/test_growing.py", BREAKS)
     result = project.run("-n0", f"--repeat={TIMES}")
@@ -113,7 +113,7 @@ def test_a_process_that_breaks_in_the_middle_gives_two_series(make_project: Make
     (longest, times), (_, others), (_, alone) = counts.most_common()
     # A suspicion after the first run makes one more, which is not counted.
     assert (times in (16, 17), others, alone) == (True, TIMES - 1 - times, 1), counts
-    ((case, found),) = told(report(result)).items()
+    ((case, found),) = reported(report(result)).items()
     assert (case, found[0]) == (f"{PATH}::test_breaks", "GROWS")
     assert " grew by 4." in found[1]
     assert f" per repetition over {times} repetitions, from " in found[1]
@@ -150,19 +150,19 @@ def test_nothing_is_read_where_there_is_nothing_to_compare(
     assert result.status == 0, result.tail()
     assert levels(result) == []
     assert "GROWS" not in result.terminal
-    assert not [lines for lines in told(report(result)).values() if lines[0] != "VERIFIED"]
+    assert not [lines for lines in reported(report(result)).values() if lines[0] != "VERIFIED"]
     assert any(line.startswith("the journal has no memory readings") for line in report(result, "--growth"))
 
 
 def test_too_few_repetitions_are_said_to_be(make_project: MakeProject) -> None:
     project = make_project("growing")
     result = project.run("-n0", "--repeat=5", "-k", "test_heap")
-    assert told(report(result)) == {}
-    assert told(report(result, "--growth"))[f"{PATH}::test_heap"][0] == "SHORT"
+    assert reported(report(result)) == {}
+    assert reported(report(result, "--growth"))[f"{PATH}::test_heap"][0] == "SHORT"
 
 
 def test_until_fail_tells_of_what_ran_until_then(make_project: MakeProject) -> None:
-    """The verdict is the case's own, and how memory went until then is told beside it."""
+    """The verdict is the case's own, and how memory went until then is reported beside it."""
     project = make_project()
     project.write(
         "suites/growing/test_growing.py",

@@ -258,8 +258,8 @@ def test_a_campaign_counts_no_case_that_is_red_by_chance(make_project: MakeProje
     _, said = command(project, *arguments, patience=_THREE_RUNS, env=environment)
     assert "clean: 2 passed, 0 red" in said
     assert "event_early          1  test_others.py::test_that_notices_the_fault_elsewhere (failed)" in said
-    told = "not counted for event_early: 1 case in which it did not occur, green alone: suites/others/test_others.py"
-    assert f"{told}::test_that_is_red_by_chance\n" in said
+    line = "not counted for event_early: 1 case in which it did not occur, green alone: suites/others/test_others.py"
+    assert f"{line}::test_that_is_red_by_chance\n" in said
     alone = reader.read_journal(project.folder / "out" / "event_early-alone" / "journal.ndjson")
     assert {event.case for event in alone.events if isinstance(event, Finish)} == {
         f"suites/others/test_others.py::test_that_{name}"
@@ -285,7 +285,7 @@ def test_the_list_of_faults(make_project: MakeProject) -> None:
 
 
 @pytest.mark.nightly
-def test_devices_are_told_of_as_what_they_are(make_project: MakeProject) -> None:
+def test_devices_are_reported_as_what_they_are(make_project: MakeProject) -> None:
     project = make_project()
     status, said = command(project, "devices", "--device", "soft", "--json")
     assert status == 0, said

@@ -73,12 +73,12 @@ def test_the_wheel_has_every_file_of_the_package_and_the_suites(wheel: Path) -> 
 
 
 def test_an_installed_wheel_runs_suites_and_its_reproduce_lines_name_them(harness: Harness) -> None:
-    told = harness(
+    reported = harness(
         "run", "suites/streams/test_on_cpu.py", "suites/autograd/test_grad_modes.py", "-n0", "--results-dir=run"
     )
-    assert "rootdir: " in told
-    assert "/harness/bundle" in told
-    assert " passed" in told
+    assert "rootdir: " in reported
+    assert "/harness/bundle" in reported
+    assert " passed" in reported
     assert "suites/streams/test_on_cpu.py::" in harness("report", "json", "run")
     assert "suites/streams/test_on_cpu.py::" in harness("catalog", "suites/streams/test_on_cpu.py", "--format", "json")
 
@@ -93,8 +93,8 @@ def test_an_installed_wheel_does_what_a_checkout_does(harness: Harness) -> None:
     """The fast profile, the software device with a fault, the catalogue, and evidence."""
     assert " passed" in harness("run", "-n2", "--profile=smoke", "--results-dir=smoke")
     fault = ["--device=soft", "--inject=wait_ignored", "--results-dir=soft"]
-    told = harness("run", "suites/streams/test_streams.py", "-n2", *fault, status=1)
-    assert "FAILED suites/streams/test_streams.py::" in told
+    reported = harness("run", "suites/streams/test_streams.py", "-n2", *fault, status=1)
+    assert "FAILED suites/streams/test_streams.py::" in reported
     assert "suites/streams/test_on_cpu.py" in harness("catalog")
     harness("package", "smoke", "-o", "evidence.tar")
     harness("verify", "evidence.tar")

@@ -292,7 +292,7 @@ def hold() -> Iterator[list[int]]:
 
 def _debugger(pid: int) -> int:
     """A process that keeps the process `pid` from ending, as a debugger can; until it ends itself."""
-    told, tells = os.pipe()
+    reported, tells = os.pipe()
     debugger = os.fork()
     if debugger == 0:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -302,8 +302,8 @@ def _debugger(pid: int) -> int:
         os.write(tells, bytes([0 if done == 0 else ctypes.get_errno()]))
         signal.pause()
         os._exit(0)
-    (code,) = os.read(told, 1)
-    os.close(told)
+    (code,) = os.read(reported, 1)
+    os.close(reported)
     os.close(tells)
     if code:
         os.kill(debugger, signal.SIGKILL)

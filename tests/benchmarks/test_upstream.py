@@ -88,7 +88,7 @@ def test_causes_are_alike_but_for_numbers_and_the_commonest_is_first() -> None:
     assert [(cause, len(found)) for cause, found in table.causes(cases, ())] == [("at N of N", 2), ("only once", 1)]
 
 
-def test_an_explanation_that_explains_nothing_is_told_if_its_tests_ran() -> None:
+def test_an_explanation_that_explains_nothing_is_reported_if_its_tests_ran() -> None:
     passed = _case("test_a.py::T::test_old_name", Outcome.PASSED, "")
     failed = _case("test_a.py::T::test_new", Outcome.FAILED, "NCCL Error 1")
 
@@ -96,7 +96,7 @@ def test_an_explanation_that_explains_nothing_is_told_if_its_tests_ran() -> None
     assert table.unused(_KNOWN, [_case("test_b.py::T::test_new", Outcome.PASSED, "")]) == ()
 
 
-def test_a_file_that_could_not_be_collected_is_told() -> None:
+def test_a_file_that_could_not_be_collected_is_reported() -> None:
     cases = [_case("test_a.py::T::test_1", Outcome.PASSED, "")]
 
     assert table.without_tests(["test_a.py", "test_b.py"], cases) == ("test_b.py",)

@@ -60,7 +60,7 @@ def test_others_are_starved(
         assert run.process.returncode == EXIT_INTERNAL
     else:
         ended_by_itself(run, ledger)
-    told(run)
+    reported(run)
 
 
 @each_seed
@@ -132,7 +132,7 @@ def test_no_room_on_the_disk(tmp_path: Path, seed: int, where: str, monkeypatch:
     if where == "results":
         assert run.process.returncode == EXIT_INTERNAL
         assert "No space left on device" in run.output
-    told(run)
+    reported(run)
 
 
 def fill(path: Path) -> None:
@@ -146,7 +146,7 @@ def fill(path: Path) -> None:
                     break
 
 
-def told(run: ChaosRun) -> None:
+def reported(run: ChaosRun) -> None:
     """A run that was disturbed so much that not all cases passed says so, and never in a traceback of pytest's."""
     assert "INTERNALERROR" not in run.output, run.output
     if run.ledger.counts.keys() - {Outcome.PASSED, Outcome.FLAKY}:

@@ -196,7 +196,7 @@ def test_which_case_leaks(rounds: list[list[dict[str, int]]], leaks: list[list[s
     assert [[leak.meter for leak in leaks_of_case(rounds, position, range(2))] for position in range(2)] == leaks
 
 
-def test_a_leak_is_told_with_its_slope_and_the_interval_of_it() -> None:
+def test_a_leak_is_reported_with_its_slope_and_the_interval_of_it() -> None:
     rounds = [[{"heap_bytes": (100 + number % 3) * KIB}] for number in range(COUNTED_ROUNDS)]
     (leak,) = leaks_of_case(rounds, 0, [0])
     what = "malloc memory of C code, NumPy or torch on the CPU"

@@ -1,4 +1,4 @@
-"""`ci/matrix.sh page` after two nights, with the real harness: the history, its pages, and who is told what."""
+"""`ci/matrix.sh page` after two nights, with the real harness: the history, its pages, and who is reported what."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.nightly
-def test_two_nights_are_remembered_and_what_is_new_is_told_once(tmp_path: Path) -> None:
+def test_two_nights_are_remembered_and_what_is_new_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(PLAN)
     (tmp_path / "notify.yaml").write_text(RULES)
     (name,) = script(tmp_path, "plan", "names").stdout.split()
-    told = []
+    reported = []
     for number, bad in enumerate([{}, {CASES[0]: Outcome.FAILED}, {CASES[0]: Outcome.FAILED}]):
         shutil.rmtree(tmp_path / "results", ignore_errors=True)
         made = nights.night(tmp_path / "runs", number, bad)
@@ -71,7 +71,7 @@ def test_two_nights_are_remembered_and_what_is_new_is_told_once(tmp_path: Path) 
         assert done.returncode == bool(bad), done.stderr
         assert "history" not in done.stderr
         assert (tmp_path / "page" / "history" / "index.html").is_file()
-        told.append(done.stdout.count("1 new group of failures"))
-    assert told == [0, 1, 0]
+        reported.append(done.stdout.count("1 new group of failures"))
+    assert reported == [0, 1, 0]
     pages = [path.read_text() for path in (tmp_path / "page" / "history" / "runs").iterdir()]
     assert len(pages) == 3

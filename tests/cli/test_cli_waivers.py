@@ -106,11 +106,11 @@ def test_lint_tells_everything_there_is_to_say_a_line_each(project: Path) -> Non
     days.add((SOON - date.today()).days)  # another one when midnight comes in between
     assert (done.returncode, done.stderr) == (1, "")
     file = "configs/waivers/known.yaml"
-    (told,) = {int(number) for number in re.findall(r"expires in (\d+) days", done.stdout)}
-    assert told in days
+    (reported,) = {int(number) for number in re.findall(r"expires in (\d+) days", done.stdout)}
+    assert reported in days
     assert done.stdout.splitlines() == [
         "error: configs/waivers/broken.yaml:4: waivers[0].expect: there is no outcome 'faild'; did you mean 'failed'?",
-        f"note: {file}:2: expires_soon: expires in {told} days, on {SOON} (owner: somebody)",
+        f"note: {file}:2: expires_soon: expires in {reported} days, on {SOON} (owner: somebody)",
         f"error: {file}:9: two_waivers: applies to 'suites/sums/test_sums.py::test_sum[1]'; "
         f"the waiver in {file}:2 does too: keep one",
         f"error: {file}:16: matches_nothing: '*::test_product' matches no case: "
@@ -166,7 +166,7 @@ def test_lint_against_something_else(project: Path, text: str, words: str) -> No
     assert words in refused(harness("lint", "--catalog", "catalog.json", cwd=project))
 
 
-def test_lint_without_what_it_was_told_to_read(project: Path) -> None:
+def test_lint_without_the_files_that_it_should_read(project: Path) -> None:
     words = "harness: there is no folder 'configs/waivers' here: name waiver files"
     assert refused(harness("lint", cwd=project)) == words
     waivers(project, entry("*::test_difference"))

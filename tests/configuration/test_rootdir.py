@@ -1,4 +1,4 @@
-"""The root folder and ini file of a run: how later processes are told, and what a line that reproduces a case needs."""
+"""The root folder and ini file of a run: what later processes get, and what a line that reproduces a case needs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ROOT = RootFolder("/p", "/p/pytest.ini")
 
 
 @pytest.mark.parametrize(
-    ("root", "arguments", "told"),
+    ("root", "arguments", "reported"),
     [
         (ROOT, ["suites", "-x"], ["suites", "-x", "--rootdir=/p", "--config-file=/p/pytest.ini"]),
         (RootFolder("/p", None), [], ["--rootdir=/p"]),
         (RootFolder("/p", None), ["-x", "--", "-odd"], ["-x", "--rootdir=/p", "--", "-odd"]),
     ],
 )
-def test_arguments_that_tell(root: RootFolder, arguments: Sequence[str], told: Sequence[str]) -> None:
-    assert root.add_to(arguments) == tuple(told)
+def test_arguments_that_tell(root: RootFolder, arguments: Sequence[str], reported: Sequence[str]) -> None:
+    assert root.add_to(arguments) == tuple(reported)
 
 
-def test_what_differs_is_told_with_both_values() -> None:
+def test_what_differs_is_reported_with_both_values() -> None:
     assert ROOT.difference(RootFolder("/p", "/p/pytest.ini")) == ""
     folder, inifile, hint = ROOT.difference(RootFolder("/q", None)).split("; ")
     assert folder == "the root folder is /q in this process, but /p in the process that began the run"
@@ -65,5 +65,5 @@ def test_whether_pytest_finds_it_again_by_itself(
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    told = RootFolder(str((tmp_path / root).resolve()), None if inifile is None else str(tmp_path / inifile))
-    assert told.found_from(tmp_path / "suites" / "a" / "test_x.py", (tmp_path / here).resolve()) is found
+    reported = RootFolder(str((tmp_path / root).resolve()), None if inifile is None else str(tmp_path / inifile))
+    assert reported.found_from(tmp_path / "suites" / "a" / "test_x.py", (tmp_path / here).resolve()) is found

@@ -46,36 +46,36 @@ def test_it_is_round_the_call_of_a_test_and_not_round_its_fixtures(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also round what unittest calls set-up, which is part of the call; and it is left where the test fails."""
-    told: list[str] = []
+    reported: list[str] = []
 
     @contextmanager
     def make() -> Generator[None]:
-        told.append("enter")
+        reported.append("enter")
         try:
             yield
         finally:
-            told.append("leave")
+            reported.append("leave")
 
     monkeypatch.setitem(under.CALL_WRAPPERS, "odd", CallWrapper(make=make, preload=(), lacks=str, keeps=""))
-    monkeypatch.setattr(pytest, "told", told, raising=False)
+    monkeypatch.setattr(pytest, "reported", reported, raising=False)
     pytester.makepyfile(
         """
         import pytest, unittest
         @pytest.fixture
         def thing():
-            pytest.told.append("fixture")
+            pytest.reported.append("fixture")
             yield
-            pytest.told.append("end of fixture")
+            pytest.reported.append("end of fixture")
         def test_fails(thing):
-            pytest.told.append("test")
+            pytest.reported.append("test")
             assert False
         class TestOld(unittest.TestCase):
-            def setUp(self): pytest.told.append("setUp")
-            def test_passes(self): pytest.told.append("test")
+            def setUp(self): pytest.reported.append("setUp")
+            def test_passes(self): pytest.reported.append("test")
         """
     )
     pytester.inline_run("-p", "no:harness", plugins=[CallWrapperPlugin("odd")]).assertoutcome(passed=1, failed=1)
-    assert told == ["fixture", "enter", "test", "leave", "end of fixture", "enter", "setUp", "test", "leave"]
+    assert reported == ["fixture", "enter", "test", "leave", "end of fixture", "enter", "setUp", "test", "leave"]
 
 
 @pytest.mark.filterwarnings("error")

@@ -40,8 +40,8 @@ def test_ancestry_of_a_child_of_a_child_and_of_one_that_is_gone() -> None:
     done = _run(
         f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run([sys.executable, '-c', {code!r}])"
     )
-    middle, told = done.stdout.splitlines()
-    child, parent, *line = map(int, told.split())
+    middle, reported = done.stdout.splitlines()
+    child, parent, *line = map(int, reported.split())
     assert line[:3] == [child, parent, os.getpid()]
     assert parent == int(middle)
     assert linux.ancestor_pids(child) == []
@@ -173,7 +173,7 @@ def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
     assert (done.stdout, done.returncode) == ("", 1)
 
 
-def test_a_stopped_child_is_told_from_one_that_runs_and_from_another_s() -> None:
+def test_a_stopped_child_is_distinguished_from_one_that_runs_and_from_another_s() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         assert not linux.is_stopped_child(child.pid, os.getpid())
         child.send_signal(signal.SIGSTOP)

@@ -29,7 +29,7 @@ def run_python(script: str) -> str:
         (["/dev/nvidia-uvm (deleted)"], "cuda is initialised: descriptor 0 is /dev/nvidia-uvm"),
     ],
 )
-def test_an_open_uvm_device_is_told(tmp_path: Path, targets: list[str], touched: str | None) -> None:
+def test_an_open_uvm_device_is_reported(tmp_path: Path, targets: list[str], touched: str | None) -> None:
     for number, target in enumerate(targets):
         (tmp_path / str(number)).symlink_to(target)
     assert cuda_in_use(tmp_path) == touched
@@ -89,7 +89,7 @@ def test_threads_of_python_are_named() -> None:
     assert "python thread 'watcher'" not in threads_lost_in_fork()
 
 
-def test_threads_of_a_library_are_told_by_the_library(tmp_path: Path) -> None:
+def test_threads_of_a_library_are_reported_by_the_library(tmp_path: Path) -> None:
     source = tmp_path / "pool.c"
     source.write_text("""
 #include <pthread.h>

@@ -90,7 +90,7 @@ _TOLD = [each.name for each in fields(HealthReading) if each.name not in ("lost"
 
 
 @pytest.mark.parametrize("name", _TOLD)
-def test_what_either_was_not_told_is_not_compared(name: str) -> None:
+def test_what_either_was_not_reported_is_not_compared(name: str) -> None:
     worst = HealthReading(
         ecc_corrected=99,
         ecc_uncorrected=99,
@@ -105,13 +105,13 @@ def test_what_either_was_not_told_is_not_compared(name: str) -> None:
         replays=99,
         xids=((79, 9),),
     )
-    told = {name: getattr(worst, name)}
-    assert compare_readings(HealthReading(), replace(HealthReading(), **told)) == ()
-    told[name] = None
-    assert compare_readings(CALM, replace(CALM, **told)) == ()
+    reported = {name: getattr(worst, name)}
+    assert compare_readings(HealthReading(), replace(HealthReading(), **reported)) == ()
+    reported[name] = None
+    assert compare_readings(CALM, replace(CALM, **reported)) == ()
 
 
-def test_all_that_is_new_is_told_the_fatal_first() -> None:
+def test_all_that_is_new_is_reported_the_fatal_first() -> None:
     after = replace(CALM, lost="x", ecc_uncorrected=1, ecc_corrected=4, xids=((13, 1), (31, 1), (48, 1)), faults=("y",))
     assert [(sign.kind, sign.severity) for sign in compare_readings(CALM, after)] == [
         ("lost", "fatal"),
@@ -156,7 +156,7 @@ def test_an_unknown_xid_says_where_to_look() -> None:
     assert "catalogue" in xid_meaning(999)[0]
 
 
-# Watching. A process holds the fake, does what it is told line by line, and answers each line with one of JSON.
+# Watching. A process holds the fake, does what it is reported line by line, and answers each line with one of JSON.
 
 _WATCH = """
 import dataclasses, json, os, sys
@@ -450,7 +450,7 @@ def test_a_reading_asks_few_questions_of_one_device(nvml_folder: Path, tmp_path:
 NEVER = 997
 
 
-def test_a_call_that_does_not_return_is_told_once_and_nothing_is_asked_any_more(
+def test_a_call_that_does_not_return_is_reported_once_and_nothing_is_asked_any_more(
     nvml_folder: Path, state: fake_nvml.State, tmp_path: Path
 ) -> None:
     """Of all devices: who asks about another one could get stuck as well. The process ends all the same."""
@@ -475,7 +475,7 @@ def test_a_call_that_does_not_return_is_told_once_and_nothing_is_asked_any_more(
     ("call", "what"),
     [("nvmlInitWithFlags", "start"), ("nvmlEventSetCreate", "event set"), ("nvmlDeviceRegisterEvents", "xids")],
 )
-def test_a_start_that_does_not_return_is_told_at_the_first_reading(
+def test_a_start_that_does_not_return_is_reported_at_the_first_reading(
     nvml_folder: Path, state: fake_nvml.State, call: str, what: str
 ) -> None:
     text = f"nvml did not answer within 1 s ({what}); it is not called again"
@@ -503,7 +503,7 @@ def test_nvml_is_shut_down_once(nvml_folder: Path, tmp_path: Path) -> None:
     assert log.read_text().split() == ["nvmlEventSetFree", "nvmlShutdown"]
 
 
-def test_without_nvml_nothing_is_told_and_that_is_said() -> None:
+def test_without_nvml_nothing_is_reported_and_that_is_said() -> None:
     device = Device(uuid=gpu(0), kind="cuda", name="Fake GPU")
     sick = Device(uuid=gpu(1), kind="cuda", name="Fake GPU", fault="name: GPU is lost")
     with HealthWatch([CPU]) as watch:

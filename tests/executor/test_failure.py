@@ -1,4 +1,4 @@
-"""Whose an exception is that broke a case off, and how one of the harness's own is told."""
+"""Whose an exception is that broke a case off, and how one of the harness's own is reported."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_an_exception_in_one_line(error: BaseException, line: str) -> None:
     assert failure.describe_exception(error)["error"] == line
 
 
-def test_an_exception_that_cannot_be_printed_is_told_all_the_same() -> None:
-    told = failure.describe_exception(UnprintableError())
-    assert "UnprintableError: <exception str() failed>" in told["error"]
+def test_an_exception_that_cannot_be_printed_is_reported_all_the_same() -> None:
+    reported = failure.describe_exception(UnprintableError())
+    assert "UnprintableError: <exception str() failed>" in reported["error"]
 
 
 def test_a_long_traceback_is_cut() -> None:
@@ -74,7 +74,7 @@ failure.report_error_and_exit(ValueError("ours"), Channel(socket.socket(fileno=i
 
 
 @pytest.mark.parametrize("listened_to", [True, False])
-def test_a_process_ends_with_a_status_and_the_traceback_told(listened_to: bool) -> None:
+def test_a_process_ends_with_a_status_and_the_traceback_reported(listened_to: bool) -> None:
     """Where nobody listens any more, on standard error."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -86,6 +86,6 @@ def test_a_process_ends_with_a_status_and_the_traceback_told(listened_to: bool) 
         if not listened_to:
             assert b"ValueError: ours" in done.stderr
             return
-        told = json.loads(ours.recv(1 << 16))
-    assert (told["op"], told["error"]) == ("harness_error", "ValueError: ours")
+        reported = json.loads(ours.recv(1 << 16))
+    assert (reported["op"], reported["error"]) == ("harness_error", "ValueError: ours")
     assert done.stderr == b""

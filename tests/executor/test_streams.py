@@ -19,7 +19,7 @@ def test_all_is_written_at_once(tmp_path: Path) -> None:
         raise_if_disk_full([stream, None, io.StringIO()])
 
 
-def test_a_full_disk_is_told_to_who_asks_and_not_to_who_prints() -> None:
+def test_a_full_disk_fails_the_check_and_no_print() -> None:
     stream = io.TextIOWrapper(UnbufferedFile("/dev/full", "w"), encoding="utf-8", write_through=True)
     print("some text", file=stream)
     stream.flush()
@@ -28,7 +28,7 @@ def test_a_full_disk_is_told_to_who_asks_and_not_to_who_prints() -> None:
     stream.close()
 
 
-def test_what_a_case_did_to_the_stream_is_told_to_who_prints(tmp_path: Path) -> None:
+def test_a_stream_that_a_case_closed_is_an_error_for_print(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
     stream = UnbufferedFile(descriptor, "w", closefd=False)
     os.close(descriptor)

@@ -50,7 +50,7 @@ def test_a_run_with_everything(tmp_path: Path) -> None:
     assert ledger.exit_status() == 1
 
 
-def test_torn_doubled_and_foreign_lines_are_told_and_are_not_fatal(tmp_path: Path) -> None:
+def test_torn_doubled_and_foreign_lines_are_reported_and_are_not_fatal(tmp_path: Path) -> None:
     ledger = same(journals.write_bytes(tmp_path, b"".join(journals.odd())))
     assert (ledger.oddities.damaged_lines, ledger.oddities.unknown_lines, ledger.oddities.doubled_lines) == (3, 1, 1)
     assert [finding.kind for finding in ledger.findings] == ["device_lost", "damaged_journal", "must_pass"]

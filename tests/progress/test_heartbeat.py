@@ -71,7 +71,7 @@ def test_a_late_thread_does_not_wait_again() -> None:
     assert beats == [75, 105]
 
 
-def test_it_ends_when_nobody_can_be_told() -> None:
+def test_it_ends_when_nobody_can_be_reported() -> None:
     def fail() -> None:
         raise BrokenPipeError
 
@@ -80,7 +80,7 @@ def test_it_ends_when_nobody_can_be_told() -> None:
     assert clock.waited == [30]
 
 
-def test_the_thread_ends_when_it_is_told_to() -> None:
+def test_the_thread_ends_when_asked() -> None:
     beat = threading.Event()
     heart = Heartbeat(0.001, beat.set)
     heart.start()

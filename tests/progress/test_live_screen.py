@@ -50,7 +50,7 @@ def test_what_is_written_comes_above_and_stays(monkeypatch: pytest.MonkeyPatch) 
         assert b"\x1b[?25l" not in window.written
 
 
-def test_an_error_of_what_is_drawn_is_told_at_the_end() -> None:
+def test_an_error_of_what_is_drawn_is_reported_at_the_end() -> None:
     drawing = Drawing(ValueError("no table"))
     with Window(100, 10) as window, os.fdopen(os.dup(window.output.fileno()), "w") as stream:
         screen = LiveScreen(stream, drawing, interval=0.01)

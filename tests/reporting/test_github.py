@@ -122,7 +122,7 @@ def test_headlines(end: list[build.Line], headline: str, tmp_path: Path) -> None
     assert f"## {headline}\n" in summary(run_dir)
 
 
-def test_torn_doubled_and_foreign_lines_are_told(tmp_path: Path) -> None:
+def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
     shown = page(summary(journals.write_bytes(tmp_path, b"".join(journals.odd()))))
     assert "the journal has 1 duplicate line, counted once" in shown.code
     assert any(code.startswith("the journal has 3 unreadable lines") for code in shown.code)

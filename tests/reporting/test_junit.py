@@ -256,7 +256,7 @@ def test_names(case: str, pair: tuple[str, str]) -> None:
     assert Names(lambda: [case]).of(case) == pair
 
 
-def test_names_that_would_be_alike_are_told_apart_whatever_else_runs() -> None:
+def test_names_that_would_be_alike_are_distinguished_whatever_else_runs() -> None:
     alike = ["a/b.py::t", "a.b.py::t", "x.py::t[\x00]", "x.py::t[\\x00]"]
     every = Names(lambda: [*alike, "other.py::t"])
     names = {case: every.of(case) for case in [*alike, "other.py::t"]}

@@ -74,7 +74,7 @@ def test_a_run_that_was_cut_off_has_no_end(tmp_path: Path) -> None:
     assert not [name for name, _ in found if name in ("harness_run_end_timestamp_seconds", "harness_findings")]
 
 
-def test_torn_doubled_and_foreign_lines_are_told(tmp_path: Path) -> None:
+def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
     found = series(journals.write_bytes(tmp_path, b"".join(journals.odd())))
     numbers = {
         state: value(found, "harness_journal_odd_lines", state=state) for state in ("damaged", "unknown", "doubled")

@@ -72,7 +72,7 @@ def test_a_run_with_everything(tmp_path: Path) -> None:
     assert by_id[NOT_RUN]["attempts"] == []
 
 
-def test_torn_doubled_and_foreign_lines_are_told(tmp_path: Path) -> None:
+def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
     found = report(journals.write_bytes(tmp_path, b"".join(journals.odd())))
     odd = found["journal"]
     assert (odd["damaged"], odd["unknown"], odd["doubled"]) == (3, 1, 1)

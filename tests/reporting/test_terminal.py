@@ -19,7 +19,7 @@ def summary(*lines: build.Line) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "told"),
+    ("outcomes", "words"),
     [
         ([Outcome.PASSED, Outcome.FAILED, Outcome.ERROR, Outcome.SKIPPED, Outcome.GATED, Outcome.FLAKY], None),
         ([Outcome.WAIVED] * 3, "3 waived as xfailed"),
@@ -27,9 +27,9 @@ def summary(*lines: build.Line) -> list[str]:
         ([Outcome.WAIVED, Outcome.TIMEOUT], "1 waived as xfailed; 1 timeout as failed"),
     ],
 )
-def test_other_words_of_the_last_line_are_named(outcomes: list[Outcome], told: str | None) -> None:
+def test_other_words_of_the_last_line_are_named(outcomes: list[Outcome], words: str | None) -> None:
     lines = summary(*(build.finish(f"suites/a.py::t{number}", outcome) for number, outcome in enumerate(outcomes)))
-    assert [line for line in lines if "last line" in line] == ([f"pytest's last line counts {told}"] if told else [])
+    assert [line for line in lines if "last line" in line] == ([f"pytest's last line counts {words}"] if words else [])
 
 
 def test_cases_that_did_not_run_come_with_the_way_to_run_them() -> None:

@@ -324,12 +324,12 @@ def test_who_waits_for_long_says_for_what_and_gives_up(tmp_path: Path) -> None:
     """The holder is named; nothing is held afterwards, not even what could be had, and the queue is free again."""
     holder = DeviceLeases(tmp_path, worker="gw1")
     holder.take(Claim("GPU-b"))
-    told: list[str] = []
-    waiter = DeviceLeases(tmp_path, worker="gw2", limit=0.0, first_word=0.0, tell=told.append)
+    reported: list[str] = []
+    waiter = DeviceLeases(tmp_path, worker="gw2", limit=0.0, first_word=0.0, tell=reported.append)
     with pytest.raises(NoDeviceError) as caught:
         waiter.take(Claim("GPU-a", ("GPU-b",), 2))
     who = f"worker gw1 (process {os.getpid()})"
-    assert told == [f"worker gw2 has waited 0 s for device GPU-b, which {who} holds"]
+    assert reported == [f"worker gw2 has waited 0 s for device GPU-b, which {who} holds"]
     assert str(caught.value).startswith(f"device GPU-b did not become free: {who} has held it for over 0 s; ")
     assert not holder.wanted()
     DeviceLeases(tmp_path, limit=0.0).take(Claim("GPU-a"))
@@ -338,10 +338,10 @@ def test_who_waits_for_long_says_for_what_and_gives_up(tmp_path: Path) -> None:
 def test_a_short_wait_is_not_reported(tmp_path: Path) -> None:
     holder = DeviceLeases(tmp_path)
     holder.take(Claim("a"))
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(NoDeviceError):
-        DeviceLeases(tmp_path, limit=0.0, tell=told.append).take(Claim("a"))
-    assert told == []
+        DeviceLeases(tmp_path, limit=0.0, tell=reported.append).take(Claim("a"))
+    assert reported == []
 
 
 def test_who_waits_behind_another_waiter_gives_up_too(tmp_path: Path) -> None:

@@ -85,10 +85,10 @@ def reads_a_case(folder: Path, cases: int) -> float:
     assert all(node.shutting_down for node in nodes)
     assert not scheduler.has_pending
     for node in nodes:
-        told = HandedOutList(folder, node.gateway.id)
-        told.refresh()
-        assert (told.positions, told.ended) == (node.sent, True)
-        told.close()
+        reported = HandedOutList(folder, node.gateway.id)
+        reported.refresh()
+        assert (reported.positions, reported.ended) == (node.sent, True)
+        reported.close()
     return CountedSeconds.reads / cases
 
 

@@ -23,7 +23,7 @@ def test_an_operation_that_is_listed_twice_has_two_names() -> None:
     assert "torch_fp16-mm" in names
 
 
-def test_what_torch_lists_beyond_the_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_lists_beyond_the_table_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {"torch_16": [("mm", ()), ("mm", ()), ("unheard_of", ())], "unheard_of_list": [("mm", ())]}
     monkeypatch.setattr(lists, "operator_lists", lambda *_: listed)
 

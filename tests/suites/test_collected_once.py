@@ -1,4 +1,4 @@
-"""What supervisors are told of our suites is what pytest collects where it imports them."""
+"""What supervisors are reported of our suites is what pytest collects where it imports them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def changed(**fields: Any) -> Segments:
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "reported"),
     [
         (BEFORE, []),
         (list(reversed(BEFORE)), []),
@@ -54,11 +54,11 @@ def changed(**fields: Any) -> Segments:
         (changed(blocks=[dict(each, requested_size=1) for each in BEFORE[0]["blocks"]]), []),
     ],
 )
-def test_changes(after: Segments, told: list[str]) -> None:
+def test_changes(after: Segments, reported: list[str]) -> None:
     found = changes(BEFORE, after)
 
-    assert len(found) == len(told)
-    assert all(word in line for word, line in zip(told, found, strict=True))
+    assert len(found) == len(reported)
+    assert all(word in line for word, line in zip(reported, found, strict=True))
 
 
 CALLS: dict[str, Callable[[], object]] = {
@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS.items(), ids=CALLS.keys())
-def test_a_name_that_torch_lacks_skips_the_case_and_is_told(
+def test_a_name_that_torch_lacks_skips_the_case_and_is_reported(
     monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[], object]
 ) -> None:
     monkeypatch.delattr(torch._C, name, raising=False)

@@ -25,7 +25,7 @@ from suites.reaching import below, reach
         "torch.profiler._memory_profiler.Category.NO_SUCH_MEMBER",
     ],
 )
-def test_a_name_that_torch_lacks_skips_the_case_and_is_told(path: str) -> None:
+def test_a_name_that_torch_lacks_skips_the_case_and_is_reported(path: str) -> None:
     with pytest.raises(pytest.skip.Exception, match=rf"^torch \S+ has no {path}$"):
         reach(path)
 
@@ -47,7 +47,7 @@ def test_a_module_that_needs_another_package_says_which(tmp_path: Path, monkeypa
             reach("torch.of_this_test.name")
 
 
-def test_an_attribute_that_torch_lacks_skips_the_case_and_is_told() -> None:
+def test_an_attribute_that_torch_lacks_skips_the_case_and_is_reported() -> None:
     outer = SimpleNamespace(inner=SimpleNamespace(there=1))
 
     assert below(outer, "inner.there") == 1

@@ -141,7 +141,7 @@ def test_padding_is_zeros(rest: bytes, taken: bool) -> None:
 @pytest.mark.parametrize(
     "value", [b"", {1}, object(), [1, {"a": object()}], {(1, b""): 1}, within_itself(), nested(60)]
 )
-def test_values_that_are_not_plain_are_told(value: object) -> None:
+def test_values_that_are_not_plain_are_reported(value: object) -> None:
     with pytest.raises(plain.RefusedError):
         plain.check(value)
 

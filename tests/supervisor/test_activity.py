@@ -19,8 +19,8 @@ def test_activities_begin_are_updated_and_end() -> None:
         with activities.doing("waiting"):
             pass
         tell("looking: trial 2")
-    told = [(line["worker"], line["what"], line.get("since")) for line in lines]
-    assert told == [
+    reported = [(line["worker"], line["what"], line.get("since")) for line in lines]
+    assert reported == [
         ("gw1", "looking", 100.0),
         ("gw1", "looking: trial 1", 100.0),
         ("gw1", "waiting", 107.0),

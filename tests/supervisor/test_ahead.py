@@ -106,16 +106,16 @@ def test_a_list_with_a_gap_is_never_read(tmp_path: Path) -> None:
 def test_a_worker_starves_that_knows_only_its_next_case(tmp_path: Path) -> None:
     """Pytest begins a case once it knows what follows it, or that nothing does."""
     a, b, c = items("abc")
-    told = HandedOut(tmp_path)
+    reported = HandedOut(tmp_path)
     run = RunOrder(lambda item: item.name.islower(), HandedOutList(tmp_path, "gw0"))
-    told.tell("gw0", [0, 1])
+    reported.tell("gw0", [0, 1])
     run.at(a, b)
     assert run.starves
-    told.tell("gw0", [2])
+    reported.tell("gw0", [2])
     assert not run.starves
     run.at(b, c)
     assert run.starves
-    told.end("gw0")
+    reported.end("gw0")
     assert not run.starves
 
 

@@ -130,7 +130,7 @@ def test_a_case_that_died_before_it_wrote_to_the_page_has_no_phases(tmp_path: Pa
 
 
 def test_a_request_to_stop_lets_no_further_case_begin(tmp_path: Path) -> None:
-    """The case that runs ends within the grace, and the executor is told before that."""
+    """The case that runs ends within the grace, and the executor is reported before that."""
     held: list[bool] = []
 
     def script(executor: FakeExecutor) -> None:

@@ -68,13 +68,13 @@ class Bench:
     """A monitor, with executors that answer to examinations one after the other as `answers` say, the last for ever."""
 
     def __init__(self, folder: Path, worker: str = "gw0") -> None:
-        self.told: list[Mapping[str, Any]] = []
+        self.reported: list[Mapping[str, Any]] = []
         self.findings: list[tuple[str, str, list[str]]] = []
         self.retired = 0
         self.examined: list[str] = []
         self.answers: list[Callable[[FakeExecutor], None]] = [healthy]
         self.zygotes: list[FakeZygote] = []
-        self.pool = FakePool(folder, worker, self.told.append)
+        self.pool = FakePool(folder, worker, self.reported.append)
         self.other = DeviceLeases(folder / "leases", worker="gw9", limit=0.0)
         self.stop = StopListener(folder / "stop", worker)
         self.slot = ExecutorSlot(
@@ -82,7 +82,7 @@ class Bench:
             temp=folder / worker,
             files=folder / worker / "files",
             stop=self.stop,
-            record=self.told.append,
+            record=self.reported.append,
             leases=DeviceLeases(folder / "leases", worker=worker, limit=0.0),
             connect=self._connect,
             after_unclean_exit=lambda: None,
@@ -103,7 +103,7 @@ class Bench:
         return Binding(tuple(device.uuid for device in devices), "cuda", {}, None, "fast")
 
     def states(self) -> list[tuple[str, str]]:
-        return [(line["device"], line["state"]) for line in self.told if line["event"] == "device"]
+        return [(line["device"], line["state"]) for line in self.reported if line["event"] == "device"]
 
     def after(self, outcome: Outcome, *, unkillable: bool = False, share: Fraction = Fraction(1)) -> tuple[str, ...]:
         """The notes on an attempt that came to `outcome` on the first device, in an executor that has ended."""
@@ -172,7 +172,7 @@ def test_workers_wait_for_the_examination_at_the_start_and_use_its_result(tmp_pa
         with first.pool.first_turn(GPUS[0]):
             waiting.start()
             deadline = time.monotonic() + 60
-            while not any("waiting for another worker" in line.get("what", "") for line in second.told):
+            while not any("waiting for another worker" in line.get("what", "") for line in second.reported):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             first.pool.record_examination(GPUS[0], healthy=True, text="fine", moment="at the start", seconds=1.0)
@@ -286,8 +286,8 @@ def test_a_device_that_the_harness_fails_to_examine_is_used_and_reported(bench: 
 def test_what_may_have_been_the_device_s_doing_has_it_examined(bench: Bench, outcome: Outcome, examined: bool) -> None:
     notes = bench.after(outcome)
     assert bench.examined == (["GPU-0"] if examined else [])
-    told = ("device GPU-0 examined after the case: computes and copies correctly",)
-    assert notes == (told if examined else ())
+    reported = ("device GPU-0 examined after the case: computes and copies correctly",)
+    assert notes == (reported if examined else ())
 
 
 @pytest.mark.parametrize(

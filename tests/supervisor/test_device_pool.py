@@ -24,14 +24,14 @@ class Workers:
     """The workers of a run, and what they told the journal."""
 
     def __init__(self, folder: Path, devices: Sequence[Device]) -> None:
-        self.told: list[Mapping[str, Any]] = []
+        self.reported: list[Mapping[str, Any]] = []
         self._folder = folder / "drained"
         self._devices = devices
         self._cares: list[DevicePool] = []
 
     def join(self, leased: Device, *, examine: bool = True) -> DevicePool:
         name = f"gw{len(self._cares)}"
-        record = self.told.append
+        record = self.reported.append
         care = DevicePool(leased, self._devices, worker=name, folder=self._folder, record=record, examine=examine)
         self._cares.append(care)
         return care
@@ -141,7 +141,7 @@ def test_what_is_not_looked_after_is_neither_examined_nor_watched_nor_left(
     assert care.new_events([leased.uuid]) == []
     assert not care.move()
     assert care.choose(1) == (leased,)
-    assert workers.told == []
+    assert workers.reported == []
 
 
 def test_each_worker_examines_a_device_once_and_tells_how_it_went(make_workers: MakeWorkers) -> None:
@@ -151,7 +151,7 @@ def test_each_worker_examines_a_device_once_and_tells_how_it_went(make_workers: 
     one.record_examination(GPUS[0], healthy=True, text="computes", moment="at the start", seconds=1.23456789)
     assert one.unexamined(GPUS[:2]) == [GPUS[1]]
     assert two.unexamined(GPUS[:2]) == GPUS[:2]
-    assert workers.told == [
+    assert workers.reported == [
         {
             "event": "device",
             "device": "GPU-0",
@@ -172,13 +172,13 @@ def test_a_device_that_is_found_sick_is_drained_for_every_worker(make_workers: M
     )
     assert two.drained(GPUS[1]) == one.drained(GPUS[1]) == "word 3\nis wrong, after a::b crashed"
     assert one.drained(GPUS[0]) is None
-    assert [(line["event"], line.get("state", line.get("kind"))) for line in workers.told] == [
+    assert [(line["event"], line.get("state", line.get("kind"))) for line in workers.reported] == [
         ("device", "sick"),
         ("device", "drained"),
         ("finding", "sick_device"),
     ]
-    assert workers.told[-1]["cases"] == ["a::b"]
-    assert workers.told[-1]["message"].startswith("device GPU-1 (Fake GPU) is drained: word 3")
+    assert workers.reported[-1]["cases"] == ["a::b"]
+    assert workers.reported[-1]["message"].startswith("device GPU-1 (Fake GPU) is drained: word 3")
     assert two.move()
     assert two.device is GPUS[2]
 
@@ -200,7 +200,7 @@ def test_a_device_is_drained_once_by_the_first_of_several_workers(make_workers: 
         thread.start()
     for thread in threads:
         thread.join(60)
-    findings = [line for line in workers.told if line["event"] == "finding"]
+    findings = [line for line in workers.reported if line["event"] == "finding"]
     assert len(findings) == len(devices)
     for device, line in zip(devices, findings, strict=True):
         assert line["message"].endswith(f"is drained: {cares[0].drained(device)}")

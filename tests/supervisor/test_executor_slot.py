@@ -30,7 +30,7 @@ class Bench:
     """A slot, the zygotes that it has found, and all that it told."""
 
     def __init__(self, folder: Path) -> None:
-        self.told: list[Mapping[str, Any]] = []
+        self.reported: list[Mapping[str, Any]] = []
         self.zygotes: list[FakeZygote] = []
         self.unclean = 0
         #: What is done to each zygote before the slot has it.
@@ -51,7 +51,7 @@ class Bench:
         )
 
     def lines(self, *fields: str) -> list[tuple[Any, ...]]:
-        return [tuple(line.get(field) for field in fields) for line in self.told]
+        return [tuple(line.get(field) for field in fields) for line in self.reported]
 
     @property
     def free(self) -> bool:
@@ -77,7 +77,7 @@ class Bench:
 
     def _record(self, line: Mapping[str, Any]) -> None:
         if line["event"] != "activity":
-            self.told.append(line)
+            self.reported.append(line)
 
     def _count_unclean(self) -> None:
         self.unclean += 1
@@ -127,7 +127,7 @@ def test_a_device_that_does_not_become_free_keeps_the_zygote(bench: Bench) -> No
     bench.other.take(Claim(BINDING.devices[0]))
     with pytest.raises(NoDeviceError, match="worker gw1"):
         bench.slot.spawn(BINDING)
-    assert (bench.slot.current, bench.zygotes, bench.told) == (None, [], [])
+    assert (bench.slot.current, bench.zygotes, bench.reported) == (None, [], [])
     bench.other.give_back()
     assert bench.slot.spawn(BINDING).name == "gw0-e1"
 
@@ -172,8 +172,8 @@ def test_an_executor_that_cannot_be_killed_does_not_get_to_write_into_the_next_o
     handle = bench.slot.spawn(BINDING)
     bench.slot.dispose(handle, "unfit")
     assert handle.unkillable
-    assert [line["reason"] for line in bench.told if line["event"] == "executor"][-1] == "could not be killed"
-    assert bench.told[-1]["kind"] == "unkillable"
+    assert [line["reason"] for line in bench.reported if line["event"] == "executor"][-1] == "could not be killed"
+    assert bench.reported[-1]["kind"] == "unkillable"
     assert bench.slot.spawn(BINDING).outputs is not handle.outputs
 
 
@@ -223,7 +223,7 @@ def test_an_executor_that_was_started_ahead_is_the_next_one(bench: Bench) -> Non
 @pytest.mark.parametrize("why", ["another binding", "refused", "ended", "failed", "killed at once"])
 def test_one_that_is_not_fit_for_use_is_replaced(bench: Bench, why: str) -> None:
     bench.slot.dispose(bench.slot.spawn(BINDING), "retired")
-    told = len(bench.told)
+    reported = len(bench.reported)
     bench.slot.prepare(BINDING)
     spare = bench.zygotes[0].executors[-1]
     bench.zygotes[0].refuses = why == "refused"
@@ -237,7 +237,7 @@ def test_one_that_is_not_fit_for_use_is_replaced(bench: Bench, why: str) -> None
         spare.say("harness_error", error="E: x", traceback="Traceback: a")
     elif why == "killed at once":
         bench.slot.drop_spare()
-    assert bench.told[told:] == []  # no case can have been in it
+    assert bench.reported[reported:] == []  # no case can have been in it
     handle = bench.slot.spawn(binding)
     assert (handle.name, handle.binding) == ("gw0-e3", binding)
     killed = [9] if why in ("another binding", "killed at once") else []
@@ -271,7 +271,7 @@ def test_one_that_waits_at_the_end_is_ended(bench: Bench) -> None:
     bench.slot.spawn(BINDING)
     bench.slot.prepare(BINDING)
     bench.slot.close("the session ended")
-    assert [line["executor"] for line in bench.told] == ["gw0-e1", "gw0-e1"]
+    assert [line["executor"] for line in bench.reported] == ["gw0-e1", "gw0-e1"]
     assert bench.zygotes[0].closed  # so it ends all that it has forked for this worker
 
 
@@ -289,7 +289,7 @@ def test_the_same_failure_of_the_harness_is_reported_once_with_its_case(bench: B
         handle.send({"op": "run"})
         assert handle.receive(time.monotonic() + PATIENCE)
         bench.slot.dispose(handle, "unfit")
-    findings = [line for line in bench.told if line["event"] == "finding"]
+    findings = [line for line in bench.reported if line["event"] == "finding"]
     assert [(line["kind"], line["cases"]) for line in findings] == [
         ("harness_error", ["a::case0"]),
         ("harness_error", ["a::case2"]),

@@ -65,7 +65,7 @@ def test_a_replayed_case_looks_replayed() -> None:
     assert plugin.pytest_report_teststatus(shown(Outcome.PASSED)[0]) is None
 
 
-def test_a_red_case_tells_what_it_told_before() -> None:
+def test_a_red_case_tells_what_it_reported_before() -> None:
     (report, _) = shown(Outcome.CRASHED)
     assert report.longreprtext == "why\n\nTraceback"
     assert report.harness_outcome == "crashed"

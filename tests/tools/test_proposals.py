@@ -291,7 +291,7 @@ def test_a_waived_case_is_left_alone() -> None:
     assert (proposals.entries, proposals.remarks) == ((), ())
 
 
-def test_what_the_run_found_wrong_with_its_waivers_is_told_again() -> None:
+def test_what_the_run_found_wrong_with_its_waivers_is_reported_again() -> None:
     proposals = found(
         build.collected(A),
         build.finish(A),

@@ -71,7 +71,7 @@ class Server:
     """A server of this process. It ends when this process does."""
 
     def __init__(self, early_variables: Mapping[str, str]) -> None:
-        """`early_variables` are those that its forks cannot heed any more. See `launch.early`."""
+        """`early_variables` are those that its forks cannot act on any more. See `launch.early`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         others = {name: value for name, value in inherited.items() if name not in early(inherited)}
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -84,7 +84,7 @@ class Server:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                preexec_fn=heed_signals,
+                preexec_fn=restore_signals,
             )
         self.pid = self._process.pid
 
@@ -171,7 +171,7 @@ def start(
         stdout=output,
         stderr=errors or subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=heed_signals,
+        preexec_fn=restore_signals,
     )
 
 
@@ -205,7 +205,7 @@ def _text(file: BinaryIO) -> str:
     return file.read().decode(errors="replace")
 
 
-def heed_signals() -> None:
+def restore_signals() -> None:
     """Set the default actions. The parent may ignore signals: a shell does so for background jobs, and nohup does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGTERM):

@@ -53,7 +53,7 @@ def can_be_warm(arguments: Sequence[str]) -> bool:
 
 
 def early(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that a process which has started can no longer heed."""
+    """Returns the variables that a process which has started can no longer act on."""
     return {name: value for name, value in environment.items() if name.startswith(_EARLY)}
 
 

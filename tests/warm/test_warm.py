@@ -86,7 +86,7 @@ def _warm() -> None:
     client.SERVERS.find(os.environ)
 
 
-def _told(folder: Path, *, cold: bool) -> tuple[int, Any, str]:
+def _reported(folder: Path, *, cold: bool) -> tuple[int, Any, str]:
     """Exit status, what the script tells, and the rest of the output."""
     (folder / "tells.py").write_text(_TELLS)
     with (folder / "out").open("wb") as output:
@@ -94,13 +94,13 @@ def _told(folder: Path, *, cold: bool) -> tuple[int, Any, str]:
         process = client.start(["-m", "tells", "one", "two"], folder, environment, output, cold=cold)
         assert isinstance(process, client.WarmProcess) is not cold
         status = process.wait(60)
-    told = (folder / "out").read_text().splitlines()
-    (line,) = [line for line in told if line.startswith("{")]
-    return status, json.loads(line), "\n".join(text for text in told if text != line)
+    reported = (folder / "out").read_text().splitlines()
+    (line,) = [line for line in reported if line.startswith("{")]
+    return status, json.loads(line), "\n".join(text for text in reported if text != line)
 
 
 def test_a_warm_process_has_all_that_a_cold_one_has(tmp_path: Path) -> None:
-    cold, warm = (_told(tmp_path, cold=cold) for cold in (True, False))
+    cold, warm = (_reported(tmp_path, cold=cold) for cold in (True, False))
     assert warm == cold
     assert cold[0] == 7
 
@@ -195,7 +195,7 @@ def test_a_run_with_workers_comes_to_the_same(tmp_path: Path) -> None:
     assert warm.counts == cold.counts
 
 
-def test_a_mistake_on_the_command_line_is_told_alike(tmp_path: Path) -> None:
+def test_a_mistake_on_the_command_line_is_reported_alike(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     cold, warm = (_run(project, "--no-such-option", results_dir=False, cold=cold) for cold in (True, False))
     assert (warm.status, warm.terminal) == (cold.status, cold.terminal)
@@ -240,9 +240,9 @@ def test_what_can_be_warm(arguments: tuple[str, ...], possible: bool) -> None:
     assert can_be_warm(arguments) is possible
 
 
-def test_variables_that_only_a_new_process_heeds() -> None:
-    heeded = {"PYTHONPATH": "/a", "LD_LIBRARY_PATH": "/b", "LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
-    assert early({**heeded, "HOME": "/x", "TMPDIR": "/y", "COLUMNS": "80"}) == heeded
+def test_variables_that_only_a_new_process_reads() -> None:
+    early_ones = {"PYTHONPATH": "/a", "LD_LIBRARY_PATH": "/b", "LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
+    assert early({**early_ones, "HOME": "/x", "TMPDIR": "/y", "COLUMNS": "80"}) == early_ones
 
 
 def test_a_server_is_started_for_an_environment_that_comes_again() -> None:

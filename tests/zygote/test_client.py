@@ -131,7 +131,7 @@ def test_an_executor_is_ordered(connect: Connect) -> None:
     assert client.exit_of("old") is None
 
 
-def test_executors_that_are_not_waited_for_are_told_apart(connect: Connect) -> None:
+def test_executors_that_are_not_waited_for_are_distinguished(connect: Connect) -> None:
     first, second = {**SPAWNED, "executor": "b", "pid": 8}, {**REFUSED, "executor": "c"}
     _, client = connect([], [], [second, first, SPAWNED], [])
     with open(os.devnull) as file:
@@ -174,11 +174,11 @@ def test_one_that_goes_before_it_is_ready_has_last_words(tmp_path: Path, stop: S
 
 def test_a_refused_fork_is_tried_again(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "FORK_PAUSES", (0.001, 0.002))
-    told: list[str] = []
-    zygote, client = connect([REFUSED], [REFUSED, EXIT], [REFUSED], [SPAWNED], [], on_wait=told.append)
+    reported: list[str] = []
+    zygote, client = connect([REFUSED], [REFUSED, EXIT], [REFUSED], [SPAWNED], [], on_wait=reported.append)
     assert _spawn(client) == 7
     assert len(zygote.heard) == 4
-    assert told == [
+    assert reported == [
         "the zygote could not fork for executor a: EAGAIN (Resource temporarily unavailable); it tries again for up "
         "to 60 s"
     ]

@@ -21,7 +21,7 @@ from tests.zygote.fakes import FakeProcesses, no_room
 
 
 class FullSocket(socket.socket):
-    """A listening socket of a process that has no descriptors left, as often as it is told."""
+    """A listening socket of a process that has no descriptors left, as often as it is reported."""
 
     refusals = 0
 
@@ -301,8 +301,8 @@ def test_an_orphan_is_held_against_the_executor_in_whose_session_it_is(bench: Be
     assert orphan not in bench.processes.reaped
     bench.processes.held.discard(leaves)
     bench.wait(REAP_PAUSE)
-    told = bench.hear(channel)
-    assert (told["executor"], told["swept"]) == ("leaves", ["sleep 1000"])
+    reported = bench.hear(channel)
+    assert (reported["executor"], reported["swept"]) == ("leaves", ["sleep 1000"])
     assert orphan in bench.processes.reaped
 
 
@@ -350,9 +350,9 @@ def test_an_orphan_that_cannot_be_killed_blocks_no_client(bench: Bench) -> None:
     assert bench.hear(second) == {"op": "exit", "executor": "b", "status": -9, "swept": [], "stuck": []}
     assert other in bench.processes.reaped
     bench.wait(KILL_PATIENCE)
-    told = bench.hear(first)
-    assert told["swept"] == ["sleep 1000"]
-    assert told["stuck"] == [f"process {stuck} 'nvidia-smi': state D, uninterruptible sleep in nv_wait"]
+    reported = bench.hear(first)
+    assert reported["swept"] == ["sleep 1000"]
+    assert reported["stuck"] == [f"process {stuck} 'nvidia-smi': state D, uninterruptible sleep in nv_wait"]
 
 
 def test_a_stuck_orphan_is_remembered_and_waited_for_once_it_ends(

@@ -190,7 +190,7 @@ class Agent:
             self._say(Bye(sessions=self._number, cases=self._cases))
         return 0
 
-    def _heed_signal(self) -> None:
+    def _act_on_signal(self) -> None:
         if self._signal:
             name, self._signal = signal.Signals(self._signal).name, 0
             self._say(Stopping(why=f"stopped by {name}"))
@@ -198,7 +198,7 @@ class Agent:
 
     def _look_after(self) -> None:
         now = time.monotonic()
-        self._heed_signal()
+        self._act_on_signal()
         if self._begin is not None and now - self._beaten >= BEAT:
             self._beaten = now
             self._say(Beat())
@@ -303,7 +303,7 @@ class Agent:
                 self._say(Done(**fields))
 
     def _send_lines(self, session: Session) -> None:
-        self._heed_signal()  # the head must know before it reads the effects of a signal to all processes
+        self._act_on_signal()  # the head must know before it reads the effects of a signal to all processes
         while lines := session.new_lines():
             self._say(Lines(lines=tuple(lines)))
 

@@ -1,4 +1,4 @@
-"""A server of the pages of a history: read-only, on this machine alone unless told otherwise.
+"""A server of the pages of a history: read-only, on this machine alone unless asked otherwise.
 
 Pages have the addresses of an export, and there is one for every case, group, device and run.
 """

@@ -98,7 +98,7 @@ class Silence(_Model):
 
 
 class Rules(_Model):
-    """The file. `remind`: after how many nights a group that is still red is told again; 0: never. `again`: a group
+    """The file. `remind`: after how many nights a group that is still red is reported again; 0: never. `again`: a group
     that comes back within so many nights is not new. `site`: the address of the exported pages, for links.
     """
 

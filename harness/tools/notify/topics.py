@@ -15,7 +15,7 @@ from harness.tools.notify.rules import Rules, Silence
 
 
 class Why(StrEnum):
-    """Why a topic is told."""
+    """Why a topic is reported."""
 
     NEW = "new"
     AGAIN = "back"
@@ -46,17 +46,17 @@ class Topic:
 @dataclass(frozen=True, slots=True)
 class Past:
     """A group in the earlier runs of the lane: the last night that had it, the night in which its spell began, and the
-    day on which the last run that had it ended, when people were told of it.
+    day on which the last run that had it ended, when it was reported.
     """
 
     last: date
     since: date
-    told: date
+    reported: date
 
 
 @dataclass(frozen=True, slots=True)
 class Bulletin:
-    """What is told of one run. `silenced`: groups that a silence covers; `known`: red, and told before.
+    """What is reported of one run. `silenced`: groups that a silence covers; `known`: red, and reported before.
 
     `changes`: what differs from the run before, in words. `before`: the id of that run; empty for a lane's first run.
     """
@@ -84,14 +84,14 @@ class Bulletin:
 def why_reported(
     past: Past | None, night: date, previous: date | None, rules: Rules, silences: Sequence[Silence] = ()
 ) -> Why | None:
-    """Return why a red group is told, or None if it is known.
+    """Return why a red group is reported, or None if it is known.
 
     `past`: the group in earlier runs. `previous`: the night of the run before this one in the lane; None without one.
     `silences`: those that cover the group, and have ended.
     """
     if past is None or previous is None:
         return Why.NEW
-    if any(past.told <= each.until for each in silences):
+    if any(past.reported <= each.until for each in silences):
         return Why.UNSILENCED
     if past.last < previous:  # it was not in the run before
         return Why.AGAIN if (night - past.last).days > rules.again else None
@@ -111,7 +111,7 @@ def grouped(failures: Sequence[Failure]) -> dict[str, list[Failure]]:
 
 
 def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date) -> Bulletin:
-    """Return what is told of a run: a row of `answers.runs`."""
+    """Return what to report of a run: a row of `answers.runs`."""
     news = answers.news(run["run"])
     before = answers.runs[news.previous] if news.previous is not None else None
     groups = grouped(answers.failures(run["run"]))
@@ -201,8 +201,8 @@ def _all(rules: Rules, profile: str) -> tuple[str, ...]:
 
 def unheard(found: Bulletin, rules: Rules) -> list[Topic]:
     """Return the topics that no route leads anywhere."""
-    told = {id(topic) for _, heard in by_channel(found, rules) for topic in heard.topics}
-    return [topic for topic in found.topics if id(topic) not in told]
+    reported = {id(topic) for _, heard in by_channel(found, rules) for topic in heard.topics}
+    return [topic for topic in found.topics if id(topic) not in reported]
 
 
 def idle_silences(rules: Rules, today: date) -> Iterator[str]:

@@ -114,7 +114,7 @@ def test_long_texts_are_cut_and_the_page_says_so() -> None:
     assert good.cut == 9000 - model.MOST_OF_TEXT // 8
 
 
-def test_torn_and_doubled_lines_are_told(tmp_path: Any) -> None:
+def test_torn_and_doubled_lines_are_reported(tmp_path: Any) -> None:
     lines = runs.green()
     path = runs.write(tmp_path, *lines[:-1], lines[2], lines[3], {"event": "news", "t": 1.0}, lines[-1], tail=b'{"eve')
     text = path.read_text()

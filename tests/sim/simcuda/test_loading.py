@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[3]
 BUILT = SimcudaLibraries(Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"))
 
 
-def test_torch_is_told_of_it() -> None:
+def test_the_entry_point_loads_the_module() -> None:
     declared = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
     entry = importlib.metadata.EntryPoint("simcuda", declared["torch.backends"]["simcuda"], "torch.backends")
     assert entry.load() is autoload.load

@@ -64,7 +64,7 @@ print(json.dumps([texts, restored, by_torch]))
 
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
-def test_an_error_that_a_call_has_left_is_told_and_taken() -> None:
+def test_an_error_that_a_call_has_left_is_reported_and_taken() -> None:
     """Torch would raise it after the next launch, in the next case. What torch itself meets it takes."""
     done = run_python(_LAST_ERROR, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ print(json.dumps([texts, guard.restore(), [problem.text for problem in guard.com
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 @pytest.mark.parametrize("changed", ["", "os.environ['CUDA_VISIBLE_DEVICES'] = '0'"])
-def test_a_case_that_initialises_cuda_with_other_devices_is_told(changed: str) -> None:
+def test_a_case_that_initialises_cuda_with_other_devices_is_reported(changed: str) -> None:
     """The variable is back when the case is over; the process has another device than it has leased."""
     program = _OTHER_DEVICE.replace("{changed}", changed)
     done = run_python(program, loading.simcuda_environment(build.build_simcuda(), os.environ))
@@ -103,8 +103,8 @@ def test_a_case_that_initialises_cuda_with_other_devices_is_told(changed: str) -
     texts, left, later = json.loads(done.stdout.splitlines()[-1])
     name = "the devices that CUDA was initialised with"
     zero, one = (f"'GPU-51ed0000-0000-4000-8000-00000000000{number}'" for number in (0, 1))
-    told = f"did not restore {name} (added {zero}; removed {one}; now 1 entry, was 1: {one})"
-    assert texts == ([told] if changed else [])
+    reported = f"did not restore {name} (added {zero}; removed {one}; now 1 entry, was 1: {one})"
+    assert texts == ([reported] if changed else [])
     assert left == ([f"could not restore {name}"] if changed else [])
     assert later == []
 
@@ -127,7 +127,7 @@ print(json.dumps(known.of(["cuda_allocated"])["cuda_allocated"]))
 
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
-def test_a_block_that_is_left_is_told_with_its_stack() -> None:
+def test_a_block_that_is_left_is_reported_with_its_stack() -> None:
     done = run_python(_BLOCK, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     (line,) = json.loads(done.stdout.splitlines()[-1])

@@ -222,7 +222,7 @@ def _refusal(call: Callable[[], object]) -> str:
 
 
 @inside.check(SOFT_DEVICE_COUNT="2")
-def what_is_wrong_in_shape_or_type_is_told_at_the_launch() -> None:
+def what_is_wrong_in_shape_or_type_is_reported_at_the_launch() -> None:
     x = torch.ones(4, 6, device="soft")
     elsewhere = torch.ones(4, 6, device="soft:1")
     index = torch.tensor([0, 1], device="soft")

@@ -393,14 +393,14 @@ def a_failed_kernel_poisons_the_process() -> None:
 
 
 @inside.check(alone=True)
-def a_forked_child_is_told() -> None:
+def a_forked_child_is_reported() -> None:
     assert not soft()._is_in_bad_fork()
     values = torch.ones(4, device="soft")
     torch.accelerator.synchronize()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        told = []
+        reported = []
         for use in (
             torch.accelerator.synchronize,
             lambda: values.add_(1),
@@ -409,12 +409,12 @@ def a_forked_child_is_told() -> None:
         ):
             try:
                 use()
-                told.append("nothing")
+                reported.append("nothing")
             except RuntimeError as error:
-                told.append("fork" if "fork" in str(error) else str(error))
+                reported.append("fork" if "fork" in str(error) else str(error))
         torch.manual_seed(1)  # asks first, and leaves the device alone
-        told.append(str(soft()._is_in_bad_fork()))
-        os.write(writing, repr(told).encode())
+        reported.append(str(soft()._is_in_bad_fork()))
+        os.write(writing, repr(reported).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:

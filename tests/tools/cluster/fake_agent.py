@@ -122,9 +122,9 @@ class Words:
 def main(name: str, lie: str) -> None:
     assert lie in _LIES
     words = Words()
-    told = words.next()
-    assert told is not None
-    say("hello", version=1, token=told["token"], host=name, pid=os.getpid(), harness="0")
+    reported = words.next()
+    assert reported is not None
+    say("hello", version=1, token=reported["token"], host=name, pid=os.getpid(), harness="0")
     session = 1
     begin(name, lie, session)
     lied = False

@@ -120,14 +120,14 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
     clean = ledger(*ended(A), *ended(B), *ended(C), *ended(D))
     slow = ledger(*ended(A, Outcome.TIMEOUT), *ended(B), *ended(C), *ended(D))
     ran: list[tuple[str, ...]] = []
-    told: list[str] = []
+    reported: list[str] = []
 
     def run(name: str, *options: str, cases: Sequence[str] = ()) -> Ledger:
         ran.append((name, *options, *cases))
         return slow if name == "slow" else clean
 
     injections = [Injection("slow", 0.5), Injection("event_early")]
-    found = run_orders(injections, run, tmp_path, device="soft", first=True, tell=told.append)
+    found = run_orders(injections, run, tmp_path, device="soft", first=True, tell=reported.append)
     assert found.missed == ("event_early",)
     assert found.rows[0].caught_by == {A: "timeout"}
     assert ran == [
@@ -135,7 +135,7 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
         ("slow", "--inject=slow:0.5", "--maxfail=1"),
         ("event_early", "--inject=event_early", "--maxfail=1"),
     ]
-    assert told == ["clean: 4 passed, 0 red", "slow:0.5: caught by 1", "event_early: MISSED"]
+    assert reported == ["clean: 4 passed, 0 red", "slow:0.5: caught by 1", "event_early: MISSED"]
     assert (tmp_path / TABLE).read_text(encoding="utf-8") == orders_text(found)
     assert (tmp_path / RECORD).read_text(encoding="utf-8") == orders_json(found)
 

@@ -109,7 +109,7 @@ def test_slower(old: list[float], new: list[float], slower: bool) -> None:
     assert is_slower(old, new) is slower
 
 
-def test_a_slower_case_is_told_with_its_medians() -> None:
+def test_a_slower_case_is_reported_with_its_medians() -> None:
     old, new = (
         RunRecord("old", {A: CaseRecord(P, "", (1.0,) * 7)}),
         RunRecord("new", {A: CaseRecord(P, "", (3.0,) * 7)}),
@@ -190,7 +190,7 @@ def test_numbers_are_left_out_of_a_text() -> None:
         (red("old", status=0), RunRecord("new", {A: CaseRecord(K)}, exit_status=1), True),
     ],
 )
-def test_a_run_that_is_red_for_no_case_and_no_finding_is_told(old: RunRecord, new: RunRecord, said: bool) -> None:
+def test_a_run_that_is_red_for_no_case_and_no_finding_is_reported(old: RunRecord, new: RunRecord, said: bool) -> None:
     found = compare_runs([old], new)
     assert bool(found.unexplained) is said
     assert found.is_worse(strict=False) is (said or bool(found.regressions or found.new_findings or new.fail_on_flaky))

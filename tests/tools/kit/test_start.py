@@ -46,7 +46,7 @@ def _kit(folder: Path) -> dict[str, Any]:
     return {**KIT, "files": {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}}
 
 
-def test_changed_files_are_told(tmp_path: Path) -> None:
+def test_changed_files_are_reported(tmp_path: Path) -> None:
     kit = _kit(tmp_path)
     assert start.check_files(kit, tmp_path) == []
     (tmp_path / "configs/b.yaml").write_text("b: 2")

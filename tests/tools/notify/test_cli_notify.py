@@ -34,7 +34,7 @@ def rules(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_new_group_is_told_and_a_channel_that_is_down_is_a_line(tmp_path: Path, rules: Path) -> None:
+def test_a_new_group_is_reported_and_a_channel_that_is_down_is_a_line(tmp_path: Path, rules: Path) -> None:
     db = nights.regression(tmp_path).path
     done = notify(tmp_path / "night3-n1", "--rules", rules, "--db", db)
     assert done.exit_code == EXIT_OK, done.output
@@ -43,7 +43,7 @@ def test_a_new_group_is_told_and_a_channel_that_is_down_is_a_line(tmp_path: Path
     assert "harness: team: the environment variable NO_SUCH_VARIABLE is not set" in done.stderr
 
 
-def test_the_same_red_is_not_told_again(tmp_path: Path, rules: Path) -> None:
+def test_the_same_red_is_not_reported_again(tmp_path: Path, rules: Path) -> None:
     db = nights.regression(tmp_path).path
     done = notify("night4-n1", "--rules", rules, "--db", db)
     assert (done.exit_code, done.stdout) == (EXIT_OK, "")

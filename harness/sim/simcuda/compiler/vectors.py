@@ -39,7 +39,7 @@ def _choice(pick: Callable[[], cpu_vec_isa.VecISA]) -> Callable[[], cpu_vec_isa.
 
 
 def install_choice() -> None:
-    """Make Inductor's choice heed `no_vectors`, under both names that it has."""
+    """Make Inductor's choice respect `no_vectors`, under both names that it has."""
     chosen = _choice(cpu_vec_isa.pick_vec_isa)
     cpu_vec_isa.pick_vec_isa = chosen
     codecache.pick_vec_isa = chosen  # type: ignore[attr-defined]

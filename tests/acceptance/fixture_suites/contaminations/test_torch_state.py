@@ -1,4 +1,4 @@
-"""Cases that leave torch other than they found it. Each is told with the new and the old value."""
+"""Cases that leave torch other than they found it. Each is reported with the new and the old value."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_between() -> None:
 
 def test_daemon() -> None:
     """Forks twice, leaves session, folder, descriptors and environment, and ignores what it can."""
-    told, tells = os.pipe()
+    reported, tells = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -52,7 +52,7 @@ def test_daemon() -> None:
             os.execve(sys.executable, WAITS, {})
         os._exit(0)
     os.wait()
-    assert os.read(told, 1) == b"!"
+    assert os.read(reported, 1) == b"!"
 
 
 def test_child_holds_the_output() -> None:

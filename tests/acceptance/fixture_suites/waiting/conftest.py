@@ -8,6 +8,6 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     """A worker's own process notes its number; zygotes and executors come from another one."""
-    told = getattr(config, "workerinput", None)
-    if told is not None:
-        (Path(os.environ["PROBE_DIR"]) / told["workerid"]).write_text(str(os.getpid()))
+    reported = getattr(config, "workerinput", None)
+    if reported is not None:
+        (Path(os.environ["PROBE_DIR"]) / reported["workerid"]).write_text(str(os.getpid()))

@@ -69,7 +69,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::mutex mutex_;
   std::map<char*, Chunk> chunks_;
   std::uint64_t threshold_ = 0, reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
-  // By event dependencies, opportunistic, by internal dependencies. Only the last is heeded: the others allow what
+  // By event dependencies, opportunistic, by internal dependencies. Only the last is respected: the others allow what
   // need not happen, or what a program cannot tell from luck.
   int reuse_[3] = {1, 1, 1};
   std::map<int, cudaMemAccessFlags> access_;

@@ -140,7 +140,7 @@ COUNTS = {
 def test_a_failure_that_is_counted_makes_the_run_red(
     make_project: MakeProject, by: str, options: tuple[str, ...]
 ) -> None:
-    """A case that has failed stays red, whatever the session is told."""
+    """A case that has failed stays red, whatever the session is reported."""
     project = make_project()
     tests, conftest, status = COUNTS[by]
     project.write("suites/test_it.py", tests)
