@@ -28,3 +28,11 @@ with warnings.catch_warnings():
     for name in MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+
+# Inductor's keys of compiled code: hashes of its own files and of Triton's, the second of 300 MB. torch keeps both.
+with contextlib.suppress(ImportError, AttributeError):
+    importlib.import_module("torch._inductor.codecache").torch_key()
+for place in ("triton.runtime.cache", "triton.compiler.compiler"):  # the second until Triton 3.4
+    with contextlib.suppress(ImportError, AttributeError):
+        importlib.import_module(place).triton_key()
+        break

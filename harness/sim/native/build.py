@@ -167,7 +167,7 @@ def _build(
             shutil.rmtree(made, ignore_errors=True)  # it is not complete
             os.rename(work, made)
         _touch(tree)
-    _sweep(cache, time.time() - _KEPT)
+    sweep(cache, time.time() - _KEPT)
     report(f"built {recipe.noun} in {time.monotonic() - begin:.0f} s")
 
 
@@ -206,8 +206,11 @@ def _copy(sources: Mapping[str, bytes], folder: Path) -> None:
             file.write_bytes(text)
 
 
-def _sweep(cache: Path, before: float) -> None:
-    """Remove entries last used before that time. Another process may remove some of them at the same time."""
+def sweep(cache: Path, before: float) -> None:
+    """Remove the entries of a cache last used before that time, but no locks.
+
+    Another process may remove some of them at the same time.
+    """
     for entry in cache.iterdir():
         try:
             if entry.suffix == ".lock" or entry.stat().st_mtime >= before:

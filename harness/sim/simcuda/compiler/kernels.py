@@ -1,59 +1,45 @@
-"""Compiles the kernels that Inductor generates for simulated devices, and launches them in the order of a stream."""
+"""Loads the kernels that Inductor generates for simulated devices, and launches them in the order of a stream."""
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-from torch._inductor.codecache import CppPythonBindingsCodeCache
+import torch
 
-from harness.sim.simcuda.compiler import vectors
+from harness.sim.simcuda.compiler.binaries import shared_library
 
-#: Options for kernels without vector instructions. Releases of torch before 2.13 look into the source for that.
-_PLAIN = {
-    name: False
-    for name in inspect.signature(CppPythonBindingsCodeCache.load_pybinding_async).parameters
-    if name in ("needs_vec_isa", "kernel_needs_vec_isa")
-}
 _LAUNCH = Path(__file__).with_name("launch.h")
+_Entry = Callable[[tuple[Any, ...]], None]
+_loaded: dict[str, _Entry] = {}
 
 
-class _Cache(CppPythonBindingsCodeCache):
-    """Compiled kernels with bindings that queue a call of the kernel; Inductor's own call it.
+def load_kernel(name: str, source: str) -> SimpleNamespace:
+    """Return an object whose attribute `name` launches the kernel on its arguments and a stream.
 
-    Addresses and numbers are taken when the call is queued. Tensors are not kept: as on CUDA, the allocator gives their
-    memory away in the order of the stream.
+    That is how Inductor calls kernels for CUDA that are not Triton's. Addresses and numbers are taken when the call is
+    queued. Tensors are not kept: as on CUDA, the allocator gives their memory away in the order of the stream.
     """
-
-    cache: dict[str, Any] = {}  # noqa: RUF012  (every class of these has its own)
-    call_entry_function = "return simcuda::launch(args, kernel);"
-
-    @classmethod
-    def _load_library_inner(cls, path: str, key: str) -> ModuleType:
-        # Inductor takes its modules out of `sys.modules` when it drops its caches, at any later time. Nothing looks for
-        # them there.
-        module = super()._load_library_inner(path, key)
-        sys.modules.pop(module.__name__, None)
-        getattr(cls, "_loaded_module_names", set()).discard(module.__name__)  # since torch 2.13
-        return module
-
-
-def load_kernel(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
-    """Return an object whose attribute `name` launches the kernel on arguments of these types and a stream.
-
-    That is how Inductor calls kernels for CUDA that are not Triton's.
-    """
-    # The bindings are a template in which braces are doubled.
-    _Cache.extra_parse_arg = _LAUNCH.read_text(encoding="utf-8").replace("{", "{{").replace("}", "}}")
-    with vectors.no_vectors():
-        entry = _Cache.load_pybinding(["const char*", *types, "uintptr_t"], source, **_PLAIN)
+    entry = _entry(source)
 
     def launch(*arguments: Any) -> None:
         *own, stream = arguments
-        entry(name, *own, stream.value or 0)
+        entry((name, *own, stream.value or 0))
 
     return SimpleNamespace(**{name: launch})
+
+
+def _entry(source: str) -> _Entry:
+    """Return the function that queues a call of the kernel, for the kernel's name, its arguments and the stream."""
+    if source not in _loaded:
+        library = ctypes.PyDLL(str(shared_library(f"{source}\n{_LAUNCH.read_text(encoding='utf-8')}")))
+        library.simcuda_bind.argtypes = [ctypes.c_void_p]
+        library.simcuda_bind.restype = None
+        library.simcuda_bind(torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr)  # type: ignore[attr-defined]
+        launch = library.simcuda_launch
+        launch.argtypes, launch.restype = [ctypes.py_object], ctypes.py_object
+        _loaded[source] = launch
+    return _loaded[source]

@@ -1,17 +1,14 @@
-// Follows the kernel that Inductor generated, and the bindings' function that tells a tensor's address. It queues a
-// call of the kernel, with what the arguments are now.
-#include <functional>
-#include <string>
-#include <tuple>
-#include <type_traits>
-#include <unordered_set>
-#include <utility>
+// Follows the kernel that Inductor generated, whose headers are included before (binaries.py). It queues a call of the
+// kernel, with what the arguments are now.
 
 extern "C" int simcudaLaunch(void* stream, const char* name, std::function<void()>* work);
 extern "C" int cudaGetLastError();
 extern "C" const char* cudaGetErrorString(int error);
 
 namespace simcuda {
+
+// Returns the address of a tensor's data.
+static void* (*data_pointer)(PyObject* tensor) = nullptr;
 
 template <typename T>
 T number(PyObject* object) {
@@ -46,7 +43,7 @@ struct Argument<T*> {
     if (PyFloat_Check(object) || PyLong_Check(object) || PyComplex_Check(object)) {
       value = number<std::remove_const_t<T>>(object);
     } else {
-      address = static_cast<T*>(_torchinductor_pyobject_tensor_data_ptr(object));
+      address = static_cast<T*>(data_pointer(object));
       is_address = true;
     }
   }
@@ -56,24 +53,21 @@ struct Argument<T*> {
   std::remove_const_t<T> value{};
 };
 
-// The bindings get their arguments as a tuple, and since torch 2.15 as an array.
-inline PyObject* at(PyObject* call, std::size_t place) { return PyTuple_GET_ITEM(call, place); }
-inline PyObject* at(PyObject* const* call, std::size_t place) { return call[place]; }
-
 // The arguments of the call are the kernel's name, what the kernel takes, and the stream.
-template <typename Call, typename... Types, std::size_t... Places>
-PyObject* launch(Call call, void (*kernel)(Types...), std::index_sequence<Places...>) {
+template <typename... Types, std::size_t... Places>
+PyObject* launch(PyObject* call, void (*kernel)(Types...), std::index_sequence<Places...>) {
   static std::unordered_set<std::string>
       names;  // under Python's lock; a record of a launch may outlive the Python object
-  const char* name = PyUnicode_AsUTF8(at(call, 0));
+  if (PyTuple_GET_SIZE(call) != sizeof...(Types) + 2) throw std::runtime_error("wrong number of arguments");
+  const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(call, 0));
   if (name == nullptr) throw std::runtime_error("expected a name");
   name = names.emplace(name).first->c_str();
-  void* stream = PyLong_AsVoidPtr(at(call, sizeof...(Types) + 1));
+  void* stream = PyLong_AsVoidPtr(PyTuple_GET_ITEM(call, sizeof...(Types) + 1));
   if (PyErr_Occurred()) throw std::runtime_error("expected a stream");
-  std::function<void()> work =
-      [kernel, arguments = std::tuple(Argument<std::remove_const_t<Types>>(at(call, Places + 1))...)]() mutable {
-        kernel(std::get<Places>(arguments).get()...);
-      };
+  std::function<void()> work = [kernel, arguments = std::tuple(Argument<std::remove_const_t<Types>>(
+                                            PyTuple_GET_ITEM(call, Places + 1))...)]() mutable {
+    kernel(std::get<Places>(arguments).get()...);
+  };
   if (const int error = simcudaLaunch(stream, name, &work)) {
     cudaGetLastError();  // kernels of CUDA are launched by the driver, which leaves the runtime's last error alone
     throw std::runtime_error(std::string("CUDA error: ") + cudaGetErrorString(error));
@@ -81,9 +75,22 @@ PyObject* launch(Call call, void (*kernel)(Types...), std::index_sequence<Places
   Py_RETURN_NONE;
 }
 
-template <typename Call, typename... Types>
-PyObject* launch(Call call, void (*kernel)(Types...)) {
+template <typename... Types>
+PyObject* launch(PyObject* call, void (*kernel)(Types...)) {
   return launch(call, kernel, std::index_sequence_for<Types...>());
 }
 
 }  // namespace simcuda
+
+extern "C" void simcuda_bind(void* data_pointer) {
+  simcuda::data_pointer = reinterpret_cast<void* (*)(PyObject*)>(data_pointer);
+}
+
+extern "C" PyObject* simcuda_launch(PyObject* call) {
+  try {
+    return simcuda::launch(call, kernel);
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}

@@ -41,19 +41,18 @@ class SimcudaScheduling(cpp.CppScheduling):
         # of a graph behind the guard of its device: a default stream is then that of another device.
         self._set_flush_status(True)
 
-    def define_kernel(self, src_code: str, nodes: Sequence[Any], kernel_args: Any = None) -> str:
+    def define_kernel(self, src_code: str, nodes: Sequence[Any], kernel_args: Any = None) -> str:  # noqa: ARG002
         code = V.graph.wrapper_code
         if src_code in code.src_to_kernel:
             return str(code.src_to_kernel[src_code])
         fused = get_fused_kernel_name(nodes, config.cpp.descriptive_names) if config.cpp.descriptive_names else ""
         name = "_".join(["cpp", fused, code.next_kernel_suffix()])
         code.src_to_kernel[src_code] = name
-        _, _, types = (self.kernel_group.args if kernel_args is None else kernel_args).cpp_argdefs()
         source = src_code.replace(str(Placeholder.KERNEL_NAME), "kernel").replace(
             str(Placeholder.DESCRIPTIVE_NAME), name
         )
         definition = IndentedBuffer()
-        definition.writeline(f"{_LOAD}({name!r}, {types!r}, r'''")
+        definition.writeline(f"{_LOAD}({name!r}, r'''")
         definition.splice(source, strip=True)
         definition.writeline("''')")
         code.add_import_once(f"from harness.sim.simcuda.compiler.kernels import load_kernel as {_LOAD}")
