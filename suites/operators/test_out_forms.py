@@ -1,4 +1,4 @@
-"""The overloads with `out=` of operators that the catalogue lacks: the same values as without, in memory with gaps.
+"""The overloads with `out=` of operators that the catalogue lacks: the same values as without, in any memory.
 
 The values themselves are compared with NumPy by the cases of the operators without `out=`.
 """
@@ -82,6 +82,8 @@ _CONTIGUOUS = frozenset(
         "normal.Tensor_Tensor_out",
     }
 )
+#: Their `out` must have its shape: others are refused.
+_KEEP_SHAPE = frozenset({"_compute_linear_combination.out", "_int_mm.out", "normal.Tensor_float_out"})
 _IN_ORDER = "writes an `out` with gaps in the order of memory"
 #: On the CPU.
 _DEVIATE = dict.fromkeys(
@@ -99,11 +101,11 @@ _CPU_ONLY = frozenset(
 )
 
 
-def _cases() -> list[Any]:
+def _cases(*, gaps: bool) -> list[Any]:
     found = []
     for name in FORMS:
         marks = [pytest.mark.operator(name.partition(".")[0])]
-        if name in _DEVIATE:  # the simulated CUDA computes as the CPU does
+        if gaps and name in _DEVIATE:  # the simulated CUDA computes as the CPU does
             marks.append(pytest.mark.requires(any=[{"not_": {"device": "cuda"}}, {"silicon": True}]))
         if name in _NOT_SIMULATED:
             marks.append(pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}]))
@@ -119,15 +121,10 @@ def _numbers(tensor: torch.Tensor) -> Any:
     return formats.read(comparison.on_host(tensor))
 
 
-@pytest.mark.parametrize("name", _cases())
-def test_out_form_writes_what_the_operator_returns(
-    name: str, device: torch.device, case_seed: int, request: pytest.FixtureRequest
-) -> None:
-    """`out=` gets the values of the overload without it, in a tensor whose elements are apart, and is returned."""
-    if name in _DEVIATE:
-        known.waive(request, _DEVIATE[name], device)
+def _check(name: str, device: torch.device, seed: int, memory: Callable[[torch.Tensor, float], torch.Tensor]) -> None:
+    """Compare what the overload writes into `memory(result, fill)` and returns with what its sibling returns."""
     plain, arguments, named = FORMS[name]
-    rng = np.random.default_rng(case_seed)
+    rng = np.random.default_rng(seed)
 
     def make(*shape: int) -> torch.Tensor:
         return lists.number(rng.uniform(0.25, 1, shape), torch.float32).to(device)
@@ -137,11 +134,8 @@ def test_out_form_writes_what_the_operator_returns(
     generator = torch.Generator(device)
     options = {key: generator.manual_seed(3) if key == "generator" else value for key, value in named.items()}
     results = comparison.tensors(overload(plain)(*given, **options))
-    outs = []
-    for each in results:
-        # `_compute_linear_combination` adds to what is there.
-        wide = torch.full((*each.shape, 2), int("combination" not in name), dtype=each.dtype, device=device)
-        outs.append(wide[..., 0].contiguous() if name in _CONTIGUOUS else wide[..., 0])
+    # `_compute_linear_combination` adds to what is there.
+    outs = [memory(each, int("combination" not in name)) for each in results]
     names = [each.name for each in call._schema.arguments if each.is_out]
     if "generator" in options:
         options["generator"] = generator.manual_seed(3)
@@ -152,3 +146,38 @@ def test_out_form_writes_what_the_operator_returns(
         if got.data_ptr() != out.data_ptr():
             raise WrongValueError(f"{name}: out= is not what is returned")
         lists.check([out], [tuple(wanted.shape)], _numbers(wanted).ravel(), wanted.dtype, None, name)
+
+
+@pytest.mark.parametrize("name", [each for each in _cases(gaps=True) if each.id not in _CONTIGUOUS])
+def test_out_form_writes_what_the_operator_returns(
+    name: str, device: torch.device, case_seed: int, request: pytest.FixtureRequest
+) -> None:
+    """`out=` gets the values of the overload without it, in a tensor whose elements are apart, and is returned."""
+    if name in _DEVIATE:
+        known.waive(request, _DEVIATE[name], device)
+
+    def apart(result: torch.Tensor, fill: float) -> torch.Tensor:
+        return torch.full((*result.shape, 2), fill, dtype=result.dtype, device=device)[..., 0]
+
+    _check(name, device, case_seed, apart)
+
+
+@pytest.mark.parametrize("name", _cases(gaps=False))
+def test_out_form_fills_a_tensor(name: str, device: torch.device, case_seed: int) -> None:
+    """`out=` gets the values of the overload without it, in a tensor without gaps, and is returned."""
+
+    def whole(result: torch.Tensor, fill: float) -> torch.Tensor:
+        return torch.full_like(result, fill, memory_format=torch.contiguous_format)
+
+    _check(name, device, case_seed, whole)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("shape", [(0,), ()], ids=["empty", "number"])
+@pytest.mark.parametrize("name", [each for each in _cases(gaps=False) if each.id not in _KEEP_SHAPE])
+def test_out_form_resizes_a_tensor(name: str, shape: tuple[int, ...], device: torch.device, case_seed: int) -> None:
+    """`out=` of another shape gets shape and values of the overload without it, and is returned.
+
+    torch deprecates this for a tensor with elements, and warns.
+    """
+    _check(name, device, case_seed, lambda result, _: torch.zeros(shape, dtype=result.dtype, device=device))
