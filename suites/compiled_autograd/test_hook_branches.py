@@ -132,3 +132,39 @@ def test_hook_after_accumulation_gets_the_new_gradient(device: torch.device) -> 
         yield [a.grad, b.grad]
 
     compare(work, backend="eager", fullgraph=False)
+
+
+@pytest.mark.parametrize("where", ["hook", "function"])
+def test_error_of_a_captured_pass_leaves_captures_on(device: torch.device, where: str) -> None:
+    """After a pass that raised while its graph ran, the next pass is captured as before, until the block ends."""
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+            return x.clone()
+
+        @staticmethod
+        @torch.compiler.disable
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override] # noqa: ARG004
+            raise ValueError("in the pass")
+
+    @torch.compiler.disable
+    def fails(_: torch.Tensor) -> None:
+        raise ValueError("in the pass")
+
+    x = torch.ones(3, device=device, requires_grad=True)
+    with compiled_backward(backend="eager", fullgraph=False) as recording:
+        if where == "hook":
+            bad = x.exp()
+            bad.register_hook(fails)
+        else:
+            bad = Fails.apply(x.exp())  # type: ignore[no-untyped-call]
+        with pytest.raises(ValueError, match="in the pass"):
+            bad.sum().backward()
+        captures = recording.captures
+        assert private.enabled()
+        x.grad = None
+        x.sin().sum().backward()
+        assert (recording.captures, private.enabled()) == (captures + 1, True)
+    assert torch.equal(x.grad, x.detach().cos())
+    assert not private.enabled()
