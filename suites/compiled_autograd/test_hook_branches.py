@@ -166,5 +166,6 @@ def test_error_of_a_captured_pass_leaves_captures_on(device: torch.device, where
         x.grad = None
         x.sin().sum().backward()
         assert (recording.captures, private.enabled()) == (captures + 1, True)
+    assert x.grad is not None
     assert torch.equal(x.grad, x.detach().cos())
     assert not private.enabled()
