@@ -7,9 +7,10 @@ import warnings
 import pytest
 import torch
 
+from . import _torch_private as private
 from . import trees
 from .test_backward import PENDING_BACKWARD, cubed
-from .trees import Counts, both_compilers, compiled, on_cuda, watched, whole_numbers, with_triton
+from .trees import both_compilers, compiled, on_cuda, watched, whole_numbers
 
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
 
@@ -68,26 +69,26 @@ def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: s
         assert seen == [warm_up, recording, *[replay] * 3, recording, *[replay] * 3]
 
 
-@with_triton
-def test_mutated_output_behind_an_int_is_recorded(device: torch.device) -> None:
-    """An output of the trees is known as theirs, also if another output before it is no tensor."""
+@both_compilers
+def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: torch.device) -> None:
+    """An output of the trees is known as theirs, also if an output before it has no memory."""
 
     def change(x: torch.Tensor) -> torch.Tensor:
         x.add_(2)
         return x * 5
 
-    with watched(triton__cudagraph_support_input_mutation=True) as watch, torch.no_grad():
-        make = compiled(lambda x: (x.shape[0] + 1, x + 1), trees.INDUCTOR, dynamic=True)
-        fast = compiled(change, trees.INDUCTOR, dynamic=False)
+    keep = {"cudagraph_backend_keep_input_mutation": True, "cudagraph_backend_support_input_mutation": True}
+    with private.dynamo_config(**keep), watched(triton__cudagraph_support_input_mutation=True) as watch:
+        make, fast = compiled(lambda x: (x[:0] * 2, x + 1), compiler), compiled(change, compiler)
         for step in range(4):
             torch.compiler.cudagraph_mark_step_begin()
             x = whole_numbers(8, device=device, start=step)
-            size, y = make(x)
+            empty, y = make(x)
             z = fast(y)
-            trees.assert_same([size, *trees.values([y, z])], [9, x + 3, (x + 3) * 5], f"step {step}")
-            del y, z
-        assert watch.counts() == Counts(warm_ups=2, recordings=2, replays=4)
-        assert watch.reasons() == []
+            trees.assert_same(trees.values([empty, y, z]), [x[:0], x + 3, (x + 3) * 5], f"step {step}")
+            del empty, y, z
+        counts = watch.counts()
+        assert (counts.recordings, counts.skips, watch.reasons()) == (2, 0, [])
 
 
 @both_compilers

@@ -173,6 +173,12 @@ def test_flex_attention_refuses_inputs_that_do_not_fit(device: torch.device) -> 
         ([q, k, v], {"block_mask": mask_of(device, Q + 1, KV)}, ValueError, "larger length"),
         ([q, k, v], {"block_mask": mask_of(device, Q, KV + 1)}, ValueError, "larger length"),
         ([q, k, v], {"block_mask": mask_of(device, Q, KV)[:, :1]}, RuntimeError, "sliced"),
+        (
+            [q, k, v],
+            {"kernel_options": {"BACKEND": "TRITON", "FORCE_USE_FLEX_ATTENTION": True}},
+            RuntimeError,
+            "BACKEND",
+        ),
         ([q, k, v], {"return_lse": True, "return_aux": flex.AuxRequest(lse=True)}, ValueError, "return_lse"),
     ]:
         with pytest.raises(error, match=why):
