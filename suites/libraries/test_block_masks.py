@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -80,6 +81,43 @@ def test_blockmask_of_two_dimensions(device: torch.device) -> None:
     assert mask.mask_mod(zero, zero, zero, zero).item() is True
 
 
+def test_create_block_mask_defaults() -> None:
+    """By default a mask is on the accelerator, or on the CPU without one, in blocks of 128, full ones apart.
+
+    Blocks beyond the last query are partial.
+    """
+    mask = create_block_mask(causal, 1, 1, 300, 400)
+    accelerator = torch.accelerator.current_accelerator()
+    assert mask.kv_indices.device.type == ("cpu" if accelerator is None else accelerator.type)
+    assert list(mask.BLOCK_SIZE) == [128, 128]
+    assert listed(mask.kv_num_blocks[0, 0], mask.kv_indices[0, 0]) == [[0, 1], [1, 2], [0, 1, 2]]
+    assert mask.full_kv_num_blocks is not None
+    assert mask.full_kv_indices is not None
+    assert listed(mask.full_kv_num_blocks[0, 0], mask.full_kv_indices[0, 0]) == [[], [0], []]
+
+
+class Near:
+    """A mask that is an object."""
+
+    def __init__(self, distance: int) -> None:
+        self._distance = distance
+
+    def __call__(self, b: Any, h: Any, q: Any, kv: Any) -> Any:  # noqa: ARG002
+        return (q - kv).abs() <= self._distance
+
+
+def within(distance: int, b: Any, h: Any, q: Any, kv: Any) -> Any:  # noqa: ARG001
+    return (q - kv).abs() <= distance
+
+
+def test_create_block_mask_takes_objects_and_partial_functions(device: torch.device) -> None:
+    """A mask may be an object with `__call__` or a part of a function, told apart from scores by its parameters."""
+    wanted = (torch.arange(Q).unsqueeze(1) - torch.arange(KV)).abs() <= 3
+    for mask_mod in (Near(3), functools.partial(within, 3)):
+        mask = create_block_mask(mask_mod, 1, 1, Q, KV, device=device, BLOCK_SIZE=1)
+        assert torch.equal(mask.to_dense()[0, 0].cpu().bool(), wanted)
+
+
 def ranks_fit(mask: BlockMask, descending: bool) -> None:
     """Check the write orders: how many blocks of the same queries come before a block, in the order of the keys."""
     dense = mask.to_dense().cpu()
@@ -109,6 +147,14 @@ def test_create_block_mask_computes_the_order_of_writes(device: torch.device, de
     assert there.dq_kv_order_spt is descending
     ranks_fit(there, descending)
     assert made(device, compute_dq_write_order=False).dq_write_order is None
+
+
+@ORDERS
+def test_create_block_mask_orders_by_descending_keys_by_default(device: torch.device) -> None:
+    """There is no order unless one is asked for, and then it is that of descending keys."""
+    mask = made(device)
+    assert (mask.dq_write_order, mask.dq_write_order_full, mask.dq_kv_order_spt) == (None, None, None)
+    ranks_fit(made(device, compute_dq_write_order=True), descending=True)
 
 
 @ORDERS

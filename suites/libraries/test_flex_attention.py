@@ -179,6 +179,7 @@ def test_flex_attention_refuses_inputs_that_do_not_fit(device: torch.device) -> 
             RuntimeError,
             "BACKEND",
         ),
+        ([q, k, v], {"kernel_options": {"BACKEND": "NONE"}}, ValueError, "Invalid BACKEND"),
         ([q, k, v], {"return_lse": True, "return_aux": flex.AuxRequest(lse=True)}, ValueError, "return_lse"),
     ]:
         with pytest.raises(error, match=why):

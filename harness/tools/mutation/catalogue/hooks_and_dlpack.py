@@ -123,6 +123,24 @@ broken.edit(
 )
 
 
+def _edge() -> object:
+    import torch
+
+    second = torch.ones(4, requires_grad=True).mul(1).split(2)[1]
+    return torch.autograd.graph.get_gradient_edge(second).output_nr
+
+
+broken.edit(
+    "gradient_edge_is_of_the_first_output",
+    "A gradient edge is that of the first output.",
+    "torch.autograd.graph:get_gradient_edge",
+    "tensor.output_nr",
+    "0",
+    "suites/autograd/test_node_hooks.py",
+    shows=_edge,
+)
+
+
 def _level() -> object:
     from torch.autograd import forward_ad
 
