@@ -96,6 +96,16 @@ def test_create_block_mask_defaults() -> None:
     assert listed(mask.full_kv_num_blocks[0, 0], mask.full_kv_indices[0, 0]) == [[], [0], []]
 
 
+def test_blockmask_to_string_draws_blocks(device: torch.device) -> None:
+    """`to_string` draws each mask, dark where all blocks are seen and grey where some are, up to a limit."""
+    one = create_block_mask(causal, 1, 1, 24, 32, device=device, BLOCK_SIZE=8)
+    assert one.to_string(grid_size=-1) == "(0, 0)\n████    \n██████  \n████████\n"
+    assert one.to_string(grid_size=(2, 2)) == "(0, 0)\n██░░\n████\n"
+    drawn = made(device).to_string(limit=3).splitlines()
+    assert [line for line in drawn if line.startswith("(")] == ["(0, 0)", "(0, 1)", "(0, 2)"]
+    assert "..." in drawn
+
+
 class Near:
     """A mask that is an object."""
 
@@ -110,10 +120,17 @@ def within(distance: int, b: Any, h: Any, q: Any, kv: Any) -> Any:  # noqa: ARG0
     return (q - kv).abs() <= distance
 
 
+def nearer(b: Any, h: Any, q: Any, kv: Any, distance: int = 3) -> Any:
+    return within(distance, b, h, q, kv)
+
+
 def test_create_block_mask_takes_objects_and_partial_functions(device: torch.device) -> None:
-    """A mask may be an object with `__call__` or a part of a function, told apart from scores by its parameters."""
+    """A mask may be an object with `__call__`, a part of a function, or one with a default.
+
+    Parameters without a default tell masks from scores.
+    """
     wanted = (torch.arange(Q).unsqueeze(1) - torch.arange(KV)).abs() <= 3
-    for mask_mod in (Near(3), functools.partial(within, 3)):
+    for mask_mod in (Near(3), functools.partial(within, 3), nearer):
         mask = create_block_mask(mask_mod, 1, 1, Q, KV, device=device, BLOCK_SIZE=1)
         assert torch.equal(mask.to_dense()[0, 0].cpu().bool(), wanted)
 

@@ -170,6 +170,7 @@ def test_flex_attention_refuses_inputs_that_do_not_fit(device: torch.device) -> 
         ([q[0], k[0], v[0]], {}, NotImplementedError, "4D"),
         ([q, k, v], {"block_mask": mask_of(device, Q, KV - 1)}, ValueError, "smaller length"),
         ([q, k, v], {"block_mask": mask_of(device, Q - 1, KV)}, ValueError, "smaller length"),
+        ([q, k, v], {"block_mask": one_block(device, Q - 1, KV)}, ValueError, "smaller length"),
         ([q, k, v], {"block_mask": mask_of(device, Q + 1, KV)}, ValueError, "larger length"),
         ([q, k, v], {"block_mask": mask_of(device, Q, KV + 1)}, ValueError, "larger length"),
         ([q, k, v], {"block_mask": mask_of(device, Q, KV)[:, :1]}, RuntimeError, "sliced"),
@@ -188,6 +189,13 @@ def test_flex_attention_refuses_inputs_that_do_not_fit(device: torch.device) -> 
 
 def mask_of(device: torch.device, queries: int, keys: int, size: int = 8) -> flex.BlockMask:
     return flex.create_block_mask(causal, B, H, queries, keys, device=device, BLOCK_SIZE=size)
+
+
+def one_block(device: torch.device, queries: int, keys: int) -> flex.BlockMask:
+    """All keys in one block, which is as large as those of no mask."""
+    numbers = torch.ones(B, H, 3, dtype=torch.int32, device=device)
+    indices = torch.zeros(B, H, 3, 1, dtype=torch.int32, device=device)
+    return flex.BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=(8, 1 << 30), seq_lengths=(queries, keys))
 
 
 @pytest.mark.requires(device="cuda")
