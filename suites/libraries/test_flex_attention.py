@@ -252,6 +252,7 @@ def listed(numbers: torch.Tensor, indices: torch.Tensor) -> list[list[int]]:
     return [line[:count].tolist() for count, line in zip(numbers.tolist(), indices, strict=True)]
 
 
+@pytest.mark.requires(torch=">=2.13")
 def test_create_block_mask_without_separate_full_blocks(device: torch.device) -> None:
     """With ``separate_full_blocks=False`` full blocks are among the partial ones. None stands for one batch or head."""
     mask = flex.create_block_mask(causal, None, None, Q, KV, device=device, BLOCK_SIZE=8, separate_full_blocks=False)
