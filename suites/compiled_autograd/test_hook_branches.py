@@ -169,3 +169,17 @@ def test_error_of_a_captured_pass_leaves_captures_on(device: torch.device, where
     assert x.grad is not None
     assert torch.equal(x.grad, x.detach().cos())
     assert not private.enabled()
+
+
+def test_disabled_captures_are_what_they_were_afterwards() -> None:
+    """A block without captures turns them off, and afterwards they are on or off as before, after an error too."""
+    with private.disable():
+        assert not private.enabled()
+    assert not private.enabled()
+    with compiled_backward(backend="eager"):
+        with pytest.raises(ValueError, match="in the block"), private.disable():
+            raise ValueError("in the block")
+        assert private.enabled()
+        with private.disable():
+            assert not private.enabled()
+        assert private.enabled()
