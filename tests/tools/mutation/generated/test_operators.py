@@ -127,7 +127,9 @@ def test_what_no_user_observes_is_left_out(rule: str, body: str) -> None:
 
 
 def test_what_follows_an_assertion_is_changed() -> None:
-    source = b"def f(a):\n    if a:\n        raise AssertionError('text')\n    if a > 1:\n        raise ValueError('text')\n"
+    source = (
+        b"def f(a):\n    if a:\n        raise AssertionError('text')\n    if a > 1:\n        raise ValueError('text')\n"
+    )
     mutants, _ = mutants_of("m.py", source)
     assert [(each.operator, each.first) for each in mutants] == [
         ("early return", 2),
