@@ -115,6 +115,11 @@ def is_accumulation(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and node.target is reach("torch._dynamo.external_utils.call_accumulate_grad")
 
 
+def is_hook(node: torch.fx.Node) -> bool:
+    """Whether this node of a captured pass calls a hook."""
+    return node.op == "call_function" and node.target is reach("torch._dynamo.external_utils.call_hook")
+
+
 def queue_callback(callback: Callable[[], None]) -> None:
     """Queue a callback for the end of the current backward pass."""
     reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)

@@ -47,6 +47,7 @@ MODULES = (
     "torch.cuda.streams",
     "torch.nn.attention",
     "torch.nn.attention.bias",
+    "torch.nn.attention.flex_attention",
     "torch.optim",
     "torch.optim.lr_scheduler",
     "torch.optim.swa_utils",

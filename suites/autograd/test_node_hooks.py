@@ -188,3 +188,16 @@ def test_get_gradient_edge_is_an_input_of_autograd_grad(engine: Engine, device: 
 
     assert by_edge.tolist() == [4.0, 8.0]
     assert torch.equal(by_edge, by_tensor)
+
+
+def test_get_gradient_edge_of_a_later_output(engine: Engine, device: torch.device) -> None:
+    """An edge has the number of its output, so that a function with several outputs has an edge for each."""
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device, requires_grad=True)
+    parts = (x * 2).split(2)
+    edges = [torch.autograd.graph.get_gradient_edge(part) for part in parts]
+    assert [edge.output_nr for edge in edges] == [0, 1]
+    assert all(edge.node == parts[0].grad_fn for edge in edges)
+
+    found = torch.autograd.grad((parts[0] * 3).sum() + (parts[1] * 5).sum(), edges)
+
+    assert [each.tolist() for each in found] == [[3.0, 3.0], [5.0, 5.0]]

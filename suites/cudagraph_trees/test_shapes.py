@@ -36,6 +36,28 @@ def test_dynamic_sizes_have_one_recording_per_size(device: torch.device) -> None
 
 
 @pytest.mark.parametrize(
+    "compiler",
+    [
+        pytest.param(
+            trees.CUDAGRAPHS,
+            marks=pytest.mark.xfail(
+                reason="a recording is replayed for all numbers: https://github.com/pytorch/pytorch/issues/131009",
+                strict=True,
+            ),
+        ),
+        pytest.param(trees.INDUCTOR, marks=with_triton),
+    ],
+)
+def test_dynamic_int_argument_has_one_recording_per_value(compiler: str, device: torch.device) -> None:
+    """Code for any int has one recording per value, and replays the one of the value that it is called with."""
+    with watched() as watch:
+        calls = repeated(lambda n: [whole_numbers(5, device=device, start=n), 2 + n % 3], 12)
+        counts = trees.compare(lambda x, number: x * number + 1, calls, compiler, watch, dynamic=True)
+
+    assert counts == Counts(warm_ups=3, recordings=3, replays=6)
+
+
+@pytest.mark.parametrize(
     ("sizes", "listed", "recorded"),
     [
         pytest.param([(4,), (6,), (9,)], (4, 9), 2, id="one_dimension"),

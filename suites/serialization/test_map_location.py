@@ -156,3 +156,18 @@ def test_map_location_for_tensors_of_two_devices(device: torch.device, how: str)
             back = loaded(saved([x, y]), map_location=where)
         assert [t.device for t in back] == [other, other]
         assert [t.tolist() for t in back] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_map_location_dict_maps_the_places_it_names(device: torch.device) -> None:
+    """A dictionary takes tensors of the places that it names to others, and leaves the rest where it was."""
+    data = saved({"tensor": torch.arange(3.0, device=device), "host": torch.ones(2)})
+    here = str(device)
+
+    away = loaded(data, map_location={here: "meta"})
+    left = loaded(data, map_location={"cuda:63": "meta"})
+
+    assert away["tensor"].is_meta
+    assert away["tensor"].shape == (3,)
+    assert away["host"].device.type == ("meta" if device.type == "cpu" else "cpu")
+    assert (left["tensor"].device, left["tensor"].tolist()) == (device, [0.0, 1.0, 2.0])
+    assert left["host"].tolist() == [1.0, 1.0]

@@ -142,6 +142,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "read": lambda kept, name: kept[name].float().tolist(),
     "fill": _fill,
     "drop": _drop,
+    "kinds": lambda kept: [[type(each).__name__, each.requires_grad, each.is_leaf] for each in kept.values()],
     "storages": lambda kept: len({each.untyped_storage().data_ptr() for each in kept.values()}),
     "shared": lambda kept, name: kept[name].is_shared(),
     "read_after": _read_after,

@@ -33,17 +33,24 @@ def values(device: str) -> Any:
 
 
 def leaves(device: str) -> Any:
-    """A parameter, its gradient flag, and a tensor with a graph."""
+    """Parameters and leaves, with their types and gradient flags, and a tensor with a graph."""
     parameter = torch.nn.Parameter(torch.ones(3, device=device))
     consumer = Consumer(device)
     seen = consumer.ask("take", {"parameter": parameter})
+    others = {
+        "frozen": torch.nn.Parameter(torch.ones(2, device=device), requires_grad=False),
+        "leaf": torch.ones(2, device=device, requires_grad=True),
+        "plain": torch.ones(2, device=device),
+    }
+    consumer.ask("hold", others)
+    kinds = consumer.ask("kinds")
     try:
         multiprocessing.reductions.reduce_tensor(parameter * 2)
         refused = ""
     except RuntimeError as error:
         refused = str(error)
     consumer.ask("fill", "parameter", 4.0)
-    return seen, refused, parameter.tolist(), consumer.end()
+    return seen, kinds, refused, parameter.tolist(), consumer.end()
 
 
 def many_of_one_storage(device: str) -> Any:

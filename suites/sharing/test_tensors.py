@@ -42,10 +42,19 @@ def test_queue_gives_the_same_memory_to_another_process(device: torch.device) ->
 
 
 def test_queue_takes_a_leaf_and_refuses_a_tensor_with_a_graph(device: torch.device) -> None:
-    """A parameter is shared, and a tensor that requires a gradient and is no leaf is refused with what to do."""
-    seen, refused, values, status = play(scenes.leaves, device)
+    """A leaf is shared with its type and whether it requires a gradient, and a tensor with a graph is refused.
+
+    The error says what to do.
+    """
+    seen, kinds, refused, values, status = play(scenes.leaves, device)
 
     assert seen == [[device.type, device.index, "torch.float32", [3], [1.0] * 3]]
+    assert kinds == [
+        ["Parameter", True, True],
+        ["Parameter", False, True],
+        ["Tensor", True, True],
+        ["Tensor", False, True],
+    ]
     assert "non-leaf" in refused
     assert "detach" in refused
     assert values == [4.0] * 3

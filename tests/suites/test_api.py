@@ -33,6 +33,7 @@ FLOORS: dict[str, float] = {
     "torch.cuda.nvtx": 1.0,
     "torch.nn.attention": 0.16,
     "torch.nn.attention.bias": 1.0,
+    "torch.nn.attention.flex_attention": 1.0,
     "torch.optim": 0.95,
     "torch.optim.lr_scheduler": 0.98,
     "torch.optim.swa_utils": 1.0,

@@ -345,6 +345,17 @@ def _mapped() -> object:
     return seen
 
 
+broken.edit(
+    "map_location_dict_is_ignored",
+    "A dictionary of locations is ignored.",
+    "torch.serialization:_get_restore_location",
+    "map_location.get(location, location)",
+    "location",
+    "suites/serialization/test_map_location.py",
+    shows=lambda: str(_through_a_file(_torch().ones(1), map_location={"cpu": "meta"}).device),
+)
+
+
 @broken("A safe load runs any code.", _SAFETY, shows=lambda: _unsafe())
 def safe_load_is_unsafe() -> None:
     torch = _torch()

@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native import build, provider
 from harness.sim.native.provider import ProvidedDevice
+from harness.supervisor import compiler_caches
 from harness.tools.diagnosis import campaign as runs
 from harness.tools.diagnosis.order import inherited_environment
 from harness.tools.mutation.generated.modules import wanted_files
@@ -194,8 +196,16 @@ def run_mutants(
     }
     plan.write_text(json.dumps(values), encoding="utf-8")
     command = [sys.executable, "-m", "harness.tools.mutation.generated.warm", str(plan)]
-    with (results / "warm.txt").open("wb") as output:
-        environment = {**inherited_environment(os.environ), **COLLECTION, **provided.variables}
+    # What a mutant compiles, later ones find; inductor's headers are in the folder for temporary files.
+    caches = compiler_caches.variables(results, os.environ)
+    with (results / "warm.txt").open("wb") as output, tempfile.TemporaryDirectory(prefix="mutants-") as temp:
+        environment = {
+            **inherited_environment(os.environ),
+            **COLLECTION,
+            **provided.variables,
+            **caches,
+            "TMPDIR": temp,
+        }
         done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         last = (results / "warm.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]

@@ -20,7 +20,8 @@ class Rule:
 
 _LOGS = re.compile(
     r"(log|logger|_log|logging|warnings|\w+_log|perf_hint_log|torch\._logging\S*)\.\w+\(|"
-    r"print\(|\w*_?warn\w*\(|torch\._C\._log_api\w+\(|_?log_\w+\(|trace_structured\(|.*\b_warn\w*\("
+    r"print\(|\w*_?warn\w*\(|torch\._C\._log_api\w+\(|_?log_\w+\(|trace_structured\(|.*\b_warn\w*\(|"
+    r"get_chromium_event_logger\(\)\.\w+\("
 )
 _PLATFORM = re.compile(
     r"sys\.platform|platform\.|IS_WINDOWS|IS_MACOS|version\.hip|_is_hip|is_scripting\(|torch\.jit\.|mtia|\bxpu\b|\bmps\b|"
@@ -64,6 +65,10 @@ def _is_text(node: cst.CSTNode, _: Callable[[cst.CSTNode], str]) -> bool:
 def _is_own_check(node: cst.CSTNode, code: Callable[[cst.CSTNode], str]) -> bool:
     if isinstance(node, cst.Call):
         return code(node.func) == "zip" and any(each.keyword is not None for each in node.args)
+    if isinstance(node, cst.If):  # an assertion that `python -O` keeps
+        return node.orelse is None and code(node.body).strip().startswith("raise AssertionError")
+    if isinstance(node, cst.Raise):
+        return code(node).startswith("raise AssertionError")
     return isinstance(node, cst.Assert)
 
 
@@ -85,7 +90,11 @@ RULES = (
     ),
     Rule("texts", "documentation and texts that are put together", _is_text),
     Rule("debugging", "`__repr__`, `__str__`, `__del__`, functions named for debugging or warnings", _is_named_debug),
-    Rule("assertions", "`assert` and `zip(…, strict=True)`: checks of torch's own state", _is_own_check),
+    Rule(
+        "assertions",
+        "`assert`, `if …: raise AssertionError` and `zip(…, strict=True)`: checks of torch's own state",
+        _is_own_check,
+    ),
     Rule(
         "freed names",
         "`del` of a variable",

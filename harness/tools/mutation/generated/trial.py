@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -25,6 +26,7 @@ from harness.executor import become, seeding
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, CaseSettings, Current
 from harness.protocol import reports
+from harness.supervisor import compiler_caches
 from harness.tools.mutation.breaks import is_mistake
 
 #: After so many cases that are red by an error of the mutant's making, no further case runs.
@@ -128,6 +130,7 @@ def _run(
 
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
+    compiler_caches.share_default(Path(folder))
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)

@@ -48,6 +48,8 @@ class _Walk(cst.CSTVisitor):
         self._raises = 0
 
     def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Raise):
+            self._raises += 1  # `on_leave` is called for nodes that are left out, too
         if rule := excluded_by(node, code):
             self.excluded[rule] += 1
             return False
@@ -68,8 +70,6 @@ class _Walk(cst.CSTVisitor):
             self._lines = (self._span(node)[0], self._span(node.items[-1])[1])
             if self._functions:
                 self._leave_out_with(node)
-        if isinstance(node, cst.Raise):
-            self._raises += 1
         if self._functions:
             self._apply(node)
         return True

@@ -109,9 +109,11 @@ def test_functions_have_the_names_of_their_code(source: str, names: set[str]) ->
         ("typing", "return cast('T', 1)"),
         ("logging", "log.info('text', 1)"),
         ("logging", "warnings.warn('text', stacklevel=2)"),
+        ("logging", "get_chromium_event_logger().log_event_end('text', 1)"),
         ("platforms", "if sys.platform == 'win32':\n    a(1)"),
         ("texts", "return f'{1 + a}'"),
         ("assertions", "assert a == 1"),
+        ("assertions", "if a == 1:\n    raise AssertionError('text')"),
         ("assertions", "return zip(a, a, strict=True)"),
         ("freed names", "del a"),
         ("names", "global x"),
@@ -122,6 +124,22 @@ def test_what_no_user_observes_is_left_out(rule: str, body: str) -> None:
     mutants, excluded = mutants_of("m.py", source.encode())
     assert [each.operator for each in mutants if each.operator not in ("nothing returned", "early return")] == []
     assert excluded[rule]
+
+
+def test_what_follows_an_assertion_is_changed() -> None:
+    source = (
+        b"def f(a):\n    if a:\n        raise AssertionError('text')\n    if a > 1:\n        raise ValueError('text')\n"
+    )
+    mutants, _ = mutants_of("m.py", source)
+    assert [(each.operator, each.first) for each in mutants] == [
+        ("early return", 2),
+        ("condition negated", 4),
+        ("condition always true", 4),
+        ("condition never true", 4),
+        ("comparison changed", 4),
+        ("constant changed", 4),
+        ("statement dropped", 5),
+    ]
 
 
 def test_a_function_named_for_debugging_is_left_out() -> None:

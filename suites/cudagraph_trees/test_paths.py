@@ -1,0 +1,107 @@
+"""What decides whether a call replays a recording of its path: where inputs lie, what died, how often it differed."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import trees
+from .test_backward import PENDING_BACKWARD, cubed
+from .trees import both_compilers, compiled, on_cuda, watched, whole_numbers
+
+ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
+
+pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
+
+
+@both_compilers
+@pytest.mark.requires(torch=">=2.13")  # earlier releases record once more
+@pytest.mark.covers(f"{ROW}test_fallback_to_eager_if_recompiling_too_many_times")
+def test_cudagraph_unexpected_rerecord_limit_ends_recordings(compiler: str, device: torch.device) -> None:
+    """A function whose input moves among the trees' outputs is recorded again up to the limit, and eager from then on.
+
+    The message has the limit and why the recordings did not fit.
+    """
+    with watched(triton__cudagraph_unexpected_rerecord_limit=2) as watch, torch.no_grad():
+        first = compiled(lambda x: (x + 1, x * 2, x - 3, -x, x * 4), compiler)
+        second = compiled(lambda y: y * 10, compiler)
+        seen = []
+        for step, place in enumerate([0, 0, 0, 1, 2, 3, 4, 0, 2]):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(16, device=device, start=step)
+            outputs = first(x)
+            watch.counts()
+            found = second(outputs[place])
+            wanted = (x + 1, x * 2, x - 3, -x, x * 4)[place] * 10
+            trees.assert_same(trees.values(found), [wanted], f"step {step}, place {place}")
+            counts = watch.counts()
+            seen.append((counts.warm_ups, counts.recordings, counts.replays, counts.skips))
+            del outputs, found
+        warm_up, recording, replay, skip, eager = (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (0, 0, 0, 0)
+        assert seen == [warm_up, recording, replay, recording, recording, skip, eager, eager, eager]
+        (reason,) = watch.reasons()
+        assert "function 1 exceeding max re-recording limit (=2) on cudagraph node 0" in reason
+        assert "data pointer changed" in reason
+
+
+@both_compilers
+def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: str, device: torch.device) -> None:
+    """A recording is replayed where the same outputs have died as when it was made, and made again where one lives."""
+    with watched() as watch, torch.no_grad():
+        pair = compiled(lambda x: (x + 1, x * 2), compiler)
+        later = compiled(lambda y: torch.cat([y, y]) - 5, compiler)
+        seen = []
+        for step in range(9):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(512, device=device, start=step)
+            first, second = pair(x)
+            if step not in (5, 7):
+                del first
+            watch.counts()
+            third = later(second)
+            trees.assert_same(trees.values(third), [torch.cat([x * 2, x * 2]) - 5], f"step {step}")
+            counts = watch.counts()
+            seen.append((counts.warm_ups, counts.recordings, counts.replays))
+            first = second = third = None
+        warm_up, recording, replay = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+        assert seen == [warm_up, recording, *[replay] * 3, recording, *[replay] * 3]
+
+
+@both_compilers
+def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: torch.device) -> None:
+    """An output of the trees is known as theirs, also if an output before it has no memory."""
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        x.add_(2)
+        return x * 5
+
+    keep = {"cudagraph_backend_keep_input_mutation": True, "cudagraph_backend_support_input_mutation": True}
+    with private.dynamo_config(**keep), watched(triton__cudagraph_support_input_mutation=True) as watch:
+        make, fast = compiled(lambda x: (x[:0] * 2, x + 1), compiler), compiled(change, compiler)
+        for step in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(8, device=device, start=step)
+            empty, y = make(x)
+            z = fast(y)
+            trees.assert_same(trees.values([empty, y, z]), [x[:0], x + 3, (x + 3) * 5], f"step {step}")
+            del empty, y, z
+        counts = watch.counts()
+        assert (counts.recordings, counts.skips, watch.reasons()) == (2, 0, [])
+
+
+@both_compilers
+def test_pending_backward_is_warned_of_at_the_third_forward(compiler: str, device: torch.device) -> None:
+    """The warning comes when two forwards wait for their backward already, once, and not before."""
+    with watched():
+        fast = compiled(cubed, compiler)
+        inputs = [whole_numbers(16, device=device, start=n).requires_grad_() for n in range(5)]
+        kept, seen = [], []
+        for x in inputs:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                kept.append(fast(x))
+            seen.append(sum(PENDING_BACKWARD.search(str(each.message)) is not None for each in caught))
+        assert seen == [0, 0, 1, 0, 0]
