@@ -72,7 +72,7 @@ def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: s
 
 @both_compilers
 def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: torch.device) -> None:
-    """An output of the trees is known as theirs, also if an output before it has no memory."""
+    """An output of the trees is recognised as one, also if an output before it has no memory."""
 
     def change(x: torch.Tensor) -> torch.Tensor:
         x.add_(2)
