@@ -36,8 +36,8 @@ def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> li
 
 
 def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``touched``, ``mask``; or
-    an ``error``.
+    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``sparse``, ``touched``,
+    ``mask``; or an ``error``.
 
     `tell` gets each step before it begins.
     """
@@ -63,7 +63,14 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
         return found
     tell({"step": "check whether work is pending behind its launch"})
     pending = ask(lambda: {"asynchronous": _is_asynchronous(backend, torch)}, None)
-    answer = {**found, "asynchronous": pending.get("asynchronous"), "touched": touched or "", "mask": ""}
+    sparse = ask(lambda: {"sparse": _has_sparse(backend, torch)}, None)
+    answer = {
+        **found,
+        "asynchronous": pending.get("asynchronous"),
+        "sparse": sparse.get("sparse", False),
+        "touched": touched or "",
+        "mask": "",
+    }
     count = len(found["devices"])
     if backend.mask is not None and count > 1 and not touched:
         tell({"step": f"check of {backend.mask}"})
@@ -141,6 +148,15 @@ def _is_asynchronous(backend: Backend, torch: ModuleType) -> bool | None:
     except Exception:  # noqa: BLE001
         return None
     return False
+
+
+def _has_sparse(backend: Backend, torch: ModuleType) -> bool:
+    """Return whether a tensor on the device can be made sparse and dense again."""
+    try:
+        torch.eye(2).to(backend.first_device(torch)).to_sparse().to_dense().cpu()
+    except Exception:  # noqa: BLE001
+        return False
+    return True
 
 
 def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None) -> dict[str, Any]:

@@ -108,6 +108,12 @@ def detect_asynchronous(subject: DetectionSubject) -> Detected:
     return Detected(True)
 
 
+def detect_sparse(subject: DetectionSubject) -> Detected:
+    if subject.device.sparse is False:
+        return Detected(False, f"torch has no sparse tensors on {subject.device.kind}")
+    return Detected(True)
+
+
 def detect_silicon(subject: DetectionSubject) -> Detected:
     backend = subject.device.backend
     return Detected(backend.hardware, backend.no_gpu or backend.label)

@@ -48,6 +48,7 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
             mask_entry=entries[index],
             graphs=answer["graphs"],
             asynchronous=answer["asynchronous"],
+            sparse=answer["sparse"],
         )
         for index, each in enumerate(answer["devices"])
     )

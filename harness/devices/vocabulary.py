@@ -87,6 +87,14 @@ VOCABULARY: Mapping[str, Capability] = {
         _NO_CONTEXT,
         facts.detect_asynchronous,
     ),
+    "sparse": Capability(
+        ValueKind.BOOL,
+        "whether torch has sparse tensors (COO) on the device",
+        "the kind of the device; for a registered device, whether a tensor can be made sparse and dense again, asked "
+        "in a separate process",
+        _NO_CONTEXT,
+        facts.detect_sparse,
+    ),
     "silicon": Capability(
         ValueKind.BOOL,
         "whether a real GPU computes: for cases about its arithmetic, its speed or NVIDIA's libraries; false on a "

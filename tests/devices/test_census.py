@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.backends.backend import Backend
-from harness.devices.census import _is_asynchronous
+from harness.devices.census import _has_sparse, _is_asynchronous
 
 BACKEND = Backend("npu")
 
@@ -40,3 +41,12 @@ def test_a_device_that_cannot_answer_is_unknown() -> None:
         raise RuntimeError("events are not implemented")
 
     assert _is_asynchronous(BACKEND, _torch(query)) is None
+
+
+def test_tensors_that_cannot_be_sparse_are_seen() -> None:
+    torch = importlib.import_module("torch")
+    there: Any = SimpleNamespace(eye=torch.eye, device=lambda *_: "cpu")
+    refused: Any = SimpleNamespace(eye=torch.eye, device=lambda *_: "meta")  # nothing can be copied from there
+
+    assert _has_sparse(BACKEND, there)
+    assert not _has_sparse(BACKEND, refused)
