@@ -8,6 +8,7 @@ itself, as executors are forks of the zygote.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -36,8 +37,8 @@ def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> li
 
 
 def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``sparse``, ``touched``,
-    ``mask``; or an ``error``.
+    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``sparse``,
+    ``process_groups``, ``touched``, ``mask``; or an ``error``.
 
     `tell` gets each step before it begins.
     """
@@ -64,10 +65,12 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
     tell({"step": "check whether work is pending behind its launch"})
     pending = ask(lambda: {"asynchronous": _is_asynchronous(backend, torch)}, None)
     sparse = ask(lambda: {"sparse": _has_sparse(backend, torch)}, None)
+    groups = ask(lambda: {"process_groups": _has_process_groups(backend)}, None)
     answer = {
         **found,
         "asynchronous": pending.get("asynchronous"),
         "sparse": sparse.get("sparse", False),
+        "process_groups": groups.get("process_groups", False),
         "touched": touched or "",
         "mask": "",
     }
@@ -157,6 +160,16 @@ def _has_sparse(backend: Backend, torch: ModuleType) -> bool:
     except Exception:  # noqa: BLE001
         return False
     return True
+
+
+def _has_process_groups(backend: Backend) -> bool:
+    """Return whether a backend of torch.distributed is registered for the type of the device, and is there."""
+    try:
+        distributed = importlib.import_module("torch.distributed")
+        name = distributed.get_default_backend_for_device(backend.torch_type)
+        return bool(distributed.is_backend_available(name))
+    except Exception:  # noqa: BLE001 - torch may be built without it
+        return False
 
 
 def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None) -> dict[str, Any]:

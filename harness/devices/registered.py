@@ -49,6 +49,7 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
             graphs=answer["graphs"],
             asynchronous=answer["asynchronous"],
             sparse=answer["sparse"],
+            process_groups=answer["process_groups"],
         )
         for index, each in enumerate(answer["devices"])
     )

@@ -95,6 +95,14 @@ VOCABULARY: Mapping[str, Capability] = {
         _NO_CONTEXT,
         facts.detect_sparse,
     ),
+    "process_groups": Capability(
+        ValueKind.BOOL,
+        "whether torch.distributed has a backend for the device: gloo for the CPU, NCCL for CUDA",
+        "the kind of the device, and for CUDA whether there is NCCL; for a registered device, the backend that is "
+        "registered for its type, asked in a separate process",
+        _NO_CONTEXT,
+        facts.detect_process_groups,
+    ),
     "silicon": Capability(
         ValueKind.BOOL,
         "whether a real GPU computes: for cases about its arithmetic, its speed or NVIDIA's libraries; false on a "

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.backends.backend import Backend
-from harness.devices.census import _has_sparse, _is_asynchronous
+from harness.devices.census import _has_process_groups, _has_sparse, _is_asynchronous
 
 BACKEND = Backend("npu")
 
@@ -50,3 +50,8 @@ def test_tensors_that_cannot_be_sparse_are_seen() -> None:
 
     assert _has_sparse(BACKEND, there)
     assert not _has_sparse(BACKEND, refused)
+
+
+@pytest.mark.parametrize(("torch_type", "found"), [("cpu", True), ("npu", False)])
+def test_a_backend_of_torch_distributed_is_seen(torch_type: str, found: bool) -> None:
+    assert _has_process_groups(Backend("npu", torch_type=torch_type)) is found
