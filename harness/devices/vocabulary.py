@@ -82,8 +82,8 @@ VOCABULARY: Mapping[str, Capability] = {
         ValueKind.BOOL,
         "whether the device works behind the host: a launch returns before its work is done. A synchronous device is "
         "no worse, but cases that need pending work show nothing on it",
-        "the kind of the device; for a registered device, whether one of three events behind launched work is "
-        "pending at first, asked in a separate process; for a software device, SOFT_SYNCHRONOUS",
+        "the kind of the device; for a registered device, whether work takes longer after its launches than they "
+        "do, in one of three trials in a separate process; for a software device, SOFT_SYNCHRONOUS",
         _NO_CONTEXT,
         facts.detect_asynchronous,
     ),
