@@ -2,5 +2,5 @@
 
 from harness.backends.backend import Backend
 
-#: Every process starts daemons of its own, so nobody waits for these devices, and no mask is needed.
-BACKEND = Backend("openreg", modules=("openreg_module",), hardware=False)
+#: Every process has devices of its own, in the memory of the process: nobody waits for them, and no mask is needed.
+BACKEND = Backend("openreg", hardware=False)

@@ -8,10 +8,12 @@ itself, as executors are forks of the zygote.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +28,7 @@ _MOST_BYTES = 1 << 20
 
 # Work whose launches take a GPU's host a tenth of the time that the GPU needs: 64 MiB are read and written each time.
 _ELEMENTS, _LAUNCHES, _TRIALS = 1 << 24, 8, 3
+_LONG = 1.0  # seconds
 
 
 def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> list[str]:
@@ -36,8 +39,8 @@ def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> li
 
 
 def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``touched``, ``mask``; or
-    an ``error``.
+    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``sparse``,
+    ``process_groups``, ``touched``, ``mask``; or an ``error``.
 
     `tell` gets each step before it begins.
     """
@@ -63,7 +66,16 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
         return found
     tell({"step": "check whether work is pending behind its launch"})
     pending = ask(lambda: {"asynchronous": _is_asynchronous(backend, torch)}, None)
-    answer = {**found, "asynchronous": pending.get("asynchronous"), "touched": touched or "", "mask": ""}
+    sparse = ask(lambda: {"sparse": _has_sparse(backend, torch)}, None)
+    groups = ask(lambda: {"process_groups": _has_process_groups(backend)}, None)
+    answer = {
+        **found,
+        "asynchronous": pending.get("asynchronous"),
+        "sparse": sparse.get("sparse", False),
+        "process_groups": groups.get("process_groups", False),
+        "touched": touched or "",
+        "mask": "",
+    }
     count = len(found["devices"])
     if backend.mask is not None and count > 1 and not touched:
         tell({"step": f"check of {backend.mask}"})
@@ -124,8 +136,10 @@ def _has_graphs(torch: ModuleType) -> bool:
 
 
 def _is_asynchronous(backend: Backend, torch: ModuleType) -> bool | None:
-    """Return whether an event behind some milliseconds of work is pending at first in one of several trials. None for
-    a device that cannot answer: cases that need it then show why.
+    """Return whether work takes longer after its launches than they do, in one of several trials. None for a device
+    that cannot answer: cases that need it then show why.
+
+    An event that is pending at first is no sign: a device that computes in its launches may record events later.
     """
     try:
         block = torch.ones(_ELEMENTS, device=backend.first_device(torch))
@@ -133,14 +147,38 @@ def _is_asynchronous(backend: Backend, torch: ModuleType) -> bool | None:
         for _ in range(_TRIALS):
             stream.synchronize()
             event = torch.Event(block.device)
+            began = time.monotonic()
             for _ in range(_LAUNCHES):
                 block.neg_()
+            launched = time.monotonic()
             event.record(stream)
-            if not event.query():
+            event.synchronize()
+            if time.monotonic() - launched > launched - began:
                 return True
+            if launched - began > _LONG:
+                break
     except Exception:  # noqa: BLE001
         return None
     return False
+
+
+def _has_sparse(backend: Backend, torch: ModuleType) -> bool:
+    """Return whether a tensor on the device can be made sparse and dense again."""
+    try:
+        torch.eye(2).to(backend.first_device(torch)).to_sparse().to_dense().cpu()
+    except Exception:  # noqa: BLE001
+        return False
+    return True
+
+
+def _has_process_groups(backend: Backend) -> bool:
+    """Return whether a backend of torch.distributed is registered for the type of the device, and is there."""
+    try:
+        distributed = importlib.import_module("torch.distributed")
+        name = distributed.get_default_backend_for_device(backend.torch_type)
+        return bool(distributed.is_backend_available(name))
+    except Exception:  # noqa: BLE001 - torch may be built without it
+        return False
 
 
 def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None) -> dict[str, Any]:

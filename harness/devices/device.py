@@ -24,7 +24,8 @@ class Device:
     in watts: they decide how fast cases run. Values that could not be read are None, and `fault` holds the reason. A
     lost GPU still has an entry, so that it is reported. `mask_entry` is what the mask of its kind calls it, if not by
     the UUID. `graphs`: whether torch has an implementation of ``torch.accelerator.Graph`` for a registered device.
-    `asynchronous`: whether a launch returns before its work is done, where the kind does not decide it.
+    Where the kind does not decide it, `asynchronous`: whether a launch returns before its work is done, `sparse`:
+    whether it has sparse tensors, and `process_groups`: whether torch.distributed has a backend for it.
     """
 
     uuid: str
@@ -43,6 +44,8 @@ class Device:
     mask_entry: str | None = None
     graphs: bool | None = None
     asynchronous: bool | None = None
+    sparse: bool | None = None
+    process_groups: bool | None = None
 
     @property
     def backend(self) -> Backend:

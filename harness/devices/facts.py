@@ -108,6 +108,23 @@ def detect_asynchronous(subject: DetectionSubject) -> Detected:
     return Detected(True)
 
 
+def detect_sparse(subject: DetectionSubject) -> Detected:
+    if subject.device.sparse is False:
+        return Detected(False, f"torch has no sparse tensors on {subject.device.kind}")
+    return Detected(True)
+
+
+def detect_process_groups(subject: DetectionSubject) -> Detected:
+    """Detect the backend of torch.distributed: gloo for the CPU, NCCL for CUDA, else the one that is registered."""
+    if subject.is_cpu:
+        return Detected(True)
+    if subject.device.process_groups is not None:
+        has = subject.device.process_groups
+        return Detected(has, "" if has else f"torch.distributed has no backend for {subject.device.kind}")
+    library = detect_nccl(subject)
+    return Detected(library.value is not None, "" if library.value is not None else f"no NCCL: {library.detail}")
+
+
 def detect_silicon(subject: DetectionSubject) -> Detected:
     backend = subject.device.backend
     return Detected(backend.hardware, backend.no_gpu or backend.label)

@@ -126,7 +126,11 @@ def judge_examination(
     if status != 0:
         return DeviceHealth(False, f"passed, but the process ended with {format_exit_code(status)}{output}", seconds)
     facts = answer.get("facts")
-    return DeviceHealth(True, "computes and copies correctly", seconds, facts if isinstance(facts, dict) else {})
+    facts = facts if isinstance(facts, dict) else {}
+    text = "computes and copies correctly"
+    if isinstance(unchecked := facts.get("unchecked"), list) and unchecked:
+        text = f"copies correctly; torch has no operators on it for {', '.join(map(str, unchecked))}"
+    return DeviceHealth(True, text, seconds, facts)
 
 
 def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
@@ -136,7 +140,8 @@ def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object]
     floating point that holds these integers exactly, with or without TF32. Global settings of torch are neither needed
     nor changed. It takes less than 256 MiB of device memory, and frees it. `tell` gets each step before it begins.
 
-    Return the bytes checked, their checksum, the seconds, and torch's version. Raise HealthError.
+    Return the bytes checked, their checksum, the seconds, torch's version, and the steps for which the device lacks
+    operators. Raise HealthError.
     """
     began = time.monotonic()
     with _step("import of torch", tell):
@@ -156,12 +161,13 @@ def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object]
         copied = torch.zeros_like(there)
         copied.copy_(there)
         _same(pattern, _bytes_of(torch, copied))
-    with _step("integer arithmetic", tell):
+    unchecked: list[str] = []
+    with _optional("integer arithmetic", tell, unchecked):
         _integers(torch, source, pattern, copied.view(torch.int64))
-    with _step("reductions", tell):
+    with _optional("reductions", tell, unchecked):
         _reductions(torch, device, pattern, there)
     for dtype in (torch.float32, torch.float64):
-        with _step(f"matrix product in {str(dtype).removeprefix('torch.')}", tell):
+        with _optional(f"matrix product in {str(dtype).removeprefix('torch.')}", tell, unchecked):
             _product(torch, source, device, dtype)
     with _step("release of memory", tell):
         del there, copied
@@ -172,6 +178,7 @@ def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object]
         "checksum": f"crc32:{zlib.crc32(pattern):08x}",
         "seconds": round(time.monotonic() - began, 3),
         "torch": str(torch.__version__),
+        "unchecked": unchecked,
     }
 
 
@@ -183,6 +190,16 @@ def _step(name: str, tell: Callable[[str], object]) -> Iterator[None]:
     except (HealthError, RuntimeError, AssertionError, ImportError, OSError) as error:
         # A torch built without CUDA raises AssertionError; every CUDA error is a RuntimeError.
         raise HealthError(name) from error
+
+
+@contextlib.contextmanager
+def _optional(name: str, tell: Callable[[str], object], unchecked: list[str]) -> Iterator[None]:
+    """A step that needs operators. A device that has none for it is not sick: the step goes to `unchecked`."""
+    with _step(name, tell):
+        try:
+            yield
+        except NotImplementedError:
+            unchecked.append(name)
 
 
 def _bytes_of(torch: Any, there: torch.Tensor) -> bytearray:

@@ -167,7 +167,7 @@ def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
 
 def _device(device: Device) -> dict[str, Any]:
     values = asdict(device)
-    for name in ("mask_entry", "graphs", "asynchronous"):  # of registered devices only
+    for name in ("mask_entry", "graphs", "asynchronous", "sparse", "process_groups"):  # of registered devices only
         if values[name] is None:
             del values[name]
     if device.compute_capability is not None:

@@ -48,6 +48,8 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
             mask_entry=entries[index],
             graphs=answer["graphs"],
             asynchronous=answer["asynchronous"],
+            sparse=answer["sparse"],
+            process_groups=answer["process_groups"],
         )
         for index, each in enumerate(answer["devices"])
     )

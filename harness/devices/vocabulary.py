@@ -82,10 +82,26 @@ VOCABULARY: Mapping[str, Capability] = {
         ValueKind.BOOL,
         "whether the device works behind the host: a launch returns before its work is done. A synchronous device is "
         "no worse, but cases that need pending work show nothing on it",
-        "the kind of the device; for a registered device, whether one of three events behind launched work is "
-        "pending at first, asked in a separate process; for a software device, SOFT_SYNCHRONOUS",
+        "the kind of the device; for a registered device, whether work takes longer after its launches than they "
+        "do, in one of three trials in a separate process; for a software device, SOFT_SYNCHRONOUS",
         _NO_CONTEXT,
         facts.detect_asynchronous,
+    ),
+    "sparse": Capability(
+        ValueKind.BOOL,
+        "whether torch has sparse tensors (COO) on the device",
+        "the kind of the device; for a registered device, whether a tensor can be made sparse and dense again, asked "
+        "in a separate process",
+        _NO_CONTEXT,
+        facts.detect_sparse,
+    ),
+    "process_groups": Capability(
+        ValueKind.BOOL,
+        "whether torch.distributed has a backend for the device: gloo for the CPU, NCCL for CUDA",
+        "the kind of the device, and for CUDA whether there is NCCL; for a registered device, the backend that is "
+        "registered for its type, asked in a separate process",
+        _NO_CONTEXT,
+        facts.detect_process_groups,
     ),
     "silicon": Capability(
         ValueKind.BOOL,

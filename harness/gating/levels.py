@@ -80,7 +80,7 @@ def load_levels(configs: Path, names: Iterable[str] = ()) -> list[ListedLevel]:
     Raise ConfigError, and MustPassError for a list that is missing or damaged.
     """
     found = {path.stem: path for path in sorted((configs / FOLDER).glob("*.yaml"))}
-    wanted = list(names) or list(found)
+    wanted = sorted(set(names)) or list(found)  # a statement is proven in this order
     for name in wanted:
         if name not in found:
             raise ConfigError(f"there is no level {name!r}: expected one of {', '.join(found) or 'none'}")

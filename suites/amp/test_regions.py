@@ -156,7 +156,7 @@ def test_get_autocast_dtype_is_used_by_a_region_without_a_dtype(device: torch.de
     assert own in (torch.float16, torch.bfloat16)
 
 
-@pytest.mark.requires(not_={"device": "soft"})
+@pytest.mark.requires(any=[{"accelerator": False}, {"device": "cuda"}])
 def test_get_autocast_dtype_is_float16_on_cuda_and_bfloat16_on_cpu(device: torch.device) -> None:
     """The default autocast dtype is float16 on CUDA and bfloat16 on the CPU (torch.amp)."""
     assert torch.get_autocast_dtype("cuda") == torch.float16

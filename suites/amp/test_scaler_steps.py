@@ -145,7 +145,7 @@ def test_gradscaler_skips_only_the_optimizer_with_the_overflow(device: torch.dev
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
-@pytest.mark.requires(not_={"device": "soft"})  # which has no sparse tensors
+@pytest.mark.requires(sparse=True)
 def test_unscale_of_sparse_gradients(device: torch.device) -> None:
     """A sparse gradient with a duplicate index is unscaled like the dense one, and an infinity in it is detected."""
 

@@ -1,4 +1,4 @@
-"""Process groups for ranks: gloo on the CPU, NCCL on GPUs. And names that differ between releases of torch."""
+"""Process groups for ranks: gloo on the CPU, NCCL on GPUs, else what is registered. And names that torch changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from .checking import Checks
 
-#: On the CPU cases run with gloo, on GPUs with NCCL.
-GATE = pytest.mark.requires(any=[{"accelerator": False}, {"nccl": True}])
+#: On the CPU cases run with gloo, on GPUs with NCCL, on other devices with what is registered for them.
+GATE = pytest.mark.requires(process_groups=True)
 #: Cases about NCCL and the devices that it runs on.
 NCCL = pytest.mark.requires(device="cuda", nccl=True)
 #: Seconds. Far more than any case takes, and less than the time limit of a case, so that errors of torch come first.
@@ -48,7 +48,8 @@ def on_cpu(rank: Any) -> Any:
 
 def backend(rank: Any) -> str:
     """The name of the backend for the device of a rank."""
-    return "nccl" if rank.device.type == "cuda" else "gloo"
+    known = {"cpu": "gloo", "cuda": "nccl"}
+    return known.get(rank.device.type) or str(dist.get_default_backend_for_device(rank.device))
 
 
 def begin(
@@ -69,6 +70,8 @@ def begin(
         torch.cuda.set_device(device)
         if bound:
             more["device_id"] = device
+    elif device.type != "cpu":
+        torch.accelerator.set_device_index(device.index)
     dist.init_process_group(
         backend(rank),
         init_method=rank.rendezvous(name),

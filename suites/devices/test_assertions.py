@@ -14,7 +14,12 @@ import torch
 
 from .. import children
 
-pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.own_process, pytest.mark.timeout(300)]
+# A device that works at once may raise the error itself, and stay usable.
+pytestmark = [
+    pytest.mark.requires(accelerator=True, asynchronous=True),
+    pytest.mark.own_process,
+    pytest.mark.timeout(300),
+]
 
 #: Starts a process beside this one, which uses the device first, and computes once this one has ended, however it does.
 #: It prints "unharmed", and takes over the exit status.

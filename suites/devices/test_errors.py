@@ -56,7 +56,7 @@ def test_indexing_a_device_tensor_with_cpu_indices(device: torch.device) -> None
     assert x.tolist() == [-1, 1, 2, 3, 4, 5, 6, 7, 8, -1]
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(device="cuda")  # other devices are not asked
 def test_indexing_a_cpu_tensor_with_device_indices_is_refused(device: torch.device) -> None:
     """A CPU tensor cannot be indexed with device indices; the error names the permitted devices."""
     with pytest.raises(RuntimeError, match=r"indices should be either on .*cpu"):

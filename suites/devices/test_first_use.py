@@ -152,7 +152,7 @@ print("sum", (x + x).sum().item())
     assert said == "forked" if use.startswith("torch.ones") else said != "went through"
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(accelerator=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_is_pinned_no_context")
 def test_is_pinned_makes_no_context(device: torch.device) -> None:
     """`is_pinned` of host memory creates no context, so that a process forked afterwards can use the device."""

@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from suites.graphs.capturing import Api, apis, captured
+
 from .oracle import BF16
 
 Work = Callable[[torch.Tensor], torch.Tensor]
@@ -93,24 +95,18 @@ def test_streams_give_the_same_bits(device: torch.device, work: Work) -> None:
 CAPTURED = ("mm_float32", "mm_float16", "mm_complex", "mm_split", "bmm", "linear", "mv", "softmax")
 
 
-@pytest.mark.requires(device="cuda", cuda_graphs=True)
+@apis
 @pytest.mark.parametrize("kind", CAPTURED)
-def test_graph_replays_give_the_bits_of_eager_work(device: torch.device, kind: str) -> None:
+def test_graph_replays_give_the_bits_of_eager_work(api: Api, device: torch.device, kind: str) -> None:
     """Replays of a graph give the bits of the same work without a graph, also for inputs written after the capture."""
     work, x = WORK[kind], given(device)
-    other = torch.cuda.Stream(device)
-    other.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(other):
-        work(x)
-    torch.cuda.current_stream(device).wait_stream(other)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = work(x)
+    found: list[torch.Tensor] = []
+    graph = captured(api, device, lambda: found.append(work(x)))
 
     for _ in range(5):
         x.copy_(given(device))
         graph.replay()
-        assert torch.equal(found, work(x))
+        assert torch.equal(found[-1], work(x))
     graph.reset()
 
 

@@ -173,15 +173,14 @@ def test_lbfgs_has_one_group(device: torch.device) -> None:
 
 # ---- sparse gradients ----
 
-#: torch warns at the first sparse tensor that it does not check invariants; the software device has no sparse tensors.
-NO_SPARSE = pytest.mark.requires(not_={"device": "soft"})
+SPARSE = pytest.mark.requires(sparse=True)
 
 
 def sparse(rows: list[int], values: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
     return torch.sparse_coo_tensor(torch.tensor([rows]), values, size, check_invariants=True)
 
 
-@NO_SPARSE
+@SPARSE
 @pytest.mark.parametrize("name", ["SGD", "Adagrad"])
 def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.device, name: str) -> None:
     """SGD and Adagrad accept sparse gradients with duplicate rows, and give the same weights as with dense ones."""
@@ -200,7 +199,7 @@ def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.devic
     torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
-@NO_SPARSE
+@SPARSE
 @pytest.mark.parametrize("maximize", [False, True], ids=["minimize", "maximize"])
 def test_sparseadam_moves_rows_that_have_a_gradient(device: torch.device, maximize: bool) -> None:
     """SparseAdam updates the rows in the gradient as Adam would, with lazily updated moments and the global step count.
@@ -226,7 +225,7 @@ def test_sparseadam_moves_rows_that_have_a_gradient(device: torch.device, maximi
     assert weight[[2, 4]].tolist() == start[[2, 4]].tolist()
 
 
-@NO_SPARSE
+@SPARSE
 def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.device) -> None:
     """SparseAdam raises for dense gradients and for sparse weights."""
     weight = torch.zeros(3, device=device, requires_grad=True)
@@ -239,7 +238,7 @@ def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.dev
         torch.optim.SparseAdam([torch.zeros(3, device=device).to_sparse()])
 
 
-@NO_SPARSE
+@SPARSE
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_by_other_optimizers(device: torch.device, name: str) -> None:
     """An optimizer without support for sparse gradients raises RuntimeError and leaves the weights unchanged."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ..graphs.capturing import Accelerator, Api, Cuda, captured
 from ..sizes import SIZES
 from ..streams.busy import calibrate, ever, sleep_on
 from .measuring import Speed, synchronize
@@ -53,20 +54,17 @@ def test_launch_and_synchronize(device: torch.device, speed: Speed) -> None:
     work.check()
 
 
-@pytest.mark.requires(device="cuda", cuda_graphs=True)
+@pytest.mark.requires(any=[{"device": "cuda", "cuda_graphs": True}, {"accelerator_graphs": True}])
 def test_graph_replay(device: torch.device, speed: Speed) -> None:
     """The time per kernel in replays of a graph of 100 kernels. Each kernel of each replay has its effect."""
     work = Counter(device)
-    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        work.x.add_(1)
-        graph.capture_begin()
+    api: Api = Cuda() if device.type == "cuda" else Accelerator()
+
+    def kernels() -> None:
         for _ in range(KERNELS):
             work.x.add_(1)
-        graph.capture_end()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    synchronize(device)
+
+    graph = captured(api, device, kernels)
     work.x.zero_()
 
     def replay() -> None:

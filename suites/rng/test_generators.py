@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from .forked import forked
+
 DRAWS: dict[str, Callable[[torch.device, torch.Generator], torch.Tensor]] = {
     "rand": lambda device, generator: torch.rand(1000, device=device, generator=generator),
     "randn": lambda device, generator: torch.randn(1000, device=device, generator=generator),
@@ -70,7 +72,7 @@ def test_generator_set_state_repeats_the_numbers(
 def test_torch_manual_seed_reaches_the_device(device: torch.device) -> None:
     """`torch.manual_seed` seeds the device's generator too, which draws use by default."""
     drawn = []
-    with torch.random.fork_rng(device_type=device.type if device.type != "cpu" else "cuda"):
+    with forked(device):
         for seed in (3, 3, 4):
             torch.manual_seed(seed)
             drawn.append(torch.rand(100, device=device))

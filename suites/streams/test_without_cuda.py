@@ -24,7 +24,13 @@ for expression in json.load(sys.stdin):
 json.dump(answers, sys.stdout)
 """
 
-HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+#: Neither CUDA's devices nor those of a package that torch would import: `torch.accelerator` is to have none.
+HIDDEN = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "ROCR_VISIBLE_DEVICES": "",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+}
 
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:

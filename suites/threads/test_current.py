@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 import torch
@@ -14,10 +13,6 @@ from . import together
 accelerator = pytest.mark.requires(accelerator=True)
 
 
-def module(device: torch.device) -> Any:
-    return torch.get_device_module(device)
-
-
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.device) -> None:
@@ -25,7 +20,7 @@ def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.devi
 
     Its own choice does not affect the parent.
     """
-    default, mine, theirs = (module(device).default_stream(device), torch.Stream(device), torch.Stream(device))
+    default, mine, theirs = torch.accelerator.current_stream(device), torch.Stream(device), torch.Stream(device)
 
     def look() -> tuple[int, int]:
         before = torch.accelerator.current_stream(device).stream_id

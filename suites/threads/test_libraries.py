@@ -87,7 +87,7 @@ def test_conv2d_in_threads(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cusparse_multiple_threads_same_device")
-@pytest.mark.requires(not_={"device": "soft"})  # which has no sparse tensors
+@pytest.mark.requires(sparse=True)
 def test_sparse_mm_in_threads(device: torch.device) -> None:
     """Products of sparse and dense matrices in threads equal those in one thread, exactly in float32."""
     size = 128

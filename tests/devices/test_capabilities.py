@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ _NO_GPU = "the device is a software device"
             "asynchronous",
             False,
             "False (the work of soft is done when its launch returns)",
+        ),
+        (BARE, CPU, "sparse", True, "True"),
+        (SOFTWARE, SOFT, "sparse", False, "False (declared by its registration)"),
+        (machine(GPU), replace(GPU, sparse=False), "sparse", False, "False (torch has no sparse tensors on cuda)"),
+        (BARE, CPU, "process_groups", True, "True"),
+        (SOFTWARE, SOFT, "process_groups", False, "False (declared by its registration)"),
+        (machine(GPU), replace(GPU, process_groups=True), "process_groups", True, "True"),
+        (
+            machine(GPU),
+            replace(GPU, process_groups=False),
+            "process_groups",
+            False,
+            "False (torch.distributed has no backend for cuda)",
         ),
         (SOFTWARE, SOFT, "model", "soft (software device)", "soft (software device)"),
         (SOFTWARE, SOFT_1, "devices", 2, "2 (soft)"),
@@ -165,8 +179,8 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """A name that changes here breaks every case that requires it."""
     names = """
-        device accelerator accelerator_graphs asynchronous model devices ranks device_count compute_capability memory
-        free_memory peer_access peer_links nvlink fabric mig ecc
+        device accelerator accelerator_graphs asynchronous sparse process_groups model devices ranks
+        device_count compute_capability memory free_memory peer_access peer_links nvlink fabric mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpp_extensions cpu_bf16 python numpy platform
     """

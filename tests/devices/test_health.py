@@ -204,6 +204,21 @@ def test_each_fault_of_a_gpu_is_found(tmp_path: Path, fault: str, text: str) -> 
     assert found.healthy == (fault == "nothing")
 
 
+_FEW_OPERATORS = """
+def missing(*_): raise NotImplementedError("Could not run 'aten::bitwise_xor' with arguments from the 'npu' backend")
+torch.Tensor.__xor__ = torch.Tensor.__matmul__ = missing
+"""
+
+
+def test_a_device_that_lacks_operators_is_not_sick(tmp_path: Path) -> None:
+    """What it can do is still checked."""
+    found = check_device(GPU, timeout=300, environ=torch_of(tmp_path, _REAL.replace("{fault}", _FEW_OPERATORS)))
+    steps = ["integer arithmetic", "matrix product in float32", "matrix product in float64"]
+    assert found.text == f"copies correctly; torch has no operators on it for {', '.join(steps)}"
+    assert found.healthy
+    assert found.facts["unchecked"] == steps
+
+
 def test_a_crash_names_its_signal_and_step(tmp_path: Path) -> None:
     found = check_device(GPU, timeout=60, environ=torch_of(tmp_path, _CRASHES))
     assert (found.healthy, found.text) == (

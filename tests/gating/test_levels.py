@@ -61,6 +61,12 @@ def test_an_unknown_level_and_a_missing_list(tmp_path: Path) -> None:
         levels.load_levels(tmp_path)
 
 
+def test_levels_are_in_the_order_of_their_names() -> None:
+    """However they are asked for: the statement of a run is proven in this order."""
+    found = levels.load_levels(CONFIGS, ["streams", "core", "streams"])
+    assert [each.name for each in found] == ["core", "streams"]
+
+
 @pytest.mark.acceptance
 def test_the_shipped_lists_are_up_to_date() -> None:
     entries = {each.id: each.requires for each in collect_catalog(levels.folders(CONFIGS)) if not each.extended}
