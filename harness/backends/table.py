@@ -109,13 +109,13 @@ def is_kind(name: str) -> bool:
 @functools.cache  # 15 ms
 def registered_kinds() -> tuple[DeviceKind, ...]:
     """Return the kinds of the installed entry points. Imports none of them."""
-    return tuple(dict.fromkeys(sorted(each.name for each in importlib.metadata.entry_points(group=GROUP))))
+    return tuple(dict.fromkeys(sorted(point.name for point in importlib.metadata.entry_points(group=GROUP))))
 
 
 def own_kinds() -> tuple[DeviceKind, ...]:
     """Return the kinds of this project, whatever other packages register."""
     entries = importlib.metadata.entry_points(group=GROUP)
-    ours = {*_OWN, *(each.name for each in entries if each.value.startswith("harness."))}
+    ours = {*_OWN, *(entry.name for entry in entries if entry.value.startswith("harness."))}
     return tuple(kind for kind in known_kinds() if kind in ours)
 
 
@@ -187,7 +187,7 @@ def labels(uuids: tuple[str, ...] | list[str]) -> str:
 
 def _of_entry_point(kind: DeviceKind) -> Backend:
     """Import the registration of a kind. Raise RegistrationError."""
-    entry = next(each for each in importlib.metadata.entry_points(group=GROUP) if each.name == kind)
+    entry = next(point for point in importlib.metadata.entry_points(group=GROUP) if point.name == kind)
     try:
         found = entry.load()
     except Exception as error:  # noqa: BLE001 - a package may raise anything

@@ -111,7 +111,7 @@ def read_api(path: Path) -> Iterator[PublicName]:
 
 def write_api(path: Path, names: Iterable[PublicName]) -> None:
     """Write a table."""
-    lines = [f"{each.name}\t{each.cases}\t{each.text}\t{each.arguments}\n" for each in names]
+    lines = [f"{name.name}\t{name.cases}\t{name.text}\t{name.arguments}\n" for name in names]
     path.write_text(_HEADER + "".join(lines), encoding="utf-8")
 
 
@@ -223,22 +223,22 @@ def with_installed_names(table: Iterable[PublicName], names: Iterable[str]) -> l
 
 def module_of_name(name: str, modules: Sequence[str] = MODULES) -> str:
     """Return the module of a public name: the longest that it begins with."""
-    return max((each for each in modules if name.startswith(f"{each}.")), key=len, default="")
+    return max((module for module in modules if name.startswith(f"{module}.")), key=len, default="")
 
 
 def shares(names: Iterable[PublicName]) -> dict[str, tuple[int, int, int]]:
     """Return by module how many names there are, how many a case calls, and how many have a reason."""
     found: dict[str, tuple[int, int, int]] = {}
-    for each in names:
-        module = module_of_name(each.name)
+    for name in names:
+        module = module_of_name(name.name)
         whole, called_, excused = found.get(module, (0, 0, 0))
-        found[module] = whole + 1, called_ + (each.cases > 0), excused + (not each.cases and bool(each.text))
+        found[module] = whole + 1, called_ + (name.cases > 0), excused + (not name.cases and bool(name.text))
     return dict(sorted(found.items()))
 
 
 def api_summary(names: Sequence[PublicName]) -> str:
     """Return one sentence: how many names there are, how many a case calls, how many have a reason or none."""
-    reached = sum(each.cases > 0 for each in names)
+    reached = sum(name.cases > 0 for name in names)
     missing = sum(each.missing for each in names)
     total = format_count(len(names), "public name")
     return f"{total}: cases call {reached}, {len(names) - reached - missing} have a reason, {missing} have neither"
@@ -246,7 +246,7 @@ def api_summary(names: Sequence[PublicName]) -> str:
 
 def api_json(names: Sequence[PublicName]) -> str:
     """Return the table as a JSON array of objects."""
-    return json.dumps([asdict(each) for each in names], indent=2)
+    return json.dumps([asdict(name) for name in names], indent=2)
 
 
 def api_page(names: Sequence[PublicName]) -> str:
@@ -256,5 +256,5 @@ def api_page(names: Sequence[PublicName]) -> str:
         rest = whole - excused
         lines.append(f"| `{module}` | {whole} | {reached} | {f'{reached / rest:.0%}' if rest else '-'} |")
     lines += ["", api_summary(names), "", "| not called | why |", "| --- | --- |"]
-    lines += [f"| `{each.name}` | {each.text or '**no case**'} |" for each in names if not each.cases]
+    lines += [f"| `{name.name}` | {name.text or '**no case**'} |" for name in names if not name.cases]
     return "\n".join(lines) + "\n"

@@ -59,7 +59,9 @@ def _overload(line: str, where: str) -> Overload:
 
 def write_overloads(path: Path, overloads: Iterable[Overload], torch: str) -> None:
     """Write a table. `torch`: the release that was asked for its overloads."""
-    lines = [f"{each.name}\t{','.join(each.keys)}\t{each.cases}\t{each.text}\n" for each in overloads]
+    lines = [
+        f"{overload.name}\t{','.join(overload.keys)}\t{overload.cases}\t{overload.text}\n" for overload in overloads
+    ]
     path.write_text(_HEADER.format(torch) + "".join(lines), encoding="utf-8")
 
 
@@ -82,7 +84,7 @@ def with_installed(table: Iterable[Overload], registered: dict[str, tuple[str, .
 
 def overloads_summary(overloads: Sequence[Overload]) -> str:
     """Return one sentence: how many overloads there are, how many a case calls, how many have a reason or none."""
-    called = sum(each.cases > 0 for each in overloads)
+    called = sum(overload.cases > 0 for overload in overloads)
     missing = sum(each.missing for each in overloads)
     total = format_count(len(overloads), "overload")
     return f"{total}: cases call {called}, {len(overloads) - called - missing} have a reason, {missing} have neither"
@@ -90,14 +92,14 @@ def overloads_summary(overloads: Sequence[Overload]) -> str:
 
 def overloads_json(overloads: Sequence[Overload]) -> str:
     """Return the table as a JSON array of objects."""
-    return json.dumps([asdict(each) for each in overloads], indent=2)
+    return json.dumps([asdict(overload) for overload in overloads], indent=2)
 
 
 def overloads_page(overloads: Sequence[Overload]) -> str:
     """Return the table as Markdown."""
     lines = ["| overload | kernels | cases | one of them, or why there is none |", "| --- | --- | --- | --- |"]
-    for each in overloads:
-        words = each.text.replace("|", "\\|")
-        text = f"`{words}`" if each.cases else words or "**no case**"
-        lines.append(f"| `{each.name}` | {', '.join(each.keys)} | {each.cases} | {text} |")
+    for overload in overloads:
+        words = overload.text.replace("|", "\\|")
+        text = f"`{words}`" if overload.cases else words or "**no case**"
+        lines.append(f"| `{overload.name}` | {', '.join(overload.keys)} | {overload.cases} | {text} |")
     return "\n".join([*lines, "", overloads_summary(overloads)]) + "\n"

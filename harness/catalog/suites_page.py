@@ -53,9 +53,9 @@ def _helpers(folder: Path) -> list[str]:
     """Return the table of the helpers in a folder; empty if there are none."""
     helpers = [each for each in sorted(folder.glob("*.py")) if _is_helper(each)]
     lines = ["", "| helper | what it is |", "| --- | --- |"] if helpers else []
-    for each in helpers:
-        lines.append(markdown_row([f"`{each.name}`", _summary(each)]))
-        lines += [markdown_row([f"`{each.stem}.{name}`", text]) for name, text in _offered(each)]
+    for helper in helpers:
+        lines.append(markdown_row([f"`{helper.name}`", _summary(helper)]))
+        lines += [markdown_row([f"`{helper.stem}.{name}`", text]) for name, text in _offered(helper)]
     return lines
 
 

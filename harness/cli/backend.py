@@ -48,7 +48,11 @@ def check(
         raise HarnessError(f"{name!r} has an inventory of its own, and needs no check: harness devices --device={name}")
     results = backend_check.check_backend(backend)
     if as_json:
-        print(json.dumps([{**asdict(each), "run": each.then, **asdict(each.meaning)} for each in results], indent=2))
+        print(
+            json.dumps(
+                [{**asdict(result), "run": result.then, **asdict(result.meaning)} for result in results], indent=2
+            )
+        )
     else:
         print("\n".join(backend_check.report_lines(results)))
     if backend_check.failed(results):

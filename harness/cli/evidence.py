@@ -43,7 +43,7 @@ def package(
     if sign is not None and not sign.is_file():
         raise signature.SignatureError(f"--sign={str(sign)!r}: there is no such key")
     run = Package.of(run_dir)
-    refused = [each for each in run.problems if not (each.unfinished and unfinished)]
+    refused = [problem for problem in run.problems if not (problem.unfinished and unfinished)]
     if refused:
         print(f"not packed: harness verify would refuse {escape_invalid_xml(str(run_dir))}:", file=sys.stderr)
         _list([each.text for each in refused])

@@ -216,11 +216,11 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
         "findings",
     ):
         table.add_column(name, overflow="fold")
-    for each in found.devices:
-        last = time.strftime("%Y-%m-%d", time.gmtime(each.last))
-        numbers = (each.cases, each.red, each.only_here, each.on_both, each.sick + each.drained)
-        hosts, findings = ", ".join(sorted(each.hosts)), _kinds(each.findings)
-        table.add_row(each.device, hosts, str(each.runs), last, *map(str, numbers), findings)
+    for device in found.devices:
+        last = time.strftime("%Y-%m-%d", time.gmtime(device.last))
+        numbers = (device.cases, device.red, device.only_here, device.on_both, device.sick + device.drained)
+        hosts, findings = ", ".join(sorted(device.hosts)), _kinds(device.findings)
+        table.add_row(device.device, hosts, str(device.runs), last, *map(str, numbers), findings)
     console = make_console()
     console.print(table)
     if found.findings:
@@ -337,7 +337,7 @@ def _promised(entries: list[CatalogEntry], name: str, configs: Path) -> list[Cat
     kind = load_hardware(name, configs, Path()).value
     known = requirements.parse_requirements({**kind.device, **kind.offers})
     conditions = (
-        (entry, [each for mark in entry.requires for each in requirements.parse_requirements(mark)])
+        (entry, [requirement for mark in entry.requires for requirement in requirements.parse_requirements(mark)])
         for entry in entries
     )
     return [entry for entry, wanted in conditions if not wanted or implication(wanted, known).certain]

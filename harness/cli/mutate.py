@@ -217,8 +217,8 @@ def generate(
             raise BreakError(f"--only={min(unknown)!r}: there is no such mutant; see 'harness mutate generate --list'")
         mutants = [each for each in mutants if each.name in only]
     if list_only:
-        for each in mutants:
-            print(each.name, each.sentence)
+        for mutant in mutants:
+            print(mutant.name, mutant.sentence)
         return
     reason = read_reasons(reasons).of
     folder = recording or campaign.recording_folder(settings, os.environ)

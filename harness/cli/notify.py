@@ -57,7 +57,7 @@ def notify(
         for name, heard in by_channel(found, loaded):
             channel = loaded.channels[name]
             if dry_run:
-                missing = ", ".join(f"{each} is not set" for each in missing_variables(channel))
+                missing = ", ".join(f"{variable} is not set" for variable in missing_variables(channel))
                 print(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
                 sys.stdout.write(texts.text(heard, loaded.site))
                 continue

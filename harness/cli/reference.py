@@ -133,9 +133,9 @@ def _commands(name: str, group: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _section(name: str, command: Any) -> list[str]:
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
-    needed = [each for each in options if each.required]
+    needed = [option for option in options if option.required]
     words = [
         name,
         *(f"{each.opts[-1]} {_metavar(each)}" for each in needed),
@@ -145,7 +145,7 @@ def _section(name: str, command: Any) -> list[str]:
     lines = [f"    {' '.join(words)}"]
     for paragraph in re.split(r"\n\s*\n", command.help or ""):
         lines += ["", *_sentences(paragraph)]
-    rows = [_row([f"`{_argument(each)}`", _meaning(each)]) for each in arguments]
+    rows = [_row([f"`{_argument(argument)}`", _meaning(argument)]) for argument in arguments]
     rows += [_row([_option(each), _meaning(each)]) for each in options]
     return [*lines, "", "| argument or option | meaning |", "| --- | --- |", *rows] if rows else lines
 

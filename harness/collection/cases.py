@@ -41,7 +41,9 @@ def select_cases(config: pytest.Config, items: list[pytest.Item], selection: Sel
 
 def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Policy) -> frozenset[int]:
     """Return the positions of the cases that their marks leave out. Raise pytest.UsageError for an unknown operator."""
-    named = [(PurePath(path).name, name) for path, mark, name in (each.partition("::") for each in arguments) if mark]
+    named = [
+        (PurePath(path).name, name) for path, mark, name in (argument.partition("::") for argument in arguments) if mark
+    ]
     known: set[str] = set()
     found = set()
     for position, case in enumerate(cases):

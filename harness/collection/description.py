@@ -103,7 +103,7 @@ def read_description(path: Path) -> CollectionDescription:
             local=tuple(head["local"]),
             ended=head["ended"],
             order=tuple(tables["order"]),
-            marks=tuple(_mark_from(each) for each in tables["marks"]),
+            marks=tuple(_mark_from(mark) for mark in tables["marks"]),
             warnings=tuple(tables["warnings"]),
             modules={line["path"]: _node_from(line["node"]) for line in modules},
         )

@@ -38,7 +38,7 @@ def digest(base: Path, suites: Iterable[Path], others: Iterable[Path], skipped: 
     found = {path for folder in suites for path in _below(folder, skipped)}
     for path in others:
         files = _below(path, skipped) if path.is_dir() else path.parent.glob(f"*{_PYTHON}")
-        found |= {each for each in files if each.suffix == _PYTHON}
+        found |= {file for file in files if file.suffix == _PYTHON}
     names = sorted((os.path.relpath(path, os.path.realpath(base)).replace(os.sep, "/"), path) for path in found)
     whole = hashlib.sha256()
     for name, path in names:
@@ -58,7 +58,7 @@ def _below(folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
 
 
 def _is_skipped(name: str, patterns: Sequence[str]) -> bool:
-    return name == "__pycache__" or name.startswith(".") or any(fnmatch.fnmatch(name, each) for each in patterns)
+    return name == "__pycache__" or name.startswith(".") or any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
 def _content(path: Path) -> bytes | None:

@@ -56,7 +56,7 @@ def probe_all(kind: str, tell: Callable[[list[Probed]], None]) -> list[Probed]:
         return results
     torch = backend.import_torch()
     add("import", WRONG if answer["touched"] else WORKS, answer["touched"] or _imported(backend))
-    names = ", ".join(dict.fromkeys(each["name"] for each in answer["devices"]))
+    names = ", ".join(dict.fromkeys(device["name"] for device in answer["devices"]))
     add("count", WORKS, f"{len(answer['devices'])}: {names}")
     add("mask", *_mask(backend, answer))
     threads = guard.threads_lost_in_fork()
@@ -208,7 +208,7 @@ def main(arguments: list[str]) -> int:
     place = Path(name)
 
     def tell(results: list[Probed]) -> None:
-        place.write_text(json.dumps([asdict(each) for each in results]), encoding="utf-8")
+        place.write_text(json.dumps([asdict(result) for result in results]), encoding="utf-8")
 
     tell(probe_all(kind, tell))
     return 0

@@ -126,7 +126,7 @@ def _ask(backend: Backend, environ: Mapping[str, str], limit: float = LIMIT) -> 
 def _with_advice(backend: Backend, answer: dict[str, Any]) -> dict[str, Any]:
     """Name the kinds that need no torch: the wanted one may be misspelt."""
     if "knows no device" in answer["error"]:
-        answer["error"] += f"; known here: auto, {', '.join(each for each in known_kinds() if each != backend.kind)}"
+        answer["error"] += f"; known here: auto, {', '.join(kind for kind in known_kinds() if kind != backend.kind)}"
     return answer
 
 

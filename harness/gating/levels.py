@@ -55,7 +55,7 @@ class Level(BaseModel):
 
     def has(self, case_id: str, requires: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether a case with these marks belongs to the level."""
-        if not any(patterns.matches_pattern(each, case_id) for each in self.cases):
+        if not any(patterns.matches_pattern(case, case_id) for case in self.cases):
             return False
         if any(patterns.matches_pattern(each, case_id) for each in self.exclude):
             return False
@@ -103,7 +103,7 @@ def update_lists(configs: Path, cases: Mapping[str, Sequence[Mapping[str, Any]]]
 def folders(configs: Path) -> list[str]:
     """Return the folders and files with the cases of all levels. Raise ConfigError."""
     levels = (_load(path).value for path in sorted((configs / FOLDER).glob("*.yaml")))
-    paths = (each.partition("::")[0] for level in levels for each in level.cases)
+    paths = (case.partition("::")[0] for level in levels for case in level.cases)
     return list(dict.fromkeys(patterns.literal_prefix(path).rstrip("/") for path in paths))
 
 
@@ -118,5 +118,5 @@ def _mentioned(conditions: object) -> Iterator[str]:
             yield str(name)
             yield from _mentioned(value)
     elif isinstance(conditions, list | tuple):
-        for each in conditions:
-            yield from _mentioned(each)
+        for condition in conditions:
+            yield from _mentioned(condition)

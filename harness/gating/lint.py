@@ -168,7 +168,7 @@ def _possible(written: Iterable[Mapping[str, Any]], declared: Sequence[Condition
     if not mappings:
         return True
     try:
-        conditions = [_without_cpu(each) for each in requirements.parse_requirements({"all": mappings})]
+        conditions = [_without_cpu(requirement) for requirement in requirements.parse_requirements({"all": mappings})]
     except RequirementError:  # each one parses alone; together no number of devices meets them
         return False
     # The second check declares the conditions themselves, so that ``not`` sees the others on the same capability.

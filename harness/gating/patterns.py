@@ -27,7 +27,7 @@ def literal_prefix(pattern: str) -> str:
 
 def may_begin(start: str, beginnings: Collection[str]) -> bool:
     """Return whether an id may begin both with `start` and as one of `beginnings` says."""
-    return any(each.startswith(start) or start.startswith(each) for each in beginnings)
+    return any(beginning.startswith(start) or start.startswith(beginning) for beginning in beginnings)
 
 
 def pattern_reaches(pattern: str, arguments: Sequence[str]) -> bool:

@@ -118,7 +118,7 @@ def requirements_from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
 
 def first_unmet(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
     """Return the first condition that `capabilities` do not meet. None if they meet all."""
-    return next((unmet for each in conditions if (unmet := _unmet(each, capabilities)) is not None), None)
+    return next((unmet for condition in conditions if (unmet := _unmet(condition, capabilities)) is not None), None)
 
 
 def devices_wanted(conditions: Iterable[Condition], *, per_rank: bool = True) -> int:
@@ -138,7 +138,9 @@ def devices_wanted(conditions: Iterable[Condition], *, per_rank: bool = True) ->
 
 def wants_ranks(conditions: Iterable[Condition]) -> bool:
     """Return whether a case has a condition on ``ranks``."""
-    return any(isinstance(each, Requirement) and each.capability == language.RANKS for each in conditions)
+    return any(
+        isinstance(condition, Requirement) and condition.capability == language.RANKS for condition in conditions
+    )
 
 
 def memory_wanted(conditions: Iterable[Condition]) -> int:
@@ -207,7 +209,7 @@ def _found(names: Iterable[str], capabilities: Capabilities) -> str:
 
 
 def _conjunction(conditions: Iterable[Condition]) -> str:
-    texts = [f"({each})" if isinstance(each, AnyOf) else str(each) for each in conditions]
+    texts = [f"({condition})" if isinstance(condition, AnyOf) else str(condition) for condition in conditions]
     return " and ".join(texts)
 
 
@@ -239,7 +241,7 @@ def _nested(name: str, value: object, depth: int) -> tuple[Condition, ...]:
     if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
         raise RequirementError(f"requires({name}={value!r}): {name} takes conditions, such as {{'ecc': True}}")
     conditions = _conditions(value, depth=depth + 1)
-    mentioned = {each for condition in conditions for each in mentioned_capabilities(condition)}
+    mentioned = {capability for condition in conditions for capability in mentioned_capabilities(condition)}
     for given in GIVEN if name != "all" else ():
         if given in mentioned:
             noun = "devices" if given == DEVICES else "processes"

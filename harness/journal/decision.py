@@ -52,8 +52,8 @@ def decide_outcome(finishes: Sequence[E], started: int) -> Decision[E]:
     """
     outcome = final_verdict(
         [
-            AttemptResult(each.outcome, each.final, None if each.ruling is None else each.ruling.outcome)
-            for each in finishes
+            AttemptResult(finish.outcome, finish.final, None if finish.ruling is None else finish.ruling.outcome)
+            for finish in finishes
         ],
         started,
     )
@@ -69,9 +69,9 @@ def reopened_attempts(finishes: Sequence[E], not_final: Callable[[E], E]) -> lis
     `not_final` makes a copy of an attempt that is not final.
     """
     return [
-        not_final(each) if each.outcome is Outcome.LOST else each
-        for each in finishes
-        if each.outcome is not Outcome.NOT_RUN
+        not_final(finish) if finish.outcome is Outcome.LOST else finish
+        for finish in finishes
+        if finish.outcome is not Outcome.NOT_RUN
     ]
 
 
@@ -97,4 +97,4 @@ def _decided(outcome: Outcome, finishes: Sequence[E]) -> E | None:
 
 def _ruled_on(finishes: Sequence[E]) -> E:
     """Return the most informative attempt that a rule was applied to: the last red one, otherwise the last one."""
-    return next((each for each in reversed(finishes) if each.outcome.is_red), finishes[-1])
+    return next((finish for finish in reversed(finishes) if finish.outcome.is_red), finishes[-1])

@@ -123,7 +123,7 @@ def read_environment(run_dir: Path) -> dict[str, Any] | None:
 def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the devices in the facts of a run. Malformed entries are left out."""
     devices = facts.get("devices")
-    return [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    return [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
 
 
 def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:

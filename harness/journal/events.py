@@ -56,7 +56,7 @@ class Imported(_Model):
     @property
     def text(self) -> str:
         """One line for people: ``by gtest, imported from a.xml (sha256:0123456789ab)``."""
-        files = ", ".join(f"{each.path} (sha256:{each.sha256[:12]})" for each in self.files)
+        files = ", ".join(f"{file.path} (sha256:{file.sha256[:12]})" for file in self.files)
         return f"by {self.tool}, imported from {files}"
 
 

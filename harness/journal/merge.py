@@ -152,7 +152,9 @@ def _unlike(parts: Sequence[Part]) -> Iterator[str]:
         for name in dict.fromkeys(name for _, facts in every for name in facts)
     }
     for part in parts:
-        for text in dict.fromkeys(each.against for facts in part.facts for each in identity.differences(usual, facts)):
+        for text in dict.fromkeys(
+            difference.against for facts in part.facts for difference in identity.differences(usual, facts)
+        ):
             yield f"{part.text} is not like the others: {text}"
 
 
@@ -295,7 +297,7 @@ def write_merged_run(
     if environments:
         first = next(iter(environments.values()))
         devices = [each for known in environments.values() for each in environment.devices_of(known)]
-        by_uuid = {str(each.get("uuid")): each for each in devices}
+        by_uuid = {str(device.get("uuid")): device for device in devices}
         environment.write_environment(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
     write_atomically(path, b"".join(map(_line, events)))
     return reader.read_run_journal(path)

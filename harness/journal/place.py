@@ -33,7 +33,7 @@ class Places:
     ) -> None:
         self._runs = runs
         self._times = [run.t for run in runs]
-        self._shards = {each.shard: each for each in shards}
+        self._shards = {shard.shard: shard for shard in shards}
         self._count = max((int(text.rpartition("/")[2]) for text in self._shards if _is_shard(text)), default=0)
         self._known = known or {}
 

@@ -94,8 +94,10 @@ def read_run_record(run_dir: Path) -> RunRecord:
         facts=environment_facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
         findings=tuple(
-            FindingRecord(escape_invalid_xml(each.kind), escape_invalid_xml(each.message), each.cases, each.reproduce)
-            for each in ledger.findings
+            FindingRecord(
+                escape_invalid_xml(finding.kind), escape_invalid_xml(finding.message), finding.cases, finding.reproduce
+            )
+            for finding in ledger.findings
         ),
         exit_status=ledger.run_exit_status(),
         fail_on_flaky=ledger.fail_on_flaky,

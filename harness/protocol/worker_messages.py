@@ -40,7 +40,7 @@ def send_failed(config: pytest.Config, count: int) -> None:
 
 def send_usage_error(config: pytest.Config, error: pytest.UsageError) -> None:
     """Report why this worker cannot collect what the arguments ask for: xdist drops the error of a worker."""
-    config.workeroutput[_USAGE] = [str(each) for each in error.args]  # type: ignore[attr-defined]
+    config.workeroutput[_USAGE] = [str(argument) for argument in error.args]  # type: ignore[attr-defined]
 
 
 def late_reports_of(node: Any) -> Iterator[pytest.TestReport]:

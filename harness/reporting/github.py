@@ -76,14 +76,14 @@ class _RedCase:
             recorded = (f"property {name} = {value}" for name, value in attempt.properties)
             where = f"device {devices}, seed {attempt.seed}, executor {attempt.executor or 'none'}"
             facts = (where, *attempt.notes, *recorded)
-        facts = (*(f"second device: {each.text}" for each in verdict.second_devices), *facts)
+        facts = (*(f"second device: {device.text}" for device in verdict.second_devices), *facts)
         detail = "" if attempt is None else attempt.detail
         return cls(
             case=verdict.case,
             outcome=verdict.outcome,
             message=truncate_middle(verdict.message or str(verdict.outcome), _MOST_ANNOTATION),
             reproduce=verdict.reproduce or "",
-            facts=tuple(truncate_middle(each, _MOST_ANNOTATION) for each in facts),
+            facts=tuple(truncate_middle(fact, _MOST_ANNOTATION) for fact in facts),
             detail=truncate_middle(detail, _MOST_DETAIL),
             where=failure_location(verdict.case, detail, rootdir),
         )

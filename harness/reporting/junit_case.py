@@ -94,7 +94,7 @@ class CaseWriter:
     def _result(self, tag: str, verdict: Verdict) -> Any:
         # The text repeats the message, because GitLab shows only the text, and only the first lines of a long text.
         lines = [verdict.message or str(verdict.outcome), *_command(verdict.reproduce)]
-        lines += [f"second device: {each.text}" for each in verdict.second_devices]
+        lines += [f"second device: {device.text}" for device in verdict.second_devices]
         attempt = verdict.decided or next(reversed(verdict.finishes), None)
         if attempt is not None:
             lines += self._facts(attempt)

@@ -13,19 +13,19 @@ from harness.journal.events import Batch
 
 def unproven_leaks(searches: Sequence[Batch]) -> list[str]:
     """Return one line per process whose growth has no explanation: not searched, or not to the end."""
-    return [_line(each) for each in searches if each.unproven or each.failure]
+    return [_line(search) for search in searches if search.unproven or search.failure]
 
 
 def leak_search_cost(searches: Sequence[Batch]) -> str:
     """Return the number and the duration of the searches, for the line with the cost of isolation; empty without a
     search.
     """
-    made = [each for each in searches if each.trials]
+    made = [search for search in searches if search.trials]
     return f", {format_count(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""
 
 
 def _seconds(searches: Sequence[Batch]) -> float:
-    return sum(each.seconds for each in searches)
+    return sum(search.seconds for search in searches)
 
 
 def _line(search: Batch) -> str:

@@ -59,5 +59,5 @@ def repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
     if not found:
         return []
     first, *others = found
-    grown = [each for each in others if each.trend.shape is TrendShape.GROWS and each.executor == first.executor]
+    grown = [other for other in others if other.trend.shape is TrendShape.GROWS and other.executor == first.executor]
     return [Repeated(case, first, tuple(grown) if first.trend.shape is TrendShape.GROWS else ())]

@@ -230,8 +230,8 @@ def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
         totals=summary.counts,
         red_cases=summary.red_cases,
         findings=tuple(
-            FindingRow(kind=each.kind, message=each.message, cases=each.cases, reproduce=each.reproduce)
-            for each in summary.findings
+            FindingRow(kind=finding.kind, message=finding.message, cases=finding.cases, reproduce=finding.reproduce)
+            for finding in summary.findings
         ),
         lists=tuple(
             ListRow(name=each.name, hash=each.hash, cases=each.cases, satisfied=not each.missed, missed=each.missed)
@@ -313,7 +313,7 @@ def _case(verdict: Verdict, places: Places, summary: Summary) -> dict[str, Any]:
         "seconds": round(verdict.duration, 6),
         "reproduce": verdict.reproduce,
         "collected": verdict.collected,
-        "attempts": [_attempt(each) for each in verdict.finishes],
+        "attempts": [_attempt(finish) for finish in verdict.finishes],
         **({"second_devices": [*map(_second, verdict.second_devices)]} if verdict.second_devices else {}),
     }
 

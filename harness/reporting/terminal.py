@@ -58,7 +58,7 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
     for bisected in ledger.bisected[:SHOWN]:
         lines.append(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}")
         lines.append(f"    {single_line(bisected.reproduce, 4096)}")
-    lines += [f"SECOND DEVICE {each.case} - {each.text}" for each in ledger.second_devices[:SHOWN]]
+    lines += [f"SECOND DEVICE {device.case} - {device.text}" for device in ledger.second_devices[:SHOWN]]
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
     lines += _kept(ledger)
@@ -116,7 +116,7 @@ def _kept(ledger: Ledger) -> list[str]:
 
 def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     """Return the cases whose memory grew over their repetitions with ``--repeat``. Information only, no verdict."""
-    grown = [each for each in repetitions(ledger) if each.grows]
+    grown = [repetition for repetition in repetitions(ledger) if repetition.grows]
     lines = []
     for each in grown[:PLOTTED]:
         lines += [f"GROWS {each.case} - {each.text}", *(f"    {line}" for line in each.plot(blocks=blocks))]

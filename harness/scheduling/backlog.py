@@ -57,7 +57,7 @@ class Backlog:
         self._grouped = most * _leaders(seconds, shares, self._is_wide, workers, self._devices // most) if wide else 0
         self._left = sum(seconds)
         limit = longest_short(seconds, workers)
-        self._is_long = [each > limit for each in seconds]
+        self._is_long = [second > limit for second in seconds]
         narrow = [position for position in range(len(seconds)) if position not in self._is_wide]
         by_length = sorted(narrow, key=lambda position: (-seconds[position], position))
         self._long = deque(position for position in by_length if self._is_long[position])

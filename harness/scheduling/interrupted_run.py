@@ -83,7 +83,7 @@ class InterruptedRun:
             {**identity.identity_facts(each), "devices": ", ".join(each.devices), "--shard": each.shard}
             for each in (self._first, run)
         )
-        found = tuple(each.text for each in identity.differences(before, now))
+        found = tuple(difference.text for difference in identity.differences(before, now))
         if found and not self.force:
             raise ResumeError(changed_conditions_message(found))
         return found

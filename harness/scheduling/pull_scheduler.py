@@ -121,8 +121,8 @@ class PullScheduling(WorkerScheduling):
     def give(self, cases: Sequence[GivenCase]) -> None:
         with self._lock:
             self._asked = max(0, self._asked - len(cases))
-            for each in cases:
-                self._buffer_of(each.case).append(each)
+            for case in cases:
+                self._buffer_of(case.case).append(case)
             self._fill()
 
     def end(self) -> None:

@@ -62,7 +62,7 @@ class CaseHistory:
 
     def counting(self) -> list[AttemptResult]:
         """The attempts that count, in the form that rules need."""
-        return [each for each in self._results if each.final]
+        return [result for result in self._results if result.final]
 
     @property
     def message(self) -> str:

@@ -119,7 +119,7 @@ def _found(cases: Sequence[str], trial: Trial) -> list[Culprits]:
         try:
             culprits = _smallest_set(cases, position, leaks, trial)
         except SpentError:
-            culprits = Culprits(tuple(cases[each] for each in sorted(suspects)), "", leaks, certain=False)
+            culprits = Culprits(tuple(cases[suspect] for suspect in sorted(suspects)), "", leaks, certain=False)
         if culprits is None:
             cleared.add(position)
         else:

@@ -81,15 +81,15 @@ class LeakSearch:
         Cases that are `known` to leak already have that verdict and are left out.
         """
         suspicions, self._suspicions = self._suspicions, []
-        for each in suspicions:
-            if cases := [case for case in each.cases if case not in known]:
-                self._look_into(each, cases)
+        for suspicion in suspicions:
+            if cases := [case for case in suspicion.cases if case not in known]:
+                self._look_into(suspicion, cases)
 
     def close(self, reason: str) -> None:
         """Record what is left, which will not be looked into for this `reason`."""
         suspicions, self._suspicions = self._suspicions, []
-        for each in suspicions:
-            self._note(each, each.cases, SearchResult(failure=reason))
+        for suspicion in suspicions:
+            self._note(suspicion, suspicion.cases, SearchResult(failure=reason))
 
     def _look_into(self, suspicion: LeakSuspicion, cases: Sequence[str]) -> None:
         if self._time.left <= 0:

@@ -80,7 +80,9 @@ def where_files_are(attempt: Attempt) -> list[str]:
     if not attempt.outcome.is_red:
         return []
     folders = (attempt.temp, basetemp_of(attempt.temp))
-    made = attempt.kept.is_dir() or any(kept_files.has_any(each, compiler_caches.is_shared_default) for each in folders)
+    made = attempt.kept.is_dir() or any(
+        kept_files.has_any(folder, compiler_caches.is_shared_default) for folder in folders
+    )
     return [kept_files.note(attempt.kept)] if made else []
 
 

@@ -104,24 +104,24 @@ def check_backend(backend: Backend, environ: Mapping[str, str] | None = None) ->
         unfinished = next(name for name in MEANINGS if name not in {each.name for each in results})
         results.append(Checked(unfinished, WRONG, ended))
         return results
-    if len(results) < len(MEANINGS) - 1 or any(each.name == "memory" and each.state != WORKS for each in results):
+    if len(results) < len(MEANINGS) - 1 or any(result.name == "memory" and result.state != WORKS for result in results):
         return results
     return [*results, _after_crash(backend, environ)]
 
 
 def failed(results: Sequence[Checked]) -> bool:
     """Return whether anything is wrong. What is missing is no failure: the device may lack it."""
-    return any(each.state == WRONG for each in results)
+    return any(result.state == WRONG for result in results)
 
 
 def report_lines(results: Sequence[Checked]) -> list[str]:
     """Return the lines of the report: each probe, what it means for a run, and what to implement."""
     lines = []
-    for each in results:
-        lines.append(f"{each.state:8}{each.name:12}{each.found}")
-        lines.append(f"{'':20}a run: {each.then}")
-        if each.state != WORKS:
-            lines.append(f"{'':20}implement: {each.meaning.implement}")
+    for result in results:
+        lines.append(f"{result.state:8}{result.name:12}{result.found}")
+        lines.append(f"{'':20}a run: {result.then}")
+        if result.state != WORKS:
+            lines.append(f"{'':20}implement: {result.meaning.implement}")
     counts = ", ".join(f"{sum(each.state == state for each in results)} {state}" for state in (WORKS, MISSING, WRONG))
     return [*lines, f"{len(results)} of {len(MEANINGS)} probes: {counts}"]
 
@@ -147,7 +147,7 @@ def _after_crash(backend: Backend, environ: Mapping[str, str]) -> Checked:
         how = "did not end" if status is None else f"ended with {format_exit_code(status)}"
         return Checked("crash", WRONG, f"a process that was to crash by SIGSEGV {how}")
     results, ended = _probe(backend, environ)
-    after = next((each for each in results if each.name == "memory"), None)
+    after = next((result for result in results if result.name == "memory"), None)
     if after is None or after.state != WORKS:
         return Checked("crash", WRONG, f"after a crash: {ended or (after.found if after else 'no device')}")
     return Checked("crash", WORKS, "a new process copies correctly after another one has crashed")

@@ -65,17 +65,17 @@ class Statement:
             "software": dict(self.software),
             "levels": [
                 {
-                    "level": each.name,
-                    "state": each.state,
-                    "cases": each.cases,
-                    "passed": each.passed,
-                    "failed": dict(each.failed),
-                    "not_applicable": dict(each.not_applicable),
-                    "missing": list(each.missing),
-                    "list": each.list_hash,
-                    "definition": each.definition_hash,
+                    "level": level.name,
+                    "state": level.state,
+                    "cases": level.cases,
+                    "passed": level.passed,
+                    "failed": dict(level.failed),
+                    "not_applicable": dict(level.not_applicable),
+                    "missing": list(level.missing),
+                    "list": level.list_hash,
+                    "definition": level.definition_hash,
                 }
-                for each in self.levels
+                for level in self.levels
             ],
         }
         digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
@@ -144,7 +144,7 @@ def kept_bytes(statement: Statement, levels: Sequence[ListedLevel]) -> bytes:
     """Return the file of a run directory: the statement, with the definitions and lists that it follows from."""
     kept = {
         "statement": statement.as_json(),
-        "definitions": {each.name: each.level.model_dump(mode="json") for each in levels},
+        "definitions": {level.name: level.level.model_dump(mode="json") for level in levels},
         "lists": {each.name: list(each.listed.ids) for each in levels},
     }
     return (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
@@ -190,14 +190,14 @@ def statement_lines(statement: Statement, most: int = 5) -> list[str]:
     device = statement.label or list_first(statement.devices)
     software = ", ".join(f"{name} {version}" for name, version in statement.software.items())
     lines = [f"{device}, {software}, run {statement.run_id}"]
-    for each in statement.levels:
-        parts = [f"{each.passed} of {format_count(each.cases, 'case')} passed"]
-        parts += [f"{len(each.failed)} failed"] if each.failed else []
-        parts += [f"{len(each.missing)} without a verdict"] if each.missing else []
-        parts += [f"{sum(each.not_applicable.values())} not applicable"] if each.not_applicable else []
-        lines.append(f"{each.state.upper():15}{each.name:12}{', '.join(parts)}; list {each.list_hash[:19]}")
-        shown = list(each.failed.items())[:most]
+    for level in statement.levels:
+        parts = [f"{level.passed} of {format_count(level.cases, 'case')} passed"]
+        parts += [f"{len(level.failed)} failed"] if level.failed else []
+        parts += [f"{len(level.missing)} without a verdict"] if level.missing else []
+        parts += [f"{sum(level.not_applicable.values())} not applicable"] if level.not_applicable else []
+        lines.append(f"{level.state.upper():15}{level.name:12}{', '.join(parts)}; list {level.list_hash[:19]}")
+        shown = list(level.failed.items())[:most]
         lines += [f"{'':15}failed: {case} ({why[:160]})" for case, why in shown]
-        lines += [f"{'':15}and {len(each.failed) - most} more"] if len(each.failed) > most else []
-        lines += [f"{'':15}{number} not applicable: {reason}" for reason, number in each.not_applicable.items()]
+        lines += [f"{'':15}and {len(level.failed) - most} more"] if len(level.failed) > most else []
+        lines += [f"{'':15}{number} not applicable: {reason}" for reason, number in level.not_applicable.items()]
     return lines

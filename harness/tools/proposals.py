@@ -204,7 +204,7 @@ def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
     when: dict[str, Any] = {"device": backend.kind}
     if not backend.nvml:
         return when
-    found = {each.uuid: each.compute_capability for each in machine.devices} if machine else {}
+    found = {device.uuid: device.compute_capability for device in machine.devices} if machine else {}
     known = sorted({capability for uuid in devices if (capability := found.get(uuid)) is not None})
     if known and all(found.get(uuid) is not None for uuid in devices):
         lowest, highest = (f"{major}.{minor}" for major, minor in (known[0], known[-1]))

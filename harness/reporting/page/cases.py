@@ -151,7 +151,7 @@ def _case(
         duration=verdict.duration,
         reproduce=verdict.reproduce or "",
         ruled=decided.ruling.source if decided is not None and decided.ruling is not None else "",
-        second=tuple(inert.inert_line(each.text) for each in verdict.second_devices),
+        second=tuple(inert.inert_line(device.text) for device in verdict.second_devices),
     )
 
 

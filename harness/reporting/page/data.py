@@ -52,14 +52,16 @@ def encode_for_script(value: object) -> bytes:
 def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
     columns = _Columns()
     rows = [columns.case(case) for case in page.cases]
-    more = {case.index: [_more(each) for each in case.attempts] for case in page.cases if case.index not in in_full}
+    more = {
+        case.index: [_more(attempt) for attempt in case.attempts] for case in page.cases if case.index not in in_full
+    }
     return {
         "hidden": inert.HIDDEN_IN_SCRIPT,
         "outcomes": [outcome.value for outcome in Outcome],
         "red": [_OUTCOMES[o] for o in Outcome if o.is_red or (page.fail_on_flaky and o is Outcome.FLAKY)],
         "begun": page.begun,
         "span": round(page.span, 4),
-        "parts": [round(each, 4) for each in page.parts],
+        "parts": [round(part, 4) for part in page.parts],
         "files": columns.files.texts,
         "suites": columns.suites.texts,
         "cases": rows,
@@ -96,7 +98,7 @@ class _Columns:
             _OUTCOMES[case.outcome],
             round(case.duration, 4),
             case.message,
-            [self._attempt(each) for each in case.attempts],
+            [self._attempt(attempt) for attempt in case.attempts],
         ]
 
     def life(self, life: Life) -> list[Any]:

@@ -230,7 +230,7 @@ class Agent:
             case Open():
                 self._open()
             case Give(cases=cases) if self._session is not None:
-                self._session.say("give", cases=[[each.case, each.avoid] for each in cases])
+                self._session.say("give", cases=[[case.case, case.avoid] for case in cases])
             case End() if self._session is not None:
                 self._session.say("end")
             case Quit(stop=stop, now=now):
@@ -287,7 +287,7 @@ class Agent:
             case "ready":
                 session.was_ready = True
                 facts = session.folder / environment.FILE_NAME
-                fields["seconds"] = tuple(float(each) for each in fields["seconds"])
+                fields["seconds"] = tuple(float(second) for second in fields["seconds"])
                 self._say(
                     Ready(
                         session=session.number,

@@ -29,7 +29,7 @@ class Resource:
 
     def is_met_by(self, others: Iterable[Resource]) -> bool:
         """Return whether a node with these resources has it."""
-        same = [each for each in others if each.name == self.name and self.type in ("", each.type)]
+        same = [other for other in others if other.name == self.name and self.type in ("", other.type)]
         return sum(each.count for each in same) >= self.count
 
 

@@ -151,7 +151,9 @@ def check_request(nodes: int, options: Sequence[str]) -> None:
         allocation.SlurmNode.of(scontrol_fields(line)) for line in _ask(*_SHOW, "nodes").splitlines() if line.strip()
     ]
     partitions = [scontrol_fields(line) for line in _ask(*_SHOW, "partitions").splitlines()]
-    usual = next((each.get("PartitionName", "") for each in partitions if each.get("Default") == "YES"), "")
+    usual = next(
+        (partition.get("PartitionName", "") for partition in partitions if partition.get("Default") == "YES"), ""
+    )
     if why := allocation.request_objection(allocation.Request.of(nodes, options), known, usual):
         raise EngineError(why)
 

@@ -43,6 +43,6 @@ class Environments:
         self._known[node] = facts
         first = self._known.get(self.leading, next(iter(self._known.values())))
         devices = [each for known in self._known.values() for each in environment.devices_of(known)]
-        by_uuid = {str(each.get("uuid")): each for each in devices}
+        by_uuid = {str(device.get("uuid")): device for device in devices}
         own = {"command": self._command, "host": escape_invalid_xml(platform.node()), "devices": [*by_uuid.values()]}
         environment.write_environment(self._run_dir, {**first, **own, "nodes": dict(self._known)})

@@ -463,7 +463,7 @@ class Head:
         """Return what has changed since the run was started. Empty for a resumption by force, unless `anyway`."""
         if earlier.force and not anyway:
             return ()
-        found = [each.text for each in identity.differences(earlier.facts, reference.facts)]
+        found = [difference.text for difference in identity.differences(earlier.facts, reference.facts)]
         if changed := earlier.resumption.difference(reference.ids):
             found.append(f"the list of cases has changed: {changed}")
         return tuple(found)
@@ -501,7 +501,7 @@ class Head:
     def _difference(self, member: Member, ready: Ready) -> str:
         """Return how a session differs from the others; empty if it does not."""
         assert self._reference is not None
-        found = [each.against for each in identity.differences(self._facts, member.lines.facts)]
+        found = [difference.against for difference in identity.differences(self._facts, member.lines.facts)]
         if not found and (ready.hash != digest_of_ids(self._ids) or member.lines.ids != self._ids):
             found.append(
                 f"it has collected {format_count(ready.count, 'test')}, and the run has "

@@ -169,7 +169,7 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         for case, was in baseline[-1].cases.items()
         if case not in new.cases
     ]
-    found = [(each, _times(each, baseline)) for each in new.findings]
+    found = [(finding, _times(finding, baseline)) for finding in new.findings]
     return Comparison(
         baseline=tuple(run.name for run in baseline),
         new=new.name,

@@ -41,8 +41,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     for heading, findings in comparison.findings.items():
         if findings:
             rows = "\n".join(
-                f"| {_escaped(each.kind)} | {_escaped(_what(each))} | {_escaped(each.text)} |"
-                for each in findings[:_MOST_ROWS]
+                f"| {_escaped(finding.kind)} | {_escaped(_what(finding))} | {_escaped(finding.text)} |"
+                for finding in findings[:_MOST_ROWS]
             )
             more = len(findings) - _MOST_ROWS
             rows += f"\n| … and {format_count(more, 'more finding')} | | |" if more > 0 else ""
@@ -50,8 +50,8 @@ def comparison_markdown(comparison: Comparison) -> str:
             parts.append(f"### {title}\n\n| finding | what | where |\n| --- | --- | --- |\n{rows}")
     if comparison.figures:
         rows = "\n".join(
-            f"| {_escaped(each.name)} | {_escaped(each.old)} | {_escaped(each.new)} | {_escaped(each.text)} |"
-            for each in comparison.figures[:_MOST_ROWS]
+            f"| {_escaped(figure.name)} | {_escaped(figure.old)} | {_escaped(figure.new)} | {_escaped(figure.text)} |"
+            for figure in comparison.figures[:_MOST_ROWS]
         )
         more = len(comparison.figures) - _MOST_ROWS
         rows += f"\n| … and {format_count(more, 'more figure')} | | | |" if more > 0 else ""
@@ -59,7 +59,9 @@ def comparison_markdown(comparison: Comparison) -> str:
         parts.append(f"### {title}\n\n| | baseline | new | |\n| --- | --- | --- | --- |\n{rows}")
     for heading, changes in comparison.lists.items():
         if changes:
-            rows = "\n".join(f"| {_escaped(each.case)} | {_escaped(each.text)} |" for each in changes[:_MOST_ROWS])
+            rows = "\n".join(
+                f"| {_escaped(change.case)} | {_escaped(change.text)} |" for change in changes[:_MOST_ROWS]
+            )
             more = len(changes) - _MOST_ROWS
             rows += f"\n| … and {format_count(more, 'more case')} | |" if more > 0 else ""
             title = f"{heading[0].upper()}{heading[1:]} ({len(changes)})"
@@ -84,8 +86,8 @@ def _lines(comparison: Comparison) -> Iterator[str]:
             f"{escape_invalid_xml(figure.new)} ({figure.text}) - {escape_invalid_xml(figure.case)}"
         )
     for heading, changes in comparison.lists.items():
-        for each in changes:
-            yield from _case(_WORDS[heading], each)
+        for change in changes:
+            yield from _case(_WORDS[heading], change)
     counts = [f"{len(changes)} {heading}" for heading, changes in comparison.lists.items()]
     counts += [f"{len(found)} {heading}" for heading, found in comparison.findings.items() if found]
     yield f"{', '.join(counts)}; {format_count(comparison.same, 'case')} as before"

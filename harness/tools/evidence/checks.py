@@ -108,9 +108,9 @@ def _shards(record: EvidenceRecord) -> Iterator[str]:
             yield f"shard {name} is in the merged run {times} times"
         elif name.partition("/")[2] != str(count):
             yield f"shard {name} is not one of the {count} shards of the merged run"
-    for each in record.shards:
-        if each.exit_status is None:
-            yield f"shard {each.shard} did not finish"
+    for shard in record.shards:
+        if shard.exit_status is None:
+            yield f"shard {shard.shard} did not finish"
 
 
 def _torn(record: EvidenceRecord) -> Iterator[str]:
@@ -141,8 +141,8 @@ def _parts(record: EvidenceRecord) -> Iterator[str]:
     first = {**identity.identity_facts(runs[0]), "devices": ", ".join(runs[0].devices)}
     for run in runs[1:]:
         now = {**identity.identity_facts(run), "devices": ", ".join(run.devices)}
-        for each in identity.differences(first, now):
-            yield f"part {run.part} of the run is not like part 1: {each.text}"
+        for difference in identity.differences(first, now):
+            yield f"part {run.part} of the run is not like part 1: {difference.text}"
 
 
 def _forced(record: EvidenceRecord) -> Iterator[str]:
@@ -307,7 +307,7 @@ def _collected(record: EvidenceRecord) -> Iterator[str]:
     for finding in record.ledger.findings:
         if finding.kind in _UNTRUE:
             yield f"the lists of cases contradict each other: {single_line(finding.message)}"
-    recorded = {(each.kind, each.message) for each in record.contents.events if each.event == "finding"}
+    recorded = {(event.kind, event.message) for event in record.contents.events if event.event == "finding"}
     for kind, message in recorded:
         if kind == "damaged_journal":
             yield f"a part of the run had a damaged journal: {single_line(message)}"
@@ -340,7 +340,7 @@ def _lists(record: EvidenceRecord) -> Iterator[str]:
             f"have {hashed[:19]}: they were edited"
         )
         return
-    sources = {each.source for each in record.waivers}
+    sources = {waiver.source for waiver in record.waivers}
     for number, event in record.numbered():
         if isinstance(event, Finish) and event.ruling is not None and event.ruling.outcome is Outcome.WAIVED:
             source = event.ruling.source
@@ -475,16 +475,16 @@ def _pairs(run: RunStarted, known: object) -> Iterator[tuple[str, object, object
 
 def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
     shards = mapping_or_empty(record.environment.get("shards"))
-    for each in record.shards:
-        if each.shard not in shards:
-            yield f"environment.json has no facts of shard {each.shard}"
+    for shard in record.shards:
+        if shard.shard not in shards:
+            yield f"environment.json has no facts of shard {shard.shard}"
             continue
-        facts = mapping_or_empty(shards[each.shard])
-        run = record.run.model_copy(update={"host": each.host, "devices": each.devices})
+        facts = mapping_or_empty(shards[shard.shard])
+        run = record.run.model_copy(update={"host": shard.host, "devices": shard.devices})
         for what, said, expected in _pairs(run, facts):
             if what not in ("the command", "the root folder") and expected is not None and said != expected:
                 yield (
-                    f"environment.json says that {what} of shard {each.shard} is {_shown(said)}, but the journal says "
+                    f"environment.json says that {what} of shard {shard.shard} is {_shown(said)}, but the journal says "
                     f"{_shown(expected)}"
                 )
 

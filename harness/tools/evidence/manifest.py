@@ -178,7 +178,7 @@ def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
         ),
         run=RunFacts(
             run_ids=tuple(each.run_id for each in record.runs),
-            shards=tuple(f"{each.shard}: {each.run_id}" for each in record.shards),
+            shards=tuple(f"{shard.shard}: {shard.run_id}" for shard in record.shards),
             started=record.runs[0].t,
             ended=None if ledger.end is None else ledger.end.t,
             seed=run.seed,
@@ -211,7 +211,8 @@ def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
             cases=len(ledger.verdicts),
             totals={outcome.value: number for outcome, number in ledger.counts.items()},
             findings=tuple(
-                FindingFacts(kind=each.kind, message=each.message, cases=len(each.cases)) for each in ledger.findings
+                FindingFacts(kind=finding.kind, message=finding.message, cases=len(finding.cases))
+                for finding in ledger.findings
             ),
         ),
         must_pass=tuple(
@@ -235,7 +236,7 @@ def _used(record: EvidenceRecord) -> list[UsedWaiver]:
     found = []
     for verdict in record.ledger.verdicts:
         if verdict.outcome is Outcome.WAIVED:
-            rulings = [each.ruling for each in verdict.finishes if each.ruling is not None]
+            rulings = [finish.ruling for finish in verdict.finishes if finish.ruling is not None]
             source = rulings[-1].source if rulings else BY_MARK
             found.append(UsedWaiver(case=verdict.case, source=source))
     return found
@@ -249,7 +250,7 @@ def derived_files(record: EvidenceRecord) -> dict[str, bytes]:
         # Lists from two folders may have the same file name.
         name = f"{LISTS}{each.name}" if f"{LISTS}{each.name}" not in files else f"{LISTS}{each.hash[7:19]}-{each.name}"
         files[name] = mustpass.must_pass_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
-    waivers = [waiver_fields(each) for each in record.waivers]
+    waivers = [waiver_fields(waiver) for waiver in record.waivers]
     return {**files, WAIVERS: (json.dumps(waivers, indent=1, sort_keys=True) + "\n").encode("ascii")}
 
 

@@ -116,7 +116,7 @@ class Package:
         facts = {name: FileFacts(size=len(data), sha256=sha256(data).hexdigest()) for name, data in derived.items()}
         facts |= {f"{manifests.RUN}{name}": _file_facts(path) for name, path in self.files.paths.items()}
         links = {f"{manifests.RUN}{name}": target for name, target in self.files.links.items()}
-        summary = manifests.summary_of(self.record, complete=not any(each.unfinished for each in self.problems))
+        summary = manifests.summary_of(self.record, complete=not any(problem.unfinished for problem in self.problems))
         manifest = manifests.make_manifest(summary, dict(sorted(facts.items())), links)
         data = {**derived, manifests.FILE_NAME: manifests.manifest_bytes(manifest)}
         temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")

@@ -262,11 +262,11 @@ def _levels(known: EvidenceRecord) -> Iterator[str]:
     """Yield the levels of a kept statement, which `checks` has made again."""
     if known.conformance is None:
         return
-    for each in json.loads(known.conformance)["statement"]["levels"]:
-        numbers = f"{each['passed']} of {format_count(each['cases'], 'case')} passed"
+    for level in json.loads(known.conformance)["statement"]["levels"]:
+        numbers = f"{level['passed']} of {format_count(level['cases'], 'case')} passed"
         yield single_line(
-            f"level {each['level']}: {each['state']}, {numbers}; list {each['list'][:19]}, "
-            f"definition {each['definition'][:19]}"
+            f"level {level['level']}: {level['state']}, {numbers}; list {level['list'][:19]}, "
+            f"definition {level['definition'][:19]}"
         )
 
 

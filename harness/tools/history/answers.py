@@ -268,7 +268,7 @@ class Answers:
         if before is None:
             listed = tuple((kind, message) for kind, message, _ in found)
             return News(run, None, new=tuple(each for each in failures if each.outcome.is_red), findings=listed)
-        known = {(each.case, each.group) for each in self.failures(before) if each.outcome.is_red}
+        known = {(failure.case, failure.group) for failure in self.failures(before) if failure.outcome.is_red}
         red = [each for each in failures if each.outcome.is_red]
         fixed = self._rows(
             'SELECT c.id FROM trouble t JOIN outcome_name p USING (outcome) JOIN verdict v USING ("case") '

@@ -84,9 +84,9 @@ def outbreaks(groups: Sequence[Group], runs: Mapping[int, Mapping[str, Any]]) ->
     """Return the groups by the runs in which their present spells began, the latest first."""
     found: dict[frozenset[tuple[str, int]], list[Group]] = {}
     for group in groups:
-        found.setdefault(frozenset((each.lane, each.since) for each in group.onsets if each.until is None), []).append(
-            group
-        )
+        found.setdefault(
+            frozenset((onset.lane, onset.since) for onset in group.onsets if onset.until is None), []
+        ).append(group)
     made = [
         Outbreak(
             groups=tuple(own),
@@ -113,19 +113,19 @@ def spread_text(group: Group) -> str:
 def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]], *, only_open: bool = False) -> list[str]:
     """Return where the group began, by lane that has it: the run, and what differs from the run before."""
     found = []
-    for each in group.onsets:
-        if only_open and each.until is not None:
+    for onset in group.onsets:
+        if only_open and onset.until is not None:
             continue
-        run = runs[each.since]
-        where = f"{each.lane}: {run['run_id']} ({run['night']})"
-        if each.before is None and run["night"] > group.first and len(group.lanes) == 1:
-            found.append(f"{each.lane}: before {run['night']}")
-        elif each.before is None:
+        run = runs[onset.since]
+        where = f"{onset.lane}: {run['run_id']} ({run['night']})"
+        if onset.before is None and run["night"] > group.first and len(group.lanes) == 1:
+            found.append(f"{onset.lane}: before {run['night']}")
+        elif onset.before is None:
             found.append(f"{where}, the first run of its cases there")
         else:
-            found.append(f"{where}; {changes_text(changed(runs[each.before], run))}")
-        if each.until is not None:
-            found[-1] += f"; gone since {runs[each.until]['run_id']} ({runs[each.until]['night']})"
+            found.append(f"{where}; {changes_text(changed(runs[onset.before], run))}")
+        if onset.until is not None:
+            found[-1] += f"; gone since {runs[onset.until]['run_id']} ({runs[onset.until]['night']})"
     return found
 
 
@@ -133,7 +133,7 @@ def changes_text(differences: tuple[Difference, ...]) -> str:
     """Return the first differences between two runs in words."""
     if not differences:
         return "no known fact changed"
-    named = ", ".join(each.text for each in differences[:MOST_CHANGES])
+    named = ", ".join(difference.text for difference in differences[:MOST_CHANGES])
     more = len(differences) - MOST_CHANGES
     return f"{named}, and {more} more" if more > 0 else named
 

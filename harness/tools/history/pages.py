@@ -122,7 +122,7 @@ class Pages:
     def index(self) -> bytes:
         """Return the front page."""
         columns = (("Night", ""), ("Red cases", "bars"), ("Runs", ""), ("Red runs", ""))
-        nights = [("", (each.night, each.red, each.runs, each.red_runs)) for each in self._front.nights]
+        nights = [("", (night.night, night.red, night.runs, night.red_runs)) for night in self._front.nights]
         return self._render("index.html", "", columns=columns, nights=nights)
 
     def groups(self, groups: Sequence[Group]) -> bytes:
@@ -176,15 +176,15 @@ class Pages:
             ("Device", "Name", "Host", "Bad results", "Expected", "Chance", "Health events"),
             [
                 [
-                    ("device", each.device),
-                    ("", each.name),
-                    ("", each.host),
-                    ("", each.bad),
-                    ("", f"{each.expected:.1f}"),
-                    ("", f"{each.chance:.2g}"),
-                    ("", each.events),
+                    ("device", suspicion.device),
+                    ("", suspicion.name),
+                    ("", suspicion.host),
+                    ("", suspicion.bad),
+                    ("", f"{suspicion.expected:.1f}"),
+                    ("", f"{suspicion.chance:.2g}"),
+                    ("", suspicion.events),
                 ]
-                for each in self._front.suspicions
+                for suspicion in self._front.suspicions
             ],
         )
 

@@ -216,12 +216,12 @@ class _Maker:
             health=health,
             findings=tuple(
                 RunFinding(
-                    single_line(each.kind, 100),
-                    _line(each.message),
-                    without_numbers(_line(each.message)),
-                    len(each.cases),
+                    single_line(finding.kind, 100),
+                    _line(finding.message),
+                    without_numbers(_line(finding.message)),
+                    len(finding.cases),
                 )
-                for each in self._ledger.findings
+                for finding in self._ledger.findings
             ),
             parts=tuple(shard.run_id for shard in self._ledger.shards),
         )
@@ -230,7 +230,7 @@ class _Maker:
 
     def _run_facts(self, path: Path, page: Path | None) -> dict[str, Any]:
         run, end, known = self._run, self._ledger.end, self._known
-        hosts = list(dict.fromkeys([each.host for each in self._ledger.shards] or [run.host]))
+        hosts = list(dict.fromkeys([shard.host for shard in self._ledger.shards] or [run.host]))
         names = list(dict.fromkeys(each.name for each in self._devices.values()))
         places = list(self._facts.values()) or [{}]
         git = known.get("git")
@@ -268,7 +268,7 @@ class _Maker:
     @staticmethod
     def _common(places: list[dict[str, str]], name: str, otherwise: object) -> str:
         """Return the values of a fact at all places of the run; several for a merged run."""
-        found = list(dict.fromkeys(each[name] for each in places if name in each))
+        found = list(dict.fromkeys(place[name] for place in places if name in place))
         return _line(", ".join(found) or str(otherwise or "none"), 100)
 
     # ---- verdicts ----
@@ -290,7 +290,7 @@ class _Maker:
     def _trouble(self, verdict: Verdict) -> Trouble:
         cause = verdict.decided
         if verdict.outcome is Outcome.FLAKY or cause is None:
-            cause = next((each for each in verdict.finishes if each.outcome.is_red), cause)
+            cause = next((finish for finish in verdict.finishes if finish.outcome.is_red), cause)
         message = verdict.message if cause is None else cause.message or verdict.message
         stack = "" if cause is None else inert.inert_text(cause.detail)
         print_ = fingerprint(verdict.outcome, message, stack, verdict.suite)
@@ -342,7 +342,7 @@ class _Maker:
 
 def _most_memory(verdict: Verdict, place: str) -> int | None:
     """Return the most memory that an attempt had in use; None if no attempt has a figure."""
-    most = max((each.memory.get(place, 0) for each in verdict.finishes), default=0)
+    most = max((finish.memory.get(place, 0) for finish in verdict.finishes), default=0)
     return size_code(most) if most > 0 else None
 
 

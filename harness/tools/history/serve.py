@@ -194,7 +194,7 @@ def _one(made: Pages, answers: Answers, state: _State, kind: str, value: str, si
 
 
 def _suspicion(state: _State, key: str) -> DeviceSuspicion:
-    found = next((each for each in state.front.suspicions if each.device == key), None)
+    found = next((suspicion for suspicion in state.front.suspicions if suspicion.device == key), None)
     if found is None:
         raise NothingKnownError(f"the device {key!r} ran in none of the last nights")
     return found

@@ -104,13 +104,13 @@ class _Site:
         since = self._front.night - timedelta(days=NIGHTS)
         self._groups = [each for each in answers.groups(only_open=False, most=MOST_GROUPS) if each.last > since]
         self._failures = answers.recent_failures(since)
-        devices = [each.device for each in self._front.suspicions][:MOST_DEVICES]
+        devices = [suspicion.device for suspicion in self._front.suspicions][:MOST_DEVICES]
         cases = dict.fromkeys(
             [
                 *(group.case for group in self._groups),
                 *(each[0] for each in self._front.flaky),
                 *(each.case for each in self._front.slow),
-                *(each.case for each in self._failures),
+                *(failure.case for failure in self._failures),
             ]
         )
         runs = answers.runs
@@ -118,7 +118,11 @@ class _Site:
         paged = [number for number, run in runs.items() if run["night"] > late][-MOST_RUNS:]
         paged += [lane.run["run"] for lane in self._front.lanes]
         paged += [
-            number for group in self._groups for each in group.onsets for number in (each.before, each.since) if number
+            number
+            for group in self._groups
+            for onset in group.onsets
+            for number in (onset.before, onset.since)
+            if number
         ]
         self._links = _Links(
             cases=frozenset(list(cases)[:MOST_CASES]),
@@ -144,9 +148,9 @@ class _Site:
         observed = self._answers.observations(numbers.values(), NIGHTS)
         for case, number in numbers.items():
             yield page_file_name("cases", case), made.case(case, observed.get(number, {}), of_case.get(case, []))
-        for each in self._front.suspicions:
-            if each.device in self._links.devices:
-                yield page_file_name("devices", each.device), made.device(each)
+        for suspicion in self._front.suspicions:
+            if suspicion.device in self._links.devices:
+                yield page_file_name("devices", suspicion.device), made.device(suspicion)
         for number in sorted(self._links.paged_runs):
             run = self._answers.runs[number]
             yield page_file_name("runs", run["run_id"]), made.run(number, self._report(run))

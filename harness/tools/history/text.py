@@ -127,14 +127,16 @@ def suspects_lines(group: Group, suspects: Sequence[Suspect], commands: Sequence
     yield _line(f"[{group.key}] {group.title}")
     if not suspects:
         yield "no known fact changed where it began, and none separates the runs with it from those without"
-    for each in suspects:
+    for suspect in suspects:
         moved = (
-            f"changed where it began on {each.lanes} of {format_count(each.of, 'machine')}"
-            if each.of
+            f"changed where it began on {suspect.lanes} of {format_count(suspect.of, 'machine')}"
+            if suspect.of
             else "never changed on a machine with it"
         )
-        sure = "all runs agree" if each.separates else "other runs contradict it, or it is not alone"
-        yield _line(f"  {each.name}: {each.good or 'none'} is good, {each.bad or 'none'} is bad ({moved}; {sure})")
+        sure = "all runs agree" if suspect.separates else "other runs contradict it, or it is not alone"
+        yield _line(
+            f"  {suspect.name}: {suspect.good or 'none'} is good, {suspect.bad or 'none'} is bad ({moved}; {sure})"
+        )
     yield "decide it with:"
     for command in commands:
         yield f"  {_line(command)}"

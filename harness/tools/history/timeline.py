@@ -102,7 +102,9 @@ class Story:
 
 def story(observations: Sequence[Observation]) -> Story:
     """Return the verdict over time."""
-    ran = [each for each in observations if each.outcome.ran or each.outcome is Outcome.LOST]
+    ran = [
+        observation for observation in observations if observation.outcome.ran or observation.outcome is Outcome.LOST
+    ]
     window = ran[-WINDOW:]
     bad = [each for each in window if each.bad]
     kind, since, before = _state(observations, ran, window)
@@ -123,7 +125,7 @@ def _state(
 ) -> tuple[VerdictTrend, int | None, int | None]:
     if not ran:
         return VerdictTrend.NOT_RUN, None, None
-    silent = observations[[each.run for each in observations].index(ran[-1].run) + 1 :]
+    silent = observations[[observation.run for observation in observations].index(ran[-1].run) + 1 :]
     if silent and silent[-1].outcome in (Outcome.GATED, Outcome.SKIPPED):
         return VerdictTrend.GATED, silent[0].run, ran[-1].run
     streaks = [(bad, list(each)) for bad, each in groupby(ran, key=lambda each: each.bad)]
@@ -149,7 +151,7 @@ def _state(
 
 def single_device(observations: Sequence[Observation]) -> str:
     """Return the only device with bad results; "" if there is none, or if chance explains it."""
-    bad = Counter(each.device for each in observations if each.bad)
+    bad = Counter(observation.device for observation in observations if observation.bad)
     if len(bad) != 1:
         return ""
     device, number = next(iter(bad.items()))

@@ -48,4 +48,4 @@ def bisect_lines(answers: Answers, key: str) -> Iterator[str]:
 def group_suspects(answers: Answers, group: Group) -> list[Suspect]:
     """Return the facts that a group may have begun with."""
     presence = answers.presence([group.number], EVER).get(group.number, {})
-    return suspects(group.onsets, answers.runs, [each for runs in presence.values() for each in runs])
+    return suspects(group.onsets, answers.runs, [run for runs in presence.values() for run in runs])

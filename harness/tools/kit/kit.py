@@ -64,7 +64,7 @@ def _taken(root: Path) -> Iterator[tuple[str, Path]]:
             yield name, path
             continue
         for parent, folders, found in os.walk(path):
-            folders[:] = sorted(each for each in folders if each != "__pycache__" and not each.startswith("."))
+            folders[:] = sorted(folder for folder in folders if folder != "__pycache__" and not folder.startswith("."))
             for each in sorted(found):
                 file = Path(parent, each)
                 if not each.startswith(".") and file.is_file() and not file.is_symlink():

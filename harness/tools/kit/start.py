@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     run_dir = _results_dir(arguments) or Path("results") / stamp
     environ = dict(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), environ.get("PYTHONPATH")]))
-    paths = [] if any(_is_path(each) for each in arguments) else ["suites/"]
+    paths = [] if any(_is_path(argument) for argument in arguments) else ["suites/"]
     command = [sys.executable, "-m", "pytest", *paths, "-n", "auto", f"--results-dir={run_dir}", *arguments]
     status = subprocess.run(command, cwd=HERE, env=environ, check=False).returncode
     if (HERE / run_dir / "journal.ndjson").is_file():

@@ -60,8 +60,8 @@ def accepted(platforms: Sequence[str]) -> list[str]:
     A machine of ``manylinux_2_28_x86_64`` takes wheels of ``manylinux_2_17_x86_64``, which is ``manylinux2014_x86_64``.
     """
     found = list(platforms)
-    for each in platforms:
-        if match := re.fullmatch(r"manylinux_2_(\d+)_(\w+)", each):
+    for platform in platforms:
+        if match := re.fullmatch(r"manylinux_2_(\d+)_(\w+)", platform):
             newest, machine = int(match[1]), match[2]
             found += [f"manylinux_2_{minor}_{machine}" for minor in range(newest - 1, _OLDEST_MINOR - 1, -1)]
     return list(dict.fromkeys(found))

@@ -455,7 +455,8 @@ def _suspect(classing: Classing) -> Cause | None:
 def joint_chance(classings: Sequence[Classing], tries: int) -> float:
     """Return the probability that, of `tries` red cases, so many have all bad results on the device of the first."""
     shares = [
-        math.comb(each.inside.all, each.total.bad) / math.comb(each.total.all, each.total.bad) for each in classings
+        math.comb(classing.inside.all, classing.total.bad) / math.comb(classing.total.all, classing.total.bad)
+        for classing in classings
     ]
     shares.remove(max(shares))
     return min(1.0, math.comb(tries - 1, len(shares)) * math.prod(shares))

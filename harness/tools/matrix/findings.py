@@ -20,8 +20,8 @@ def listed_findings(
     """
     found: dict[tuple[str, str], _Group] = {}
     for run, findings in enumerate(of_runs):
-        for each in findings:
-            found.setdefault((each.kind, without_numbers(each.message)), _Group()).add(run, each)
+        for finding in findings:
+            found.setdefault((finding.kind, without_numbers(finding.message)), _Group()).add(run, finding)
     order = sorted(found.values(), key=lambda group: (-len(group.runs), group.first.kind, group.first.message))
     of_run: list[list[int]] = [[] for _ in of_runs]
     for number, group in enumerate(order):

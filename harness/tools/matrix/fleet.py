@@ -390,7 +390,7 @@ class _Maker:
             exit_status=summary.exit_status,
             findings=findings,
             notes=tuple(map(escape_invalid_xml, summary.notes)),
-            levels=tuple(model.StatedLevel(**asdict(each)) for each in summary.levels),
+            levels=tuple(model.StatedLevel(**asdict(level)) for level in summary.levels),
         )
 
     def _machine_list(self, cells: Sequence[model.Cell], rows: Sequence[Sequence[int]]) -> tuple[model.Machine, ...]:
@@ -417,7 +417,7 @@ class _Maker:
 
     def _differences(self) -> Iterable[model.Difference]:
         facts = [run.summary.facts for run in self._runs]
-        names = dict.fromkeys([SUITE_FILES, HARNESS, *sorted({name for each in facts for name in each})])
+        names = dict.fromkeys([SUITE_FILES, HARNESS, *sorted({name for fact in facts for name in fact})])
         for name in names:
             values: dict[str, list[int]] = {}
             for run, each in enumerate(facts):
@@ -545,7 +545,7 @@ def _hole_kind(said: CaseResult | HoleKind) -> HoleKind:
 
 
 def _causes(causes: Explanation) -> tuple[model.Cause, ...]:
-    return tuple(model.Cause(factor=each.factor, value=each.value) for each in causes)
+    return tuple(model.Cause(factor=cause.factor, value=cause.value) for cause in causes)
 
 
 def _advice(classing: Classing) -> str:

@@ -43,7 +43,7 @@ def render_matrix(matrix: Matrix) -> bytes:
             classes=[(kind, title, classes[kind]) for kind, title in wording.TITLES.items() if classes[kind]],
             facts=_headline_facts(matrix),
             doubts=_doubts(matrix),
-            levels=list(dict.fromkeys(each.level for run in matrix.runs for each in run.levels)),
+            levels=list(dict.fromkeys(level.level for run in matrix.runs for level in run.levels)),
             stating=[(run, {each.level: each for each in run.levels}) for run in matrix.runs if run.levels],
             policy=Markup(shell.content_policy(styles, scripts)),
             styles=[Markup(style) for style in styles],
@@ -139,8 +139,9 @@ def _data(matrix: Matrix) -> dict[str, Any]:
         "flaky": number_of[Outcome.FLAKY],
         "none": [number_of[Outcome(kind.value)] for kind in HoleKind if kind.value in set(Outcome)],
         "machines": [
-            [inert.inert_line(text_, 200) for text_ in (each.host, each.device, each.driver, each.torch)] + [each.runs]
-            for each in matrix.machines
+            [inert.inert_line(text_, 200) for text_ in (machine.host, machine.device, machine.driver, machine.torch)]
+            + [machine.runs]
+            for machine in matrix.machines
         ],
         "holes": [[hole.kind.value, inert.inert_line(hole.reason)] for hole in matrix.holes],
         "cells": [

@@ -44,7 +44,7 @@ def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[StatedLevel, ...], st
                 (),
                 f"{FILE_NAME} is about another run: {single_line(escape_invalid_xml(str(statement['run'])), 100)}",
             )
-        return tuple(_level(each) for each in statement["levels"][:MOST_LEVELS]), ""
+        return tuple(_level(level) for level in statement["levels"][:MOST_LEVELS]), ""
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return (), f"{FILE_NAME} is no statement of harness conformance"
 

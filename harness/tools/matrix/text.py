@@ -35,7 +35,7 @@ def headline_text(matrix: Matrix) -> str:
 
 def findings_text(matrix: Matrix) -> str:
     """Return for example ``2 findings make 3 runs red``."""
-    runs = len({run for each in matrix.findings for run in each.runs})
+    runs = len({run for finding in matrix.findings for run in finding.runs})
     word = "makes" if len(matrix.findings) == 1 else "make"
     return f"{format_count(len(matrix.findings), 'finding')} {word} {format_count(runs, 'run')} red"
 
@@ -48,12 +48,12 @@ def classes_text(matrix: Matrix) -> str:
 
 def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
     """Return the causes of the JSON in words."""
-    return wording.explanation_text(tuple(Cause(each.factor, each.value) for each in causes), together=together)
+    return wording.explanation_text(tuple(Cause(cause.factor, cause.value) for cause in causes), together=together)
 
 
 def title_of(group: Group) -> str:
     """Return the subject of a group, and since when if known: ``option --inject=x, since RUN (DATE)``."""
-    causes = tuple(Cause(each.factor, each.value) for each in group.causes)
+    causes = tuple(Cause(cause.factor, cause.value) for cause in group.causes)
     title = wording.title_text(group.kind, causes, together=group.together)
     since = [each[0] for each in group.also if len(each) == 1 and each[0].factor is Factor.SINCE] if causes else []
     return ", ".join([title, *(f"since {each.value}" for each in since)])
@@ -61,7 +61,7 @@ def title_of(group: Group) -> str:
 
 def apart_of(group: Group) -> str:
     """Return the causes that a group cannot be told apart from; empty without any."""
-    also = [tuple(Cause(each.factor, each.value) for each in causes) for causes in group.also]
+    also = [tuple(Cause(cause.factor, cause.value) for cause in causes) for causes in group.also]
     return wording.apart_text(also, maybe_flake=group.maybe_flake)
 
 
@@ -121,7 +121,7 @@ def hole_text(hole: Hole) -> str:
 
 def difference_text(difference: Difference) -> str:
     """Return for example ``suite files: sha256:5e5e5e5e5e5e in 195 runs, sha256:0d0d0d0d0d0d in 5 runs``."""
-    values = [f"{value_text(each.value)} in {format_count(each.runs, 'run')}" for each in difference.values]
+    values = [f"{value_text(value.value)} in {format_count(value.runs, 'run')}" for value in difference.values]
     return f"{difference.name}: {', '.join(values[:5])}{', …' if len(values) > 5 else ''}"
 
 

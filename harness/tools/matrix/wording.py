@@ -122,7 +122,7 @@ def advice_text(
         where = f" on {cause_text(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
     singles = [*(causes if len(causes) == 1 else ()), *(each[0] for each in also if len(each) == 1)]
-    changed = [each for each in singles if each.factor in CONDITIONS]
+    changed = [single for single in singles if single.factor in CONDITIONS]
     if changed and (len(singles) > 1 or sure is not Sure.STRONG):
         return f"Run it again now, {_otherwise(changed[0])}: that tells whether it is the cause."
     if singles and singles[0].factor in TIMES and sure is not Sure.STRONG:
@@ -174,5 +174,5 @@ def _separate(narrow: Cause, wide: Cause) -> str:
 
 
 def _nouns(causes: Sequence[Cause]) -> str:
-    *firsts, last = dict.fromkeys(_NOUNS[each.factor] for each in causes) or ("",)
+    *firsts, last = dict.fromkeys(_NOUNS[cause.factor] for cause in causes) or ("",)
     return f"{', '.join(firsts)} or {last}" if firsts else last

@@ -163,7 +163,7 @@ def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence
         return arguments
     import torch
 
-    others = [each for each in arguments if isinstance(each, torch.Tensor)]
+    others = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     made = list(arguments)
     for place in numbers:
         number = arguments[place]

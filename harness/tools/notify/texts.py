@@ -20,7 +20,7 @@ MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]<>()#+-.!|~@"})
 
 def title(found: Bulletin) -> str:
     """Return for example ``2 new groups of failures, 1 finding: gpu7 · H100 · nightly, 2026-03-02``."""
-    groups = [each for each in found.topics if each.key]
+    groups = [topic for topic in found.topics if topic.key]
     parts = []
     for why, noun in (
         (Why.NEW, "new group of failures"),
@@ -28,7 +28,7 @@ def title(found: Bulletin) -> str:
         (Why.REMINDER, "group still red"),
         (Why.UNSILENCED, "group still red after its silence"),
     ):
-        number = sum(each.why is why for each in groups)
+        number = sum(group.why is why for group in groups)
         if number:
             parts.append(format_count(number, noun, _plural(why)))
     findings = len(found.topics) - len(groups)

@@ -91,7 +91,7 @@ def why_reported(
     """
     if past is None or previous is None:
         return Why.NEW
-    if any(past.reported <= each.until for each in silences):
+    if any(past.reported <= silence.until for silence in silences):
         return Why.UNSILENCED
     if past.last < previous:  # it was not in the run before
         return Why.AGAIN if (night - past.last).days > rules.again else None
@@ -104,9 +104,9 @@ def why_reported(
 def grouped(failures: Sequence[Failure]) -> dict[str, list[Failure]]:
     """Return the red failures by group, the group with most cases first."""
     found: dict[str, list[Failure]] = {}
-    for each in failures:
-        if each.outcome.is_red:
-            found.setdefault(each.group, []).append(each)
+    for failure in failures:
+        if failure.outcome.is_red:
+            found.setdefault(failure.group, []).append(failure)
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
@@ -118,8 +118,8 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
     past = _past(answers, run, list(groups))
     topics, silenced, known = [], 0, 0
     for key, failures in groups.items():
-        cases = tuple(sorted({each.case for each in failures}))
-        covering = [each for each in rules.silences if each.covers(key, cases)]
+        cases = tuple(sorted({failure.case for failure in failures}))
+        covering = [silence for silence in rules.silences if silence.covers(key, cases)]
         why = why_reported(
             past.get(key),
             run["night"],
@@ -207,7 +207,7 @@ def unheard(found: Bulletin, rules: Rules) -> list[Topic]:
 
 def idle_silences(rules: Rules, today: date) -> Iterator[str]:
     """Yield a sentence for each silence whose last day is over."""
-    for each in rules.silences:
-        if each.until < today:
-            what = each.group or each.cases
-            yield f"the silence of {what!r} ended on {each.until} ({each.reason}): remove it"
+    for silence in rules.silences:
+        if silence.until < today:
+            what = silence.group or silence.cases
+            yield f"the silence of {what!r} ended on {silence.until} ({silence.reason}): remove it"

@@ -87,7 +87,7 @@ def moved(rank: Any) -> object:
     listed = torch.zeros(4)
     dist.reduce_scatter(listed, [own, own * 2])
     tensors = [*lists[0], whole, *lists[1], part, exchanged, scattered, listed, reduced if rank.number == 1 else part]
-    return [*found, *(each.tolist() for each in tensors)]
+    return [*found, *(tensor.tolist() for tensor in tensors)]
 
 
 def ordered(rank: Any) -> object:
@@ -470,9 +470,9 @@ def recv_names_another_sender() -> None:
 def batch_isend_irecv_loses_what_it_receives() -> None:
     def make(original: Any) -> Any:
         def batch(operations: Any) -> Any:
-            for each in operations:
-                if each.op.__name__ == "irecv":
-                    each.tensor = each.tensor.clone()
+            for operation in operations:
+                if operation.op.__name__ == "irecv":
+                    operation.tensor = operation.tensor.clone()
             return original(operations)
 
         return batch

@@ -116,7 +116,7 @@ def trained(rank: Any) -> object:
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02)
     for _ in range(2):
         wrapped(torch.ones(2, 64, device=rank.device) * (rank.number + 1)).square().mean().backward()
-    found = [each.grad.sum().item() for each in model.parameters()]
+    found = [parameter.grad.sum().item() for parameter in model.parameters()]
     del wrapped, model
     gc.collect()
     return found
@@ -276,7 +276,7 @@ def premultiplied_sum_has_no_factor() -> None:
 def split_group_has_all_ranks() -> None:
     def make(original: Any) -> Any:
         def split(parent: Any = None, split_ranks: Any = None, *more: Any, **named: Any) -> Any:
-            return original(parent, [sorted(each for ranks in split_ranks for each in ranks)], *more, **named)
+            return original(parent, [sorted(rank for ranks in split_ranks for rank in ranks)], *more, **named)
 
         return split
 

@@ -31,8 +31,8 @@ def _through_float32(operator: str) -> None:
         if x.dtype != torch.float64 or named.get("dtype") is not None:
             return kernel(x, *arguments, **named)
         lowered = [
-            each.float() if isinstance(each, torch.Tensor) and each.dtype == torch.float64 else each
-            for each in arguments
+            argument.float() if isinstance(argument, torch.Tensor) and argument.dtype == torch.float64 else argument
+            for argument in arguments
         ]
         return kernel(x.float(), *lowered, **named).double()
 

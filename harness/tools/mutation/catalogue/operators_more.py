@@ -234,7 +234,7 @@ def _permuted_gates(kind: str) -> None:
             if isinstance(weights, bool):  # a packed sequence
                 return run(x, state, weights, *others)
             size = weights[1].shape[1]
-            turned = [torch.cat([each[size : 2 * size], each[:size], each[2 * size :]]) for each in weights]
+            turned = [torch.cat([weight[size : 2 * size], weight[:size], weight[2 * size :]]) for weight in weights]
             return run(x, state, turned, *others)
 
         return other

@@ -41,7 +41,9 @@ def _operators() -> list[Any]:
 
 
 @broken(
-    "No event has a sequence number.", _BACKWARD, shows=lambda: max(each.sequence_number for each in _operators()) >= 0
+    "No event has a sequence number.",
+    _BACKWARD,
+    shows=lambda: max(operator.sequence_number for operator in _operators()) >= 0,
 )
 def events_have_no_sequence_number() -> None:
     _fields().sequence_number = property(lambda self: -1)
@@ -50,7 +52,7 @@ def events_have_no_sequence_number() -> None:
 @broken(
     "All operators have the same sequence number.",
     _BACKWARD,
-    shows=lambda: len({each.sequence_number for each in _operators()}) > 2,
+    shows=lambda: len({operator.sequence_number for operator in _operators()}) > 2,
 )
 def events_share_a_sequence_number() -> None:
     _fields().sequence_number = property(lambda self: 7)

@@ -63,7 +63,7 @@ def sharded(rank: Any) -> object:
     model: Any = fully_shard(torch.nn.Linear(2, 4), mesh=mesh)
     model.set_requires_gradient_sync(False)
     model(whole * (rank.number + 1)).square().sum().backward()
-    silent = [each.grad is None for each in model.parameters()]
+    silent = [parameter.grad is None for parameter in model.parameters()]
     model.set_requires_gradient_sync(True)
     model(whole * (rank.number + 1)).square().sum().backward()
     gradients = [each.grad.full_tensor().tolist() for each in model.parameters()]
@@ -106,7 +106,7 @@ def functional(rank: Any) -> object:
     (differentiable.all_reduce(parameter) * (rank.number + 1)).sum().backward()
     assert parameter.grad is not None
     values = given, total, early, rows, *pair, parameter.grad
-    return [each.tolist() for each in values]
+    return [value.tolist() for value in values]
 
 
 def restored(rank: Any) -> object:

@@ -25,7 +25,7 @@ class UnfitError(HarnessError):
 
 def living_functions(files: Iterable[Path]) -> Functions:
     """Return the functions of these files. What `gc.freeze` has frozen is not found."""
-    wanted = {str(each) for each in files}
+    wanted = {str(file) for file in files}
     found: dict[tuple[str, str], list[FunctionType]] = {}
     for each in gc.get_objects():
         if type(each) is FunctionType and each.__code__.co_filename in wanted:
@@ -68,10 +68,10 @@ def _replace(mutant: Mutant, file: Path, source: bytes, functions: Functions, *,
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield each
-            yield from _codes(each)
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield const
+            yield from _codes(const)
 
 
 def _change_default(mutant: Mutant, functions: Iterable[FunctionType]) -> None:

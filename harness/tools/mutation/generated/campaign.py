@@ -52,7 +52,7 @@ class Settings:
 
 def package_root(patterns: Sequence[str]) -> Path:
     """Return the folder that has the package of the patterns. Raise GenerateError."""
-    names = {each.partition("/")[0] for each in patterns}
+    names = {pattern.partition("/")[0] for pattern in patterns}
     if len(names) != 1:
         raise GenerateError(f"modules of {len(names)} packages: name those of one, as in 'torch/optim/*.py'")
     name = names.pop()
@@ -171,7 +171,7 @@ def run_mutants(
     how long all may take. Results that the folder has already are kept, and the mutants not run again.
     """
     # By name, which is as good as by chance: of a call that `seconds` ends, the results are a fair sample.
-    planned = [(each, recording.reaching(each)) for each in sorted(mutants, key=lambda each: each.name)]
+    planned = [(mutant, recording.reaching(mutant)) for mutant in sorted(mutants, key=lambda each: each.name)]
     planned = [(each, cases) for each, cases in planned if cases]
     if not planned:
         raise GenerateError("no case reaches one of the mutants: name other modules or other cases")
@@ -213,7 +213,7 @@ def run_mutants(
             f"the mutants do not run (exit status {done.returncode}): {' '.join(map(single_line, last))!r}"
         )
     names = {each.name for each in mutants}
-    return [each for each in read_results(file) if each.mutant.name in names]
+    return [result for result in read_results(file) if result.mutant.name in names]
 
 
 #: As in a zygote: what starts no thread while cases are collected.
@@ -222,4 +222,4 @@ COLLECTION = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 def _kept(options: Sequence[str]) -> list[str]:
     """Return the options that decide which cases there are."""
-    return [each for each in options if each == "--extended"]
+    return [option for option in options if option == "--extended"]

@@ -44,9 +44,9 @@ def _is_typing(node: cst.CSTNode, code: Callable[[cst.CSTNode], str]) -> bool:
     if isinstance(node, cst.If):
         return code(node.test).endswith("TYPE_CHECKING")
     if isinstance(node, cst.FunctionDef):
-        return any(code(each.decorator).startswith(_TYPING_DECORATORS) for each in node.decorators)
+        return any(code(decorator.decorator).startswith(_TYPING_DECORATORS) for decorator in node.decorators)
     if isinstance(node, cst.ClassDef):
-        return any(code(each.value).startswith(("Protocol", "NamedTuple", "TypedDict")) for each in node.bases)
+        return any(code(base.value).startswith(("Protocol", "NamedTuple", "TypedDict")) for base in node.bases)
     return isinstance(node, cst.Call) and code(node.func) in ("cast", "typing.cast")
 
 
@@ -64,7 +64,7 @@ def _is_text(node: cst.CSTNode, _: Callable[[cst.CSTNode], str]) -> bool:
 
 def _is_own_check(node: cst.CSTNode, code: Callable[[cst.CSTNode], str]) -> bool:
     if isinstance(node, cst.Call):
-        return code(node.func) == "zip" and any(each.keyword is not None for each in node.args)
+        return code(node.func) == "zip" and any(argument.keyword is not None for argument in node.args)
     if isinstance(node, cst.If):  # an assertion that `python -O` keeps
         return node.orelse is None and code(node.body).strip().startswith("raise AssertionError")
     if isinstance(node, cst.Raise):

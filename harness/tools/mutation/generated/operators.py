@@ -113,7 +113,7 @@ def _arithmetic(node: cst.CSTNode) -> Iterator[Change]:
 
 def _dropped(node: cst.CSTNode) -> Iterator[Change]:
     """Drop a statement. Assignments of names are not dropped here: the walk knows which names had a value before."""
-    if isinstance(node, cst.Assign) and any(isinstance(each.target, cst.Name | cst.Tuple) for each in node.targets):
+    if isinstance(node, cst.Assign) and any(isinstance(target.target, cst.Name | cst.Tuple) for target in node.targets):
         return
     if isinstance(node, cst.AnnAssign) and (node.value is None or isinstance(node.target, cst.Name)):
         return
@@ -163,7 +163,7 @@ _SYMMETRIC = frozenset({"max", "min", "maximum", "minimum", "isclose", "isinstan
 
 def _arguments_swapped(node: cst.CSTNode) -> Iterator[Change]:
     assert isinstance(node, cst.Call)
-    plain = [each for each in node.args if each.keyword is None and not each.star]
+    plain = [argument for argument in node.args if argument.keyword is None and not argument.star]
     if code(node.func).rpartition(".")[2] in _SYMMETRIC or len(plain) < 2:
         return
     left, right = plain[:2]
@@ -174,9 +174,9 @@ def _arguments_swapped(node: cst.CSTNode) -> Iterator[Change]:
 
 def _arguments(arguments: list[cst.Arg]) -> str:
     words = []
-    for each in arguments:
-        name = f"{each.keyword.value}=" if each.keyword is not None else each.star
-        words.append(f"{name}{code(each.value)}")
+    for argument in arguments:
+        name = f"{argument.keyword.value}=" if argument.keyword is not None else argument.star
+        words.append(f"{name}{code(argument.value)}")
     return ", ".join(words)
 
 

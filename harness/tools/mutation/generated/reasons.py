@@ -68,4 +68,4 @@ def read_reasons(file: Path | None) -> Reasons:
 
 def matches(patterns: Iterable[str], text: str) -> bool:
     """Return whether one of the patterns stands for the whole text."""
-    return any(re.fullmatch(".*".join(map(re.escape, each.split("*"))), text) for each in patterns)
+    return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) for pattern in patterns)

@@ -46,10 +46,10 @@ def scores(
     all_, some = (Counter(each.module for each in group) for group in (mutants, reached))
     verdicts = Counter(
         (
-            each.mutant.module,
-            "unobservable" if each.verdict == "survived" and reason(each.mutant) else each.verdict,
+            result.mutant.module,
+            "unobservable" if result.verdict == "survived" and reason(result.mutant) else result.verdict,
         )
-        for each in results
+        for result in results
     )
     return [
         Score(
@@ -117,13 +117,13 @@ def survivors_text(
     """
     by_function: dict[tuple[str, str], list[MutantResult]] = {}
     by_reason: Counter[str] = Counter()
-    for each in results:
-        if each.verdict != "survived":
+    for result in results:
+        if result.verdict != "survived":
             continue
-        if why := reason(each.mutant):
+        if why := reason(result.mutant):
             by_reason[why] += 1
         else:
-            by_function.setdefault((each.mutant.path, each.mutant.function), []).append(each)
+            by_function.setdefault((result.mutant.path, result.mutant.function), []).append(result)
     lines = []
     for (path, function), found in sorted(by_function.items()):
         lines.append(f"{path} {function}: {format_count(len(found), 'survivor')}")
@@ -158,11 +158,11 @@ def scores_json(
         ],
         "mutants": [
             {
-                "name": each.mutant.name,
-                "reason": reason(each.mutant) if each.verdict == "survived" else "",
-                **each.to_json(),
+                "name": result.mutant.name,
+                "reason": reason(result.mutant) if result.verdict == "survived" else "",
+                **result.to_json(),
             }
-            for each in results
+            for result in results
         ],
     }
     return json.dumps(values, indent=2) + "\n"

@@ -92,9 +92,9 @@ class _Walk(cst.CSTVisitor):
         if not body:
             return
         self._lines = self._span(body[0])
-        for each in parameters:
-            if each.default is not None and (new := operators.changed_constant(each.default)) is not None:
-                self._add("default changed", each.default, new, parameter=each.name.value)
+        for parameter in parameters:
+            if parameter.default is not None and (new := operators.changed_constant(parameter.default)) is not None:
+                self._add("default changed", parameter.default, new, parameter=parameter.name.value)
         if len(body) > 1 or isinstance(body[0], cst.BaseCompoundStatement):
             start = self.get_metadata(ByteSpanPositionProvider, body[0]).start
             if isinstance(body[0], cst.FunctionDef | cst.ClassDef) and body[0].decorators:
@@ -136,7 +136,7 @@ class _Walk(cst.CSTVisitor):
         assigned |= names
         for target in targets:
             if isinstance(target, cst.Tuple):
-                assigned |= {each.value.value for each in target.elements if isinstance(each.value, cst.Name)}
+                assigned |= {element.value.value for element in target.elements if isinstance(element.value, cst.Name)}
 
     def _leave_out_with(self, node: cst.With) -> None:
         if not isinstance(node.lpar, cst.MaybeSentinel) or node.asynchronous is not None:
