@@ -251,21 +251,21 @@ class Model:
         for count in self.counts.values():
             count.allocated = count.freed = 0
 
-    def agree(self, told: Counters) -> None:
+    def agree(self, reported: Counters) -> None:
         """Raise BrokenPromiseError where counters contradict the map."""
         wrong = [
             f"{name}: {what} is {got}, not {right}"
             for name, count in self.counts.items()
             for what in ("current", "peak", "allocated", "freed")
-            if (got := getattr(told[name], what)) != (right := getattr(count, what))
+            if (got := getattr(reported[name], what)) != (right := getattr(count, what))
         ]
         for pool in POOLS:
             split = list(self._split(pool))
             for name, right in zip(DERIVED, (len(split), sum(piece.size for piece in split)), strict=True):
-                count = told[f"{name}.{pool}"]
+                count = reported[f"{name}.{pool}"]
                 if count.current != right:
                     wrong.append(f"{name}.{pool}: current is {count.current}, not {right}")
-                if count.current != told[f"{name}.all"].current - told[f"{name}.{_other(pool)}"].current:
+                if count.current != reported[f"{name}.all"].current - reported[f"{name}.{_other(pool)}"].current:
                     wrong.append(f"{name}: the pools do not add up to the total")
                 if count.peak < count.current:
                     wrong.append(f"{name}.{pool}: the peak {count.peak} is below the current {count.current}")

@@ -35,15 +35,15 @@ def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.
     Its arguments are the device, at least the bytes requested, the bytes allowed (all of the device without a limit),
     and the free bytes, which are no more.
     """
-    told = ask(OBSERVED, device)
+    reported = ask(OBSERVED, device)
 
-    assert told["before"] == ""
-    assert told["seen"] == 1
-    ((index, asked, allowed, free),) = told["calls"]
+    assert reported["before"] == ""
+    assert reported["seen"] == 1
+    ((index, asked, allowed, free),) = reported["calls"]
     assert index == 0
     assert asked >= 1 << 46
-    assert 0 < free <= told["total"]
-    assert allowed == told["total"]
+    assert 0 < free <= reported["total"]
+    assert allowed == reported["total"]
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_raises_oom")
@@ -62,12 +62,12 @@ _, total = torch.cuda.mem_get_info(0)
 tell({"error": error, "actions": [event["action"] for event in events], "total": total,
       "free": [event["device_free"] for event in events if event["action"] == "oom"]})
 """
-    told = ask(script, device, conf, interpreter=True)  # its finalization ends torch's addr2line
+    reported = ask(script, device, conf, interpreter=True)  # its finalization ends torch's addr2line
 
-    assert told["error"].startswith("OutOfMemoryError: ")
-    assert told["actions"].count("oom") == 1
-    assert told["actions"].index("alloc") < told["actions"].index("oom")
-    assert 0 < told["free"][0] <= told["total"]
+    assert reported["error"].startswith("OutOfMemoryError: ")
+    assert reported["actions"].count("oom") == 1
+    assert reported["actions"].index("alloc") < reported["actions"].index("oom")
+    assert 0 < reported["free"][0] <= reported["total"]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_capture_oom")
@@ -114,8 +114,8 @@ error = failure(lambda: new(torch.cuda.get_device_properties(0).total_memory + 2
 fits = failure(lambda: new(20 * MIB))
 tell({"error": error, "fits": fits, "kept": bool((kept.cpu() == torch.arange(1000)).all())})
 """
-    told = ask(script, device, f"throw_on_cudamalloc_oom:{setting}")
+    reported = ask(script, device, f"throw_on_cudamalloc_oom:{setting}")
 
-    assert told["error"].startswith("OutOfMemoryError: ")
-    assert told["fits"] == ""
-    assert told["kept"]
+    assert reported["error"].startswith("OutOfMemoryError: ")
+    assert reported["fits"] == ""
+    assert reported["kept"]

@@ -163,9 +163,9 @@ statistics = torch.cuda.memory_stats(0)
 tell([[statistics["reserved_bytes_by_private_pools.%d_%d.all.current" % pool.id] for pool in pools],
       [sum(each["total_size"] for each in pool.snapshot()) for pool in pools]])
 """
-    told, segments = ask(script, device, CONF)
+    reported, segments = ask(script, device, CONF)
 
-    assert told == segments
-    assert told[0] >= 30 << 20
-    assert told[1] >= 70 << 20
-    assert told[0] != told[1]
+    assert reported == segments
+    assert reported[0] >= 30 << 20
+    assert reported[1] >= 70 << 20
+    assert reported[0] != reported[1]

@@ -114,11 +114,11 @@ total = torch.cuda.get_device_properties(0).total_memory
 tell({"fraction": fraction, "within": failure(lambda: new(20 * MIB)),
       "beyond": failure(lambda: new(int(total * 0.02)))})
 """
-    told = ask(script, device, "per_process_memory_fraction:0.01", interpreter=True)
+    reported = ask(script, device, "per_process_memory_fraction:0.01", interpreter=True)
 
-    assert told["fraction"] == pytest.approx(0.01)
-    assert told["within"] == ""
-    assert told["beyond"].startswith("OutOfMemoryError: ")
+    assert reported["fraction"] == pytest.approx(0.01)
+    assert reported["within"] == ""
+    assert reported["beyond"].startswith("OutOfMemoryError: ")
 
 
 @pytest.mark.requires(devices=2)

@@ -160,9 +160,9 @@ def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
 def test_set_allocator_settings_refuses_another_backend_later() -> None:
     """Changing the backend at runtime raises and names the current one, which could not free the existing
     allocations."""
-    told = replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"]
+    reported = replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"]
 
-    assert "!= native" in told
+    assert "!= native" in reported
 
 
 def with_variables(variables: dict[str, str], last: str) -> children.Ended:

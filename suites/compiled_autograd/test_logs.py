@@ -112,11 +112,11 @@ def test_torch_logs_verbose_names_changed_sizes(device: torch.device) -> None:
     assert len(captures) == 2
     new, changed = misses(messages)
     assert "new autograd node" in new
-    told = re.search(r"due to (\d+) changed tensor shapes \(total of (\d+)\): (.*)", changed)
-    assert told is not None
-    assert int(told[1]) == len(told[3].split(", ")) >= 1
-    assert int(told[1]) <= int(told[2])
-    assert all(re.fullmatch(r"sizes\[\d+\]", name) for name in told[3].split(", "))
+    reported = re.search(r"due to (\d+) changed tensor shapes \(total of (\d+)\): (.*)", changed)
+    assert reported is not None
+    assert int(reported[1]) == len(reported[3].split(", ")) >= 1
+    assert int(reported[1]) <= int(reported[2])
+    assert all(re.fullmatch(r"sizes\[\d+\]", name) for name in reported[3].split(", "))
 
 
 @pytest.mark.covers(f"{ROW}test_snapshot_verbose_logs_flag", f"{ROW}test_verbose_logs_snapshot")
@@ -210,11 +210,11 @@ def test_torch_logs_off_logs_nothing(device: torch.device) -> None:
     """
     with heard("compiled_autograd") as plain, compiled_backward(backend="eager"):
         list(train(network(device), rows(2, device)))
-    told = len(plain)
+    reported = len(plain)
     with compiled_backward(backend="eager") as recording:
         list(train(network(device), rows(2, device)))
 
     assert recording.captures == 1
-    assert told >= 1
+    assert reported >= 1
     assert not misses(plain)
-    assert len(plain) == told
+    assert len(plain) == reported

@@ -106,11 +106,11 @@ def _counted(watch: Watch) -> Iterator[None]:
     kinds = {"run_eager": "_warm_ups", "record_function": "_recordings", "execute_node": "_replays"}
 
     def telling(method: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def told(*arguments: Any, **keywords: Any) -> Any:
+        def reported(*arguments: Any, **keywords: Any) -> Any:
             watch.saw(kind)
             return method(*arguments, **keywords)
 
-        return told
+        return reported
 
     with pytest.MonkeyPatch.context() as patch:
         for name, kind in kinds.items():

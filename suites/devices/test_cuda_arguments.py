@@ -99,11 +99,11 @@ def test_can_device_access_peer_takes_none_and_a_type_as_the_current_device() ->
     for current in (0, 1):
         with torch.cuda.device(current):
             for other in (0, 1):
-                told = torch.cuda.can_device_access_peer(current, other)
-                assert isinstance(told, bool)
-                assert torch.cuda.can_device_access_peer(None, other) == told  # type: ignore[arg-type]
-                assert torch.cuda.can_device_access_peer("cuda", other) == told
-                assert told == (torch.cuda.can_device_access_peer(0, 1) and current != other)
+                reported = torch.cuda.can_device_access_peer(current, other)
+                assert isinstance(reported, bool)
+                assert torch.cuda.can_device_access_peer(None, other) == reported  # type: ignore[arg-type]
+                assert torch.cuda.can_device_access_peer("cuda", other) == reported
+                assert reported == (torch.cuda.can_device_access_peer(0, 1) and current != other)
 
 
 def test_set_device_takes_every_way_to_name_a_device_and_ignores_negative_numbers() -> None:
@@ -307,9 +307,9 @@ def test_cuda_first_use_warns_of_a_device_without_code(
     """
     _pretend(monkeypatch, built, capability)
     private.check_capability()()
-    told = [str(each.message) for each in recwarn]
-    assert bool(told) != served, told
-    assert len(told) == (0 if served else torch.cuda.device_count())
+    reported = [str(each.message) for each in recwarn]
+    assert bool(reported) != served, reported
+    assert len(reported) == (0 if served else torch.cuda.device_count())
 
 
 #: Architectures of a build, the capability of a device, and whether one of the binaries is for its major capability.
@@ -339,9 +339,9 @@ def test_cuda_first_use_warns_of_a_device_without_a_binary(
     _pretend(monkeypatch, built, capability)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # devices of one name would have one warning
     private.check_cubins()()
-    told = [str(each.message) for each in recwarn]
-    assert len(told) == (0 if served else 1)
-    for text in told:
+    reported = [str(each.message) for each in recwarn]
+    assert len(reported) == (0 if served else 1)
+    for text in reported:
         assert f"{torch.cuda.get_device_name(0)} with CUDA capability sm_{capability[0]}{capability[1]} " in text
         assert f"capabilities {' '.join(built)}." in text
 
@@ -382,10 +382,10 @@ def test_cuda_first_use_names_the_builds_that_have_code_for_a_device(
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
     monkeypatch.setattr("platform.machine", lambda: machine)
-    with pytest.warns(UserWarning, match="compute capability") as told:
+    with pytest.warns(UserWarning, match="compute capability") as reported:
         private.check_capability()()
 
-    for index, each in enumerate(told):
+    for index, each in enumerate(reported):
         text = str(each.message)
         assert f"GPU{index} " in text
         assert "CC) {}.{}.".format(*capability) in text

@@ -89,10 +89,10 @@ def test_get_arch_list_has_kernels_for_the_device(device: torch.device) -> None:
 )
 def test_accelerator_get_device_capability_lists_types_the_device_computes_in(device: torch.device) -> None:
     """`torch.accelerator.get_device_capability` lists the supported dtypes, each of which works on the device."""
-    told = getattr(torch.accelerator, "get_device_capability", None)
-    if told is None:
+    reported = getattr(torch.accelerator, "get_device_capability", None)
+    if reported is None:
         pytest.skip(f"torch {torch.__version__} has no torch.accelerator.get_device_capability")
-    types = told(device)["supported_dtypes"]
+    types = reported(device)["supported_dtypes"]
 
     assert {torch.float32, torch.float64, torch.float16, torch.int64} <= set(types)
     for dtype in sorted(types, key=str):

@@ -15,7 +15,7 @@ from .capturing import Api, apis, apis_in_this_process, apis_that_refuse, on_cud
 ROW = "test_cuda::TestCuda::"
 
 
-def told_in_a_child(device: torch.device, script: str) -> str:
+def reported_in_a_child(device: torch.device, script: str) -> str:
     """The error that a script ends with, after which its process must still exit normally.
 
     A child that dies by a signal, or reports nothing, fails the case.
@@ -32,16 +32,16 @@ def told_in_a_child(device: torch.device, script: str) -> str:
         "    print('nothing was told')",
     ]
     ended = children.run("\n".join(lines), device)
-    (told,) = (line for line in ended.lines() if line.startswith(("told:", "nothing")))
-    return told
+    (reported,) = (line for line in ended.lines() if line.startswith(("told:", "nothing")))
+    return reported
 
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_error")
 def test_capture_begin_on_the_default_stream_exits_normally(device: torch.device) -> None:
     """A capture on the default stream raises and names the requirement, and the process exits normally."""
-    told = told_in_a_child(device, "torch.cuda.CUDAGraph().capture_begin()")
-    assert "non-default stream" in told
+    reported = reported_in_a_child(device, "torch.cuda.CUDAGraph().capture_begin()")
+    assert "non-default stream" in reported
 
 
 @apis_that_refuse
@@ -80,8 +80,8 @@ READINGS: dict[str, Callable[[torch.Tensor, torch.Stream], object]] = {
 def test_item_and_other_reads_within_a_capture_are_errors(reading: str, device: torch.device) -> None:
     """Each call that synchronizes raises during a capture and mentions the capture."""
     begin = "x = torch.ones(8, device=DEVICE)\nwith torch.cuda.graph(torch.cuda.CUDAGraph()):\n    x.add_(1)"
-    told = told_in_a_child(device, f"{begin}\n    {reading}")
-    assert "captur" in told.lower()
+    reported = reported_in_a_child(device, f"{begin}\n    {reading}")
+    assert "captur" in reported.lower()
 
 
 @apis_in_this_process
@@ -116,7 +116,7 @@ def test_capture_error_mode_and_allocations_of_other_threads(mode: str, fails: b
     In the other modes it does not, and the capture can be replayed. The case runs in a child process, because an
     invalid capture may affect others.
     """
-    told = told_in_a_child(
+    reported = reported_in_a_child(
         device,
         f"""
 import threading
@@ -142,9 +142,9 @@ if problems:
 """,
     )
     if fails:
-        assert "captur" in told.lower()
+        assert "captur" in reported.lower()
     else:
-        assert told == "nothing was told"
+        assert reported == "nothing was told"
 
 
 @apis
@@ -212,7 +212,7 @@ def test_capture_error_mode_global_of_cudagraph_sees_another_thread_wait(device:
 
     CUDA only tracks calls that are unsafe for any capture, and a synchronize of the thread's own stream is not.
     """
-    told = told_in_a_child(
+    reported = reported_in_a_child(
         device,
         """
 import threading
@@ -239,7 +239,7 @@ if problems:
     raise problems[0]
 """,
     )
-    assert "captur" in told.lower()
+    assert "captur" in reported.lower()
 
 
 @apis

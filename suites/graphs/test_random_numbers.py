@@ -268,8 +268,8 @@ print("replayed:", torch.equal(x, wanted))
 """,
         device,
     )
-    told, *found = ended.lines()
-    assert "unjoined" in told or "captur" in told
+    reported, *found = ended.lines()
+    assert "unjoined" in reported or "captur" in reported
     assert found == ["eager: True", "replayed: True"]
 
 

@@ -78,10 +78,10 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("source", "told"), BROKEN.values(), ids=BROKEN.keys())
-def test_nvrtc_compile_reports_errors_in_the_text(source: str, told: str) -> None:
+@pytest.mark.parametrize(("source", "reported"), BROKEN.values(), ids=BROKEN.keys())
+def test_nvrtc_compile_reports_errors_in_the_text(source: str, reported: str) -> None:
     """Source that does not compile raises with the compiler's message, and the compiler still works."""
-    with pytest.raises(RuntimeError, match=told):
+    with pytest.raises(RuntimeError, match=reported):
         private.binary(source, "broken")
 
     assert private.binary(PLAIN, "doubled")[1] == "doubled"
@@ -90,8 +90,8 @@ def test_nvrtc_compile_reports_errors_in_the_text(source: str, told: str) -> Non
 @pytest.mark.parametrize(("name", "capability"), [("tripled", "90"), ("doubled", "12345"), ("doubled", "ninety")])
 def test_nvrtc_compile_refuses_an_unknown_kernel_or_capability(name: str, capability: str) -> None:
     """An unknown kernel name or compute capability raises with the compiler's message."""
-    told = "tripled" if name == "tripled" else "architecture"
-    with pytest.raises(RuntimeError, match=rf"(?s)compilation failed.*{told}"):
+    reported = "tripled" if name == "tripled" else "architecture"
+    with pytest.raises(RuntimeError, match=rf"(?s)compilation failed.*{reported}"):
         private.binary(PLAIN, name, capability=capability)
 
 

@@ -86,9 +86,9 @@ def test_compile_kernel_two_dimensions_with_shared_memory(device: torch.device, 
 
     A product of small whole-number matrices is exact.
     """
-    told = torch.zeros(6, dtype=torch.int32, device=device)
-    private.compiled(DIMENSIONS, "dimensions")(grid=(2, 3, 5), block=(7, 4, 8), args=[told])
-    assert told.tolist() == [2, 3, 5, 7, 4, 8]
+    reported = torch.zeros(6, dtype=torch.int32, device=device)
+    private.compiled(DIMENSIONS, "dimensions")(grid=(2, 3, 5), block=(7, 4, 8), args=[reported])
+    assert reported.tolist() == [2, 3, 5, 7, 4, 8]
     kernel = private.compiled(SQUARED, "multiplied")
     a, b = (torch.arange(n * n, device=device).remainder(factor).float().reshape(n, n) for factor in (7, 5))
     c = torch.empty(n, n, device=device)

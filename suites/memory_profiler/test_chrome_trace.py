@@ -103,9 +103,9 @@ def test_export_chrome_trace_has_the_shapes_of_inputs(device: torch.device, tmp_
         a.mm(b)
     without = trace(prof, tmp_path / "plain.json")
 
-    (told,), (silent,) = named(with_shapes, "aten::mm"), named(without, "aten::mm")
-    assert told["args"]["Input Dims"] == [[2, 3], [3, 5]]
-    assert told["args"]["Input type"] == ["float", "float"]
+    (reported,), (silent,) = named(with_shapes, "aten::mm"), named(without, "aten::mm")
+    assert reported["args"]["Input Dims"] == [[2, 3], [3, 5]]
+    assert reported["args"]["Input type"] == ["float", "float"]
     (picked,) = named(with_shapes, "aten::index_select")
     assert picked["args"]["Input Dims"] == [[2, 3], [], [4]]
     assert picked["args"]["Input type"] == ["float", "Scalar", "long int"]

@@ -52,9 +52,9 @@ def test_timeline_counts_memory_without_a_tensor(device: torch.device) -> None:
         torch.empty(512, device=device)
         torch.empty(256, device=device).view(16, 16)
 
-    told = on(device, record(work, device))
+    reported = on(device, record(work, device))
 
-    assert [(event.action, event.size) for event in told] == [
+    assert [(event.action, event.size) for event in reported] == [
         (Action.PREEXISTING, 4096),
         (Action.DESTROY, 4096),
         (Action.CREATE, 2048),
@@ -62,9 +62,9 @@ def test_timeline_counts_memory_without_a_tensor(device: torch.device) -> None:
         (Action.CREATE, 1024),
         (Action.DESTROY, 1024),
     ]
-    assert [event.key.tensor is None for event in told] == [True] * 4 + [False] * 2
-    assert told[4].key == told[5].key
-    assert [event.time_ns == -1 for event in told] == [True] + [False] * 5
+    assert [event.key.tensor is None for event in reported] == [True] * 4 + [False] * 2
+    assert reported[4].key == reported[5].key
+    assert [event.time_ns == -1 for event in reported] == [True] + [False] * 5
 
 
 @NO_ID
@@ -77,9 +77,9 @@ def test_timeline_on_the_cpu_omits_memory_of_unknown_size() -> None:
         held.clear()
         torch.empty(512)
 
-    told = record(work).timeline
+    reported = record(work).timeline
 
-    assert [(event.action, event.size) for event in told] == [(Action.CREATE, 2048), (Action.DESTROY, 2048)]
+    assert [(event.action, event.size) for event in reported] == [(Action.CREATE, 2048), (Action.DESTROY, 2048)]
 
 
 @SCENES
@@ -91,14 +91,14 @@ def test_timeline_entries_are_in_order_and_balance(
     Each allocation exists before or is created once, is written and freed only afterwards, is freed at most once, and
     has a constant size. (Memory without a tensor has no identity, so this is not checked for it.)
     """
-    told = [event for event in record(scene(device).work, device).timeline if event.key.tensor is not None]
+    reported = [event for event in record(scene(device).work, device).timeline if event.key.tensor is not None]
 
-    assert [event.time_ns for event in told] == sorted(event.time_ns for event in told)
-    assert all((event.time_ns == -1) == (event.action is Action.PREEXISTING) for event in told)
-    assert all(event.size > 0 for event in told)
+    assert [event.time_ns for event in reported] == sorted(event.time_ns for event in reported)
+    assert all((event.time_ns == -1) == (event.action is Action.PREEXISTING) for event in reported)
+    assert all(event.size > 0 for event in reported)
     alive: dict[Key, Event] = {}
     dead: set[Key] = set()
-    for event in told:
+    for event in reported:
         assert event.key not in dead, f"{event} is after the free"
         if event.action in (Action.PREEXISTING, Action.CREATE):
             assert event.key not in alive, f"{event} is a duplicate"
@@ -122,9 +122,9 @@ def test_timeline_increment_version_is_a_write_of_the_data_flow(
     found = record(scene(device).work, device)
 
     flow = [(key, v) for node in found.nodes for key, v in node.makes if v > 0]
-    told = [(e.key, e.version + 1) for e in found.timeline if e.action is Action.INCREMENT_VERSION]
+    reported = [(e.key, e.version + 1) for e in found.timeline if e.action is Action.INCREMENT_VERSION]
     assert flow
-    assert told == flow
+    assert reported == flow
     newest = dict(sorted(found.categories, key=lambda state: state.version))
     ends = [e for e in found.timeline if e.action is Action.DESTROY and e.key.tensor is not None]
     assert all(event.version == newest[event.key] for event in ends)
@@ -209,7 +209,7 @@ def test_timeline_on_an_accelerator_is_that_of_the_cpu_in_whole_blocks(
     cpu = torch.device("cpu")
     there, on_cpu = record(scene(device).work, device), record(scene(cpu).work, cpu)
 
-    def told(found: Recording, where: torch.device) -> list[tuple[Action, int, Category | None, int]]:
+    def reported(found: Recording, where: torch.device) -> list[tuple[Action, int, Category | None, int]]:
         before = {event.key for event in found.timeline if event.action is Action.PREEXISTING}
         return [
             (
@@ -221,7 +221,7 @@ def test_timeline_on_an_accelerator_is_that_of_the_cpu_in_whole_blocks(
             for event in on(where, found)
         ]
 
-    assert told(there, device) == told(on_cpu, cpu)
+    assert reported(there, device) == reported(on_cpu, cpu)
 
 
 @pytest.mark.requires(accelerator=True)

@@ -79,7 +79,7 @@ def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device,
     export(found, path, device)
 
     actions, categories = private.action_numbers(), private.category_columns()
-    told = [(time, actions[action], size, categories[category]) for time, action, size, category in read(path)]
+    reported = [(time, actions[action], size, categories[category]) for time, action, size, category in read(path)]
     expected: list[tuple[int, Action, int, Category | None]] = []
     for event in found.timeline:
         if event.key.device == str(device):
@@ -90,8 +90,8 @@ def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device,
                 expected.append((event.time_ns, event.action, event.size, after))
             if event.action in (Action.CREATE, Action.PREEXISTING):
                 expected.append((event.time_ns, event.action, event.size, now))
-    assert told == expected
-    assert {action for _, action, _, _ in told} == set(Action)
+    assert reported == expected
+    assert {action for _, action, _, _ in reported} == set(Action)
 
 
 def test_export_memory_timeline_of_another_device_is_empty(tmp_path: Path) -> None:

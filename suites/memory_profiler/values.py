@@ -180,7 +180,7 @@ def flow_listing(nodes: Sequence[Node], names: Names, categories: dict[State, Ca
     return "\n".join(lines)
 
 
-def _told(state: State, node: Node, names: Names, categories: dict[State, Category | None] | None) -> str:
+def _reported(state: State, node: Node, names: Names, categories: dict[State, Category | None] | None) -> str:
     text = f"{names(state.key)}.{state.version}"
     if categories is not None:
         text += f":{categories.get(state) or 'unknown'}"

@@ -18,7 +18,7 @@ import torch
 from suites import children
 
 
-def told_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) -> list[list[Any]]:
+def answers_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) -> list[list[Any]]:
     """Run each scene, a sequence of steps, in its own fork of this process, and return the values of the steps that are
     expressions. With `environ`, a new interpreter with these variables forks instead.
 
@@ -26,18 +26,20 @@ def told_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) 
     after a warning gives "warned". Statements have no value.
     """
     if environ:
-        asking = f"import json\nfrom suites.numerics.asked import told_each\nprint(json.dumps(told_each(*{scenes!r})))"
+        asking = (
+            f"import json\nfrom suites.numerics.asked import answers_each\nprint(json.dumps(answers_each(*{scenes!r})))"
+        )
         found: list[list[Any]] = json.loads("\n".join(children.run(asking, environ=environ).lines()))
         return found
-    return [_told_by_a_fork(steps) for steps in scenes]
+    return [_answers_by_a_fork(steps) for steps in scenes]
 
 
-def told(*steps: str, environ: Mapping[str, str] | None = None) -> list[Any]:
+def answers(*steps: str, environ: Mapping[str, str] | None = None) -> list[Any]:
     """The same for one scene."""
-    return told_each(steps, environ=environ)[0]
+    return answers_each(steps, environ=environ)[0]
 
 
-def _told_by_a_fork(steps: Sequence[str]) -> list[Any]:
+def _answers_by_a_fork(steps: Sequence[str]) -> list[Any]:
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

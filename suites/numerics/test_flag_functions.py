@@ -138,8 +138,8 @@ def test_mkldnn_flags_turn_onednn_off_and_are_not_deterministic_by_default() -> 
 def test_is_available_of_the_back_ends_is_a_truth_value() -> None:
     """`is_available` of each back end is True or False, and the module's own is that of the function."""
     for module in (cudnn, mkldnn, nnpack, torch.backends.cuda, torch.backends.openmp, torch.backends.mkl):
-        told = module.is_built() if module is torch.backends.cuda else module.is_available()
-        assert isinstance(told, bool), module.__name__
+        reported = module.is_built() if module is torch.backends.cuda else module.is_available()
+        assert isinstance(reported, bool), module.__name__
 
 
 @CUDA

@@ -9,7 +9,7 @@ import torch
 
 from suites import children
 
-from .asked import told, told_each
+from .asked import answers, answers_each
 
 pytestmark = pytest.mark.own_process
 
@@ -23,14 +23,14 @@ PRECISION = "torch.get_float32_matmul_precision()"
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
 def test_allow_tf32_in_matmul_is_off_and_can_be_set() -> None:
     """TF32 in matrix products is off by default and reads back as set."""
-    assert told(TF32, f"{TF32} = True", TF32, f"{TF32} = False", TF32, environ=NO_OVERRIDE) == [False, True, False]
+    assert answers(TF32, f"{TF32} = True", TF32, f"{TF32} = False", TF32, environ=NO_OVERRIDE) == [False, True, False]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
 @pytest.mark.parametrize("value", ["1", "0"])
 def test_torch_allow_tf32_cublas_override_turns_tf32_on(value: str) -> None:
     """TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 enables TF32 in products with precision "high"; 0 has no effect."""
-    found = told(TF32, PRECISION, environ={OVERRIDE: value})
+    found = answers(TF32, PRECISION, environ={OVERRIDE: value})
 
     assert found == ([True, "high"] if value == "1" else [False, "highest"])
 
@@ -44,7 +44,7 @@ def test_set_float32_matmul_precision_and_allow_tf32_agree() -> None:
     name = "torch.set_float32_matmul_precision('{}')".format
     by_name = [step for value in ("medium", "highest", "high", "highest") for step in (name(value), PRECISION, TF32)]
     by_flag = [f"{TF32} = True", PRECISION, f"{TF32} = False", PRECISION]
-    fresh, named, flagged, bad = told_each(
+    fresh, named, flagged, bad = answers_each(
         [PRECISION, TF32], by_name, by_flag, [name("medium"), name("often"), PRECISION, TF32], environ=NO_OVERRIDE
     )
 
@@ -70,7 +70,7 @@ def test_allow_reduced_precision_reduction_reads_back(kind: str) -> None:
     other = f"B.cuda.matmul.allow_{'bf16' if kind == 'fp16' else 'fp16'}_reduced_precision_reduction"
     split = f"{flag}_split_k"
 
-    alone, pairs, wrong = told_each(
+    alone, pairs, wrong = answers_each(
         [flag, split, f"{flag} = False", flag, other, f"{other} = False", f"{flag} = True", flag, other],
         [
             *(f"{flag} = (False, False)", flag, split, f"{flag} = (True, True)", flag, split),
@@ -112,7 +112,7 @@ def test_cudnn_flags_hold_in_their_block() -> None:
         f"    seen.append({flags})\n"
         f"seen.append({flags})"
     )
-    at_first, from_others = told_each(["B.cudnn.allow_tf32", block, "str(seen)"], [other_way, "str(seen)"])
+    at_first, from_others = answers_each(["B.cudnn.allow_tf32", block, "str(seen)"], [other_way, "str(seen)"])
 
     assert at_first == [
         True,
@@ -125,7 +125,7 @@ def test_cudnn_flags_hold_in_their_block() -> None:
 def test_allow_fp16_accumulation_reads_back() -> None:
     """Accumulation in float16 is off by default and reads back as set."""
     flag = "B.cuda.matmul.allow_fp16_accumulation"
-    assert told(flag, f"{flag} = True", flag, f"{flag} = False", flag) == [False, True, False]
+    assert answers(flag, f"{flag} = True", flag, f"{flag} = False", flag) == [False, True, False]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_depthwise_kernel_get_set")
@@ -133,7 +133,7 @@ def test_allow_fp16_accumulation_reads_back() -> None:
 def test_depthwise_convolution_kernel_reads_back() -> None:
     """The depthwise convolution kernel is "auto" by default, reads back as set, and an invalid name raises."""
     flag = "B.cudnn.depthwise_kernel"
-    first, second, third, refused, after = told(
+    first, second, third, refused, after = answers(
         flag, f"{flag} = 'cudnn'", flag, f"{flag} = 'native'", flag, "setattr(B.cudnn, 'depthwise_kernel', 'x')", flag
     )
     assert (first, second, third, after) == ("auto", "cudnn", "native", "native")
@@ -142,7 +142,7 @@ def test_depthwise_convolution_kernel_reads_back() -> None:
 
 def test_cuda_matmul_setting_that_is_unknown_is_refused() -> None:
     """Reading or writing an unknown matmul setting raises."""
-    assert told("B.cuda.matmul.allow_tf33", "setattr(B.cuda.matmul, 'allow_tf33', True)") == ["AttributeError"] * 2
+    assert answers("B.cuda.matmul.allow_tf33", "setattr(B.cuda.matmul, 'allow_tf33', True)") == ["AttributeError"] * 2
 
 
 # ---- BLAS library ----
@@ -154,20 +154,22 @@ def test_preferred_blas_library_reads_back() -> None:
     """cuBLAS is the default; cuBLASLt can be selected by name or environment, and an invalid name raises."""
     ask = "str(B.cuda.preferred_blas_library())"
 
-    assert told(ask, "str(B.cuda.preferred_blas_library('cublaslt'))", ask, "B.cuda.preferred_blas_library('x')") == [
+    assert answers(
+        ask, "str(B.cuda.preferred_blas_library('cublaslt'))", ask, "B.cuda.preferred_blas_library('x')"
+    ) == [
         "_BlasBackend.Cublas",
         "_BlasBackend.Cublaslt",
         "_BlasBackend.Cublaslt",
         "RuntimeError",
     ]
-    assert told(ask, environ={"TORCH_BLAS_PREFER_CUBLASLT": "1"}) == ["_BlasBackend.Cublaslt"]
+    assert answers(ask, environ={"TORCH_BLAS_PREFER_CUBLASLT": "1"}) == ["_BlasBackend.Cublaslt"]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_preferred_blas_library_settings")
 def test_preferred_blas_library_unknown_is_refused_without_a_gpu() -> None:
     """Without a GPU too, the preferred library can be read, and an invalid name raises and changes nothing."""
     ask = "str(B.cuda.preferred_blas_library())"
-    first, refused, after = told(ask, "B.cuda.preferred_blas_library('x')", ask)
+    first, refused, after = answers(ask, "B.cuda.preferred_blas_library('x')", ask)
 
     assert first.startswith("_BlasBackend.")
     assert (refused, after) == ("RuntimeError", first)
@@ -185,7 +187,7 @@ def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
     """`allow_tf32` enabled is "tf32" in `fp32_precision`; disabled it is "ieee" for products and "none" for cuDNN."""
     wanted = "tf32" if on else "ieee"
 
-    product, cudnn = told_each(
+    product, cudnn = answers_each(
         [f"{TF32} = {on}", MATMUL], [f"B.cudnn.allow_tf32 = {on}", CONV, RNN, "B.cudnn.allow_tf32"], environ=NO_OVERRIDE
     )
 
@@ -200,7 +202,7 @@ def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
 def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, product: str, onednn: str) -> None:
     """`set_float32_matmul_precision` sets `fp32_precision` of cuBLAS and of oneDNN, which has bfloat16 in place of
     TF32."""
-    found = told(
+    found = answers(
         f"torch.set_float32_matmul_precision('{name}')", MATMUL, "B.mkldnn.matmul.fp32_precision", environ=NO_OVERRIDE
     )
     assert found[1:] == [product, onednn]
@@ -214,7 +216,7 @@ def test_fp32_precision_global_applies_to_each() -> None:
     """
     everything = [MATMUL, CONV, RNN, "B.mkldnn.matmul.fp32_precision"]
 
-    all_, *own = told_each(
+    all_, *own = answers_each(
         ["B.fp32_precision = 'tf32'", *everything],
         *([f"{one} = 'ieee'", "B.fp32_precision = 'tf32'", *everything] for one in everything),
     )
@@ -227,7 +229,7 @@ def test_fp32_precision_global_applies_to_each() -> None:
 @pytest.mark.requires(torch=">=2.13")
 def test_fp32_precision_global_ieee_applies_to_cudnn() -> None:
     """Global "ieee" applies to cuDNN's convolutions and RNNs, whose default is TF32. (Before torch 2.13 it did not.)"""
-    all_, conv, rnn = told_each(
+    all_, conv, rnn = answers_each(
         ["B.fp32_precision = 'ieee'", CONV, RNN, MATMUL],
         ["B.fp32_precision = 'ieee'", f"{CONV} = 'tf32'", CONV, RNN],
         ["B.fp32_precision = 'ieee'", f"{RNN} = 'tf32'", CONV, RNN],
@@ -244,7 +246,7 @@ def test_allow_tf32_raises_for_states_of_fp32_precision_only() -> None:
 
     This is TF32 of cuDNN if convolutions and RNNs differ, and of products if the new API set it.
     """
-    cudnn, other_way, product = told_each(
+    cudnn, other_way, product = answers_each(
         [f"{CONV} = 'tf32'", f"{RNN} = 'ieee'", "B.cudnn.allow_tf32", CONV, RNN],
         [f"{CONV} = 'ieee'", f"{RNN} = 'tf32'", "B.cudnn.allow_tf32", CONV, RNN],
         [f"{MATMUL} = 'tf32'", TF32, PRECISION, MATMUL],
@@ -262,7 +264,7 @@ def test_fp32_precision_unknown_is_refused() -> None:
         *("setattr(B, 'fp32_precision', 'often')", "setattr(B.cuda.matmul, 'fp32_precision', 'bf16')"),
         *("B.fp32_precision", MATMUL),
     ]
-    fresh, others = told_each(wrong, ["B.fp32_precision = 'tf32'", f"{MATMUL} = 'ieee'", *wrong])
+    fresh, others = answers_each(wrong, ["B.fp32_precision = 'tf32'", f"{MATMUL} = 'ieee'", *wrong])
 
     assert fresh == ["RuntimeError", "RuntimeError", "none", "none"]
     assert others == ["RuntimeError", "RuntimeError", "tf32", "ieee"]
@@ -276,7 +278,7 @@ def test_disable_global_flags_refuses_settings_outside_of_blocks() -> None:
     frozen, enabled = "B.flags_frozen()", "B.cudnn.enabled"
     block = "with B.cudnn.flags(enabled=False):\n    seen = B.cudnn.enabled"
     blocks = [f"with B.{each}.flags():\n    pass" for each in ("mkldnn", "nnpack")] + ["with B.flags():\n    pass"]
-    found = told(
+    found = answers(
         *(frozen, enabled, f"{enabled} = True", "B.disable_global_flags()", frozen),
         *("setattr(B.cudnn, 'enabled', False)", enabled, "setattr(B, 'fp32_precision', 'ieee')", "B.fp32_precision"),
         *(block, "seen", enabled, frozen),
@@ -297,7 +299,7 @@ def test_preferred_linalg_library_reads_back() -> None:
     """
     ask = "str(B.cuda.preferred_linalg_library())"
     steps = (ask, "str(B.cuda.preferred_linalg_library('cusolver'))", ask, "B.cuda.preferred_linalg_library('x')", ask)
-    assert told("warnings.simplefilter('ignore')", *steps)[1:] == [
+    assert answers("warnings.simplefilter('ignore')", *steps)[1:] == [
         "_LinalgBackend.Default",
         "_LinalgBackend.Cusolver",
         "_LinalgBackend.Cusolver",

@@ -126,15 +126,15 @@ def test_torch_manual_seed_takes_what_a_generator_takes(device: torch.device, se
 
 def test_torch_seed_is_another_each_time() -> None:
     """`torch.seed` sets and returns a different seed each time, which reproduces the draws in `torch.manual_seed`."""
-    told = []
+    reported = []
     for _ in range(3):
-        told.append(torch.seed())
-        assert torch.initial_seed() == told[-1]
+        reported.append(torch.seed())
+        assert torch.initial_seed() == reported[-1]
         drawn = torch.rand(16)
-        torch.manual_seed(told[-1])
+        torch.manual_seed(reported[-1])
         assert torch.equal(torch.rand(16), drawn)
 
-    assert len(set(told)) == 3
+    assert len(set(reported)) == 3
 
 
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, "1", None, [1]], ids=["large", "small", "text", "none", "list"])
@@ -155,11 +155,11 @@ def test_generator_seed_is_another_each_time(device: torch.device) -> None:
     generator = torch.Generator(device=device)
     seen = set()
     for _ in range(10):
-        told = generator.seed()
-        assert generator.initial_seed() == told
+        reported = generator.seed()
+        assert generator.initial_seed() == reported
         drawn = torch.rand(16, device=device, generator=generator)
-        assert torch.equal(torch.rand(16, device=device, generator=generator.manual_seed(told)), drawn)
-        seen.add(told)
+        assert torch.equal(torch.rand(16, device=device, generator=generator.manual_seed(reported)), drawn)
+        seen.add(reported)
 
     assert len(seen) == 10
 
@@ -167,14 +167,14 @@ def test_generator_seed_is_another_each_time(device: torch.device) -> None:
 @accelerator
 def test_torch_seed_and_seed_all_reach_the_device(device: torch.device) -> None:
     """`torch.seed` and the device's `seed_all` give the device a new seed each time."""
-    told = []
+    reported = []
     for _ in range(3):
         torch.seed()
-        told.append(module(device).initial_seed())
+        reported.append(module(device).initial_seed())
         module(device).seed_all()
-        told.append(module(device).initial_seed())
+        reported.append(module(device).initial_seed())
 
-    assert len(set(told)) == 6
+    assert len(set(reported)) == 6
 
 
 @pytest.mark.requires(device="cuda")

@@ -48,17 +48,17 @@ def peer(cuda: Runtime, device: torch.device, memory: ctypes.c_void_p) -> Iterat
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        told, answers = process.stdin, process.stdout
+        reported, answers = process.stdin, process.stdout
 
         def tell(line: str) -> str:
-            print(line, file=told)
+            print(line, file=reported)
             return answers.readline().strip()
 
         try:
-            print(handle.raw.hex(), file=told)
+            print(handle.raw.hex(), file=reported)
             yield tell
         finally:
-            told.close()
+            reported.close()
             assert process.wait(children.LIMIT) == 0
 
 

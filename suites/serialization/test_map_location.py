@@ -59,14 +59,14 @@ def test_map_location_function_gets_the_location_of_each_storage(device: torch.d
     If it returns None, the storage is placed as by default.
     """
     x, y = torch.arange(4.0, device=device), torch.arange(7.0, 10.0)
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
 
     def place(storage: torch.UntypedStorage, location: str) -> None:
-        told.append((storage.device.type, location))
+        reported.append((storage.device.type, location))
 
     back = loaded(saved([x, x[1:], y]), map_location=place)
 
-    assert sorted(told) == sorted([("cpu", "cpu" if device.type == "cpu" else str(device)), ("cpu", "cpu")])
+    assert sorted(reported) == sorted([("cpu", "cpu" if device.type == "cpu" else str(device)), ("cpu", "cpu")])
     assert [t.device for t in back] == [device, device, torch.device("cpu")]
     assert all(torch.equal(found, wanted) for found, wanted in zip(back, (x, x[1:], y), strict=True))
 

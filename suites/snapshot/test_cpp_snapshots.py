@@ -107,7 +107,7 @@ def test_cpp_snapshot_equals_python_snapshot(native: ModuleType, device: torch.d
 
     ours, theirs = private.snapshot()["segments"], plain.load(native.taken())["segments"]
 
-    def told(segments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    def reported(segments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         return sorted((each.address, each.size, each.requested, each.state) for each in blocks(segments))
 
     def described(segments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -119,7 +119,7 @@ def test_cpp_snapshot_equals_python_snapshot(native: ModuleType, device: torch.d
             for each in segments
         ]
 
-    assert told(ours) == told(theirs)
+    assert reported(ours) == reported(theirs)
     assert described(ours) == described(theirs)
     # Graphs of earlier cases may have left segments of their pools, so the comparison uses subsets.
     assert {each["stream"] for each in ours} >= {torch.cuda.default_stream(device).cuda_stream, side.cuda_stream}

@@ -242,13 +242,13 @@ def test_to_dot_has_the_graph_of_a_cycle(text: str) -> None:
     first, *lines, last = private.cycle_dot(nodes).strip().splitlines()
 
     assert (first.split()[0], last) == ("digraph", "}")
-    told_nodes = [found for line in lines if (found := DOT_NODE.match(line))]
-    told_edges = [found for line in lines if (found := DOT_EDGE.match(line))]
-    assert [(int(each[1]), json.loads(each[2]), each[3]) for each in told_nodes] == [
+    reported_nodes = [found for line in lines if (found := DOT_NODE.match(line))]
+    reported_edges = [found for line in lines if (found := DOT_EDGE.match(line))]
+    assert [(int(each[1]), json.loads(each[2]), each[3]) for each in reported_nodes] == [
         (number, node.label, "red" if node.root else "black") for number, node in enumerate(nodes)
     ]
-    assert [(int(each[1]), int(each[2]), json.loads(each[3])) for each in told_edges] == [
+    assert [(int(each[1]), int(each[2]), json.loads(each[3])) for each in reported_edges] == [
         (number, to, label) for number, node in enumerate(nodes) for label, to in node.referrents
     ]
-    assert f"[{text!r}]" in {json.loads(each[3]) for each in told_edges}
-    assert len(told_nodes) + len(told_edges) + 2 == len(lines)  # two lines set the drawing style
+    assert f"[{text!r}]" in {json.loads(each[3]) for each in reported_edges}
+    assert len(reported_nodes) + len(reported_edges) + 2 == len(lines)  # two lines set the drawing style

@@ -128,8 +128,8 @@ def test_flamegraph_compares_two_snapshots_by_segment(capsys: pytest.CaptureFixt
 
     found = counted(private.flame_lines("compare", *(each.snapshot()["segments"] for each in (before, after))))
 
-    told = dict(line.split(" = ") for line in capsys.readouterr().out.splitlines())
-    assert {name: sorted(map(int, text.strip("[]").split(", "))) for name, text in told.items()} == {
+    reported = dict(line.split(" = ") for line in capsys.readouterr().out.splitlines())
+    assert {name: sorted(map(int, text.strip("[]").split(", "))) for name, text in reported.items()} == {
         "only_before": [0x2000_0000, 0x3000_0000],
         "only_after": [0x3000_0000],
     }

@@ -284,11 +284,11 @@ def test_record_memory_history_names_the_forward_of_a_backward_allocation(device
 
     assert x.grad is not None
     place = address(x.grad)
-    told = [str(entry) for entry in trace_of(snapshot, device)[forward:] if entry["action"] == "alloc"]
-    told += [
+    reported = [str(entry) for entry in trace_of(snapshot, device)[forward:] if entry["action"] == "alloc"]
+    reported += [
         str(block) for segment in snapshot["segments"] for block in segment["blocks"] if block.get("address") == place
     ]
-    assert any("the_forward" in each for each in told)
+    assert any("the_forward" in each for each in reported)
 
 
 # Limits and filters
@@ -404,7 +404,7 @@ def test_set_memory_metadata_is_on_each_event(device: torch.device) -> None:
         three = allocating(device)
         last = at(trace_of(private.snapshot(), device), address(three))[-1]
 
-    def told(place: int) -> list[tuple[str, str]]:
+    def reported(place: int) -> list[tuple[str, str]]:
         return [
             (entry["action"], entry["user_metadata"])
             for entry in at(trace, place)
@@ -412,7 +412,7 @@ def test_set_memory_metadata_is_on_each_event(device: torch.device) -> None:
         ]
 
     freed = [(action, "größe: 2") for action in ("free_requested", "free_completed")]
-    assert [told(place) for place in places] == [
+    assert [reported(place) for place in places] == [
         [("alloc", "step 1"), *freed], [("alloc", "step 1"), *freed], [("alloc", "größe: 2")],
     ]  # fmt: skip
     assert (last["action"], last["user_metadata"]) == ("alloc", "")

@@ -118,8 +118,8 @@ def test_gather_traceback_script_has_calls_of_torchscript() -> None:
     with_script, without = private.symbolised(scripts.GATHERED)
     scripts.GATHERED.clear()
 
-    told = names(with_script)
-    assert told.index("the_script") < told.index("test_gather_traceback_script_has_calls_of_torchscript")
+    reported = names(with_script)
+    assert reported.index("the_script") < reported.index("test_gather_traceback_script_has_calls_of_torchscript")
     assert [each for each in with_script if each["name"] != "the_script"] == without
     (script,) = [each for each in with_script if each["name"] == "the_script"]
     assert script["filename"] == scripts.__file__

@@ -38,11 +38,11 @@ def test_nvmldevicegetmemoryinfo_is_the_memory_of_the_properties(device: torch.d
     The used memory according to NVML is at least what this process has reserved.
     """
     torch.ones(1 << 20, device=device)
-    told = library().nvmlDeviceGetMemoryInfo(nvml_handle(device))
+    reported = library().nvmlDeviceGetMemoryInfo(nvml_handle(device))
 
-    assert torch.cuda.get_device_properties(device).total_memory == pytest.approx(told.total, rel=0.1)
-    assert told.used >= torch.cuda.memory_reserved(device)
-    assert told.used <= told.total
+    assert torch.cuda.get_device_properties(device).total_memory == pytest.approx(reported.total, rel=0.1)
+    assert reported.used >= torch.cuda.memory_reserved(device)
+    assert reported.used <= reported.total
 
 
 def test_nvmldevicegetcudacomputecapability_is_get_device_capability(device: torch.device) -> None:

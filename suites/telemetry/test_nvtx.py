@@ -60,16 +60,16 @@ def test_nvtx_range_is_a_context_and_a_decorator(monkeypatch: pytest.MonkeyPatch
     calls: list[str] = []  # without a tool, depths are meaningless
     push, pop = nvtx.range_push, nvtx.range_pop
 
-    def told_push(text: str) -> int:
+    def reported_push(text: str) -> int:
         calls.append(text)
         return push(text)
 
-    def told_pop() -> int:
+    def reported_pop() -> int:
         calls.append("pop")
         return pop()
 
-    monkeypatch.setattr(nvtx, "range_push", told_push)
-    monkeypatch.setattr(nvtx, "range_pop", told_pop)
+    monkeypatch.setattr(nvtx, "range_push", reported_push)
+    monkeypatch.setattr(nvtx, "range_pop", reported_pop)
 
     @nvtx.range("function")
     def double(x: int) -> int:

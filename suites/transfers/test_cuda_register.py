@@ -102,12 +102,12 @@ if undone == 0:
     assert int(runtime.cudaHostRegister(x.data_ptr(), x.nbytes, 0)) == 0
 print("registered", undone == 0, torch.equal(x, torch.arange(1 << 20)))
 """
-    told = [
+    reported = [
         children.fork(script, device, settings=text).lines()[-1]
         for text in ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", "")
     ]
 
-    assert told == ["registered True True", "registered False True"]
+    assert reported == ["registered True True", "registered False True"]
 
 
 @pytest.mark.timeout(150)

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from suites.numerics.asked import told, told_each
+from suites.numerics.asked import answers, answers_each
 from suites.numerics.lengths import ends, unit
 from suites.optimizers import references
 from suites.optimizers.catalogue import KINDS, SHAPES, expected, give, new_gradients, new_weights
@@ -76,7 +76,7 @@ def test_scenes_have_processes_of_their_own() -> None:
     change = "torch.set_default_dtype(torch.float64)"
     ask = "str(torch.get_default_dtype())"
 
-    assert told_each([change, ask], [ask], ["x = 1", "x + 1", "{}['no']", "warnings.warn('w')"]) == [
+    assert answers_each([change, ask], [ask], ["x = 1", "x + 1", "{}['no']", "warnings.warn('w')"]) == [
         [None, "torch.float64"],
         ["torch.float32"],
         [2, "KeyError", "warned"],
@@ -84,4 +84,4 @@ def test_scenes_have_processes_of_their_own() -> None:
 
 
 def test_the_environment_reaches_a_scene() -> None:
-    assert told("os.environ['THIS']", environ={"THIS": "that"}) == ["that"]
+    assert answers("os.environ['THIS']", environ={"THIS": "that"}) == ["that"]
