@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from .test_flex_attention import KV, B, H, Q, causal, listed, window
 
-pytestmark = pytest.mark.requires(any=[{"device": "cpu"}, {"device": "cuda"}])
+pytestmark = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}, {"device": "xpu"}])
 
 #: The tensors of a mask, in the order of its tuple.
 TENSORS = [

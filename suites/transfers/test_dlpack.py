@@ -17,8 +17,8 @@ TYPES = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 ]
-#: Devices that DLPack has a name for.
-NAMED = pytest.mark.requires(any=[{"device": "cpu"}, {"device": "cuda"}])
+#: Devices that torch has a name for in DLPack: of those outside of its tree, none that has a name of its own.
+NAMED = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}, {"device": "xpu"}])
 CUDA = pytest.mark.requires(device="cuda")
 #: What the specification calls these devices.
 HOST, GPU, PINNED = 1, 2, 3
