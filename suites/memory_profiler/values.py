@@ -171,9 +171,9 @@ def flow_listing(nodes: Sequence[Node], names: Names, categories: dict[State, Ca
         if not (node.reads or node.makes or node.temporary):
             continue
         name = node.name if node.name != MEMORY else "free" if node.frees else "take"
-        line = f"{name}({', '.join(_told(state, node, names, categories) for state in node.reads)})"
+        line = f"{name}({', '.join(_reported(state, node, names, categories) for state in node.reads)})"
         if node.makes:
-            line += f" -> {', '.join(_told(state, node, names, categories) for state in node.makes)}"
+            line += f" -> {', '.join(_reported(state, node, names, categories) for state in node.makes)}"
         if node.temporary:
             line += f" using {', '.join(map(names, node.temporary))}"
         lines.append(line)
