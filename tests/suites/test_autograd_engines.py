@@ -76,6 +76,7 @@ def test_one_graph_is_asked_for_beside_the_eager_engine() -> None:
 _BESIDE_THE_PASS = (
     "test_checkpoint_options.py",
     "test_compiled_functions.py",
+    "test_forward_hooks.py",
     "test_functional.py",
     "test_functional_strict.py",
 )
