@@ -35,7 +35,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "import": Meaning(
         "cases are collected once, and executors are forks",
         "no run starts, or executors must collect the cases themselves (--start=cold)",
-        "defer all use of a device to the first tensor: no device call in the package's import",
+        "a package that registers the device with torch when it is imported, and first uses it for a tensor",
     ),
     "count": Meaning(
         "one worker per device with -n auto",
