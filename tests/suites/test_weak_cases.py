@@ -1,4 +1,5 @@
 """Cases that cannot fail for what they claim: for a device that they never use, or a value compared with itself.
+Conditions that every device meets.
 
 What is found by the tree of a file alone. `harness mutate` finds the rest.
 """
@@ -150,11 +151,23 @@ def comparisons_with_itself(tree: ast.Module) -> list[str]:
     return found
 
 
+def conditions_that_always_hold(tree: ast.Module) -> list[str]:
+    """Return the conditions with the alternative `device="cpu"`: every machine has a CPU, whatever a case runs on."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires":
+            alternatives = [each.value for each in node.keywords if each.arg == "any"]
+            if any("{'device': 'cpu'}" in ast.unparse(each) for each in alternatives):
+                found.append(ast.unparse(node))
+    return found
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_no_case_is_weak(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not unused_devices(tree), "the fixture device is not used: take it out, or use it"
     assert not device_cases_without_a_device(tree), "a device is required and not used"
+    assert not conditions_that_always_hold(tree), "every device meets this: ask for no accelerator instead"
     compared = comparisons_with_itself(tree)
     found = [each for each in compared if f"{name_of(path)}::{each.partition(':')[0]}" not in ON_PURPOSE]
     assert not found, "a value is compared with itself"
@@ -204,3 +217,16 @@ def test_a_device_that_is_required_and_not_used_is_found(source: str, weak: list
 )
 def test_a_comparison_with_itself_is_found(body: str, weak: bool) -> None:
     assert bool(comparisons_with_itself(ast.parse(f"def test_a():\n    {body}\n"))) is weak
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("any=[{'device': 'cpu'}, {'device': 'cuda'}]", True),
+        ("any=[{'not_': {'accelerator': True}}, {'device': 'cuda'}]", False),
+        ("any=[{'device': 'cpu', 'torch': '>=2.13'}]", False),
+        ("device='cpu'", False),
+    ],
+)
+def test_a_condition_that_always_holds_is_found(condition: str, holds: bool) -> None:
+    assert bool(conditions_that_always_hold(ast.parse(f"pytestmark = pytest.mark.requires({condition})"))) is holds
