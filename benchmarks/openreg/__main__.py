@@ -1,7 +1,7 @@
 """Builds OpenReg, PyTorch's own example of a device outside of its tree, and runs suites on it.
 
     python -m benchmarks.openreg -- suites/streams -n2
-    python -m benchmarks.openreg --source ~/pytorch -- suites/core
+    python -m benchmarks.openreg --source ~/pytorch -- suites/transfers
 
 Source and build are kept in a folder of their own; nothing is installed into this environment.
 """
@@ -63,9 +63,11 @@ def _given(folder: Path) -> Path:
 def _fetch(release: str, checkout: Path) -> Path:
     """Return the source of OpenReg of this release, by a clone that has nothing else."""
     if not (checkout / _EXTENSION).is_dir():
+        if checkout.exists():
+            raise OpenRegError(f"{checkout} is a clone that was cut off: remove it and try again")
         checkout.parent.mkdir(parents=True, exist_ok=True)
         clone = ["clone", "--depth=1", "--filter=blob:none", "--sparse", f"--branch=v{release}", _REPOSITORY]
-        _call(["git", *clone, str(checkout)], "or get the source by hand and use --source")
+        _call(["git", *clone, str(checkout)], "get the source by hand, and use --source")
         _call(["git", "-C", str(checkout), "sparse-checkout", "set", _EXTENSION], f"remove {checkout} and try again")
     return _given(checkout)
 

@@ -111,7 +111,7 @@ def read_api(path: Path) -> Iterator[PublicName]:
 
 def write_api(path: Path, names: Iterable[PublicName]) -> None:
     """Write a table."""
-    lines = [f"{name.name}\t{name.cases}\t{name.text}\t{name.arguments}\n" for name in names]
+    lines = [f"{public.name}\t{public.cases}\t{public.text}\t{public.arguments}\n" for public in names]
     path.write_text(_HEADER + "".join(lines), encoding="utf-8")
 
 
@@ -229,16 +229,16 @@ def module_of_name(name: str, modules: Sequence[str] = MODULES) -> str:
 def shares(names: Iterable[PublicName]) -> dict[str, tuple[int, int, int]]:
     """Return by module how many names there are, how many a case calls, and how many have a reason."""
     found: dict[str, tuple[int, int, int]] = {}
-    for name in names:
-        module = module_of_name(name.name)
+    for public in names:
+        module = module_of_name(public.name)
         whole, called_, excused = found.get(module, (0, 0, 0))
-        found[module] = whole + 1, called_ + (name.cases > 0), excused + (not name.cases and bool(name.text))
+        found[module] = whole + 1, called_ + (public.cases > 0), excused + (not public.cases and bool(public.text))
     return dict(sorted(found.items()))
 
 
 def api_summary(names: Sequence[PublicName]) -> str:
     """Return one sentence: how many names there are, how many a case calls, how many have a reason or none."""
-    reached = sum(name.cases > 0 for name in names)
+    reached = sum(public.cases > 0 for public in names)
     missing = sum(each.missing for each in names)
     total = format_count(len(names), "public name")
     return f"{total}: cases call {reached}, {len(names) - reached - missing} have a reason, {missing} have neither"
@@ -246,7 +246,7 @@ def api_summary(names: Sequence[PublicName]) -> str:
 
 def api_json(names: Sequence[PublicName]) -> str:
     """Return the table as a JSON array of objects."""
-    return json.dumps([asdict(name) for name in names], indent=2)
+    return json.dumps([asdict(public) for public in names], indent=2)
 
 
 def api_page(names: Sequence[PublicName]) -> str:
@@ -256,5 +256,5 @@ def api_page(names: Sequence[PublicName]) -> str:
         rest = whole - excused
         lines.append(f"| `{module}` | {whole} | {reached} | {f'{reached / rest:.0%}' if rest else '-'} |")
     lines += ["", api_summary(names), "", "| not called | why |", "| --- | --- |"]
-    lines += [f"| `{name.name}` | {name.text or '**no case**'} |" for name in names if not name.cases]
+    lines += [f"| `{public.name}` | {public.text or '**no case**'} |" for public in names if not public.cases]
     return "\n".join(lines) + "\n"

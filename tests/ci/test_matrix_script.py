@@ -220,7 +220,7 @@ def test_a_page_with_a_history_adds_exports_and_tells(night: Script) -> None:
     assert (night.root / "kept").is_dir()
 
 
-def test_without_rules_nobody_is_reported(night: Script) -> None:
+def test_without_rules_nobody_is_notified(night: Script) -> None:
     assert night.run("page", MATRIX_HISTORY="kept/nights.duckdb").returncode == 0
     assert [call.split()[:2] for call in history_calls(night)] == [["history", "add"], ["history", "export"]]
 

@@ -44,7 +44,7 @@ def test_short_forms_become_long_ones_and_can_be_had_back(words: Sequence[str], 
         (["--no-health", "--", "--seed", "1"], (), ["--harness-no-health", "--", "--seed", "1"]),
     ],
 )
-def test_what_later_processes_are_reported(words: Sequence[str], taken: Sequence[str], result: Sequence[str]) -> None:
+def test_arguments_that_later_processes_get(words: Sequence[str], taken: Sequence[str], result: Sequence[str]) -> None:
     assert arguments.unambiguous_arguments(words, taken) == tuple(result)
 
 

@@ -89,7 +89,7 @@ def test_threads_of_python_are_named() -> None:
     assert "python thread 'watcher'" not in threads_lost_in_fork()
 
 
-def test_threads_of_a_library_are_reported_by_the_library(tmp_path: Path) -> None:
+def test_threads_of_a_library_are_recognised_by_the_library(tmp_path: Path) -> None:
     source = tmp_path / "pool.c"
     source.write_text("""
 #include <pthread.h>

@@ -90,7 +90,7 @@ _TOLD = [each.name for each in fields(HealthReading) if each.name not in ("lost"
 
 
 @pytest.mark.parametrize("name", _TOLD)
-def test_what_either_was_not_reported_is_not_compared(name: str) -> None:
+def test_counters_that_one_reading_lacks_are_not_compared(name: str) -> None:
     worst = HealthReading(
         ecc_corrected=99,
         ecc_uncorrected=99,

@@ -71,7 +71,7 @@ def test_a_late_thread_does_not_wait_again() -> None:
     assert beats == [75, 105]
 
 
-def test_it_ends_when_nobody_can_be_reported() -> None:
+def test_it_ends_when_nobody_can_be_reached() -> None:
     def fail() -> None:
         raise BrokenPipeError
 

@@ -5,6 +5,7 @@ Inductor's own cache of compiled C++ ends with the run, and most of a run's kern
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -107,7 +108,7 @@ def _folder(name: str) -> Path:
             sweep(folder.parent, time.time() - _KEPT)
             sweep(folder, time.time() - _KEPT)
         except OSError:
-            pass
+            pass  # the folder that could not be made or written to is seen next
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="simcuda-kernels-"))
@@ -120,12 +121,11 @@ def _precompiles(tools: Toolchain) -> bool:
 
 def _precompile(command: tuple[str, ...], header: Path) -> None:
     made = header.with_name(f"{header.name}.gch")
-    try:
-        os.utime(made)
-        os.utime(header)
+    if made.exists():
+        for path in (made, header):
+            with contextlib.suppress(OSError):  # another user's, who then cleans it up
+                os.utime(path)
         return
-    except OSError:
-        pass
     from filelock import FileLock
 
     with FileLock(header.with_suffix(".lock")):
