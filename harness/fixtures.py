@@ -1,4 +1,4 @@
-"""The interface for suites: the fixtures of `provide`, and the marks in `MARKERS`."""
+"""The interface for suites: the fixtures of `provide`; `harness.marks` has the marks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import marks
 from harness.backends.backend import Backend, DeviceKind
 from harness.backends.table import BACKENDS
 from harness.checks.keeping import Keeps, parse_keeps_mark
@@ -25,32 +25,6 @@ from harness.ranks.ranks import Ranks, RankSettings
 
 if TYPE_CHECKING:
     import torch
-
-MARKERS = (
-    "requires(**conditions): what the case needs from device, driver and software, for example "
-    "requires(device='cuda', memory='>=12GiB'); if a condition is not met, the case is gated",
-    "types(*names): the types of tensors on the device that the case needs beside those of its parameters, for example "
-    "types('float64'); it is gated if the run's hardware file declares that the device lacks one",
-    "covers(*rows): the rows of the reference inventory that the case checks, by name",
-    "leaks(reason, *, link, kind='leaked'): a waiver for a known leak or, with kind='contaminated', for known changed "
-    "state; the case is red if it no longer leaks or changes state",
-    "keeps(reason, *, tensors, host, pinned): the code under test keeps memory for good on every run: at most so many "
-    "tensors, host memory ('64KiB') and pinned memory a run; without any of these, tensors and host memory without "
-    "limit; everything else is still checked",
-    "extended: the case is not part of the default run; --extended, a profile with `extended: true`, --operators and "
-    "the id of the case on the command line select it",
-    "operator(*names): the operators of torch that the case is about; --operators selects by these names",
-    "serial: the case has its devices alone, also where several cases may use one device at once",
-    "own_process: the case has an executor that no other case has used or will use",
-    "endurance: the case works for the seconds of --endurance, which are added to its time limit",
-    "timeout(seconds): the time limit of the case, including setup and teardown",
-)
-
-
-_NAMES = tuple(line.partition("(")[0].partition(":")[0] for line in MARKERS)
-_DECLARED = pytest.StashKey[frozenset[str]]()
-#: How alike two words are, from 0 to 1, if one is a misspelt form of the other: `serialize` is not one of `serial`.
-_ALIKE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +62,11 @@ _NO_RUN = Current(kind="cpu", seed=0)
 
 def kept(item: pytest.Item) -> Keeps | None:
     """What the case keeps by its nearest ``keeps`` mark; None without one. Raises HarnessError if the mark is wrong."""
-    mark = item.get_closest_marker("keeps")
+    mark = marks.nearest_mark(item, "keeps")
     if mark is None:
         return None
     file, line, _ = item.location
     return parse_keeps_mark(mark.args, mark.kwargs, f"{file}:{0 if line is None else line + 1}")
-
-
-def misspelt_marks(item: pytest.Item) -> list[str]:
-    """Returns a sentence for each mark on a case that nobody has declared, and whose name is nearly one of ours."""
-    declared = item.config.stash.get(_DECLARED, None)
-    if declared is None:
-        lines = item.config.getini("markers")
-        declared = frozenset(line.partition(":")[0].partition("(")[0].strip() for line in lines)
-        item.config.stash[_DECLARED] = declared
-    unknown = dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name not in declared)
-    pairs = [(name, get_close_matches(name, _NAMES, 1, _ALIKE)) for name in unknown]
-    return [f"unknown mark {name!r}; did you mean {near[0]!r}?" for name, near in pairs if near]
 
 
 @pytest.fixture
@@ -234,8 +196,7 @@ def _leftover(pid: int) -> str | None:
 
 def provide(config: pytest.Config, *, foreign: bool) -> None:
     """Give a session the fixtures and the marks. A `foreign` suite keeps a fixture of that name of another plugin."""
-    for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
+    marks.declare(config, foreign=foreign)
     own = {"device": device, "case_seed": case_seed, "endurance": endurance, "floors": floors, "ranks": ranks}
     others = [plugin for plugin in config.pluginmanager.get_plugins() if _is_plugin_module(plugin)]
     kept = {

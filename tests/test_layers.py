@@ -16,7 +16,7 @@ HARNESS = Path(__file__).parent.parent / "harness"
 FLOORS = (
     ("__init__", "_compat", "core"),
     ("backends", "protocol"),
-    ("checks", "devices", "ranks"),
+    ("checks", "devices", "marks", "ranks"),
     ("fixtures", "gating", "sim"),
     ("catalog", "configuration", "executor", "journal"),
     ("progress", "reporting", "scheduling"),

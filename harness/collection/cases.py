@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 import pytest
 
+from harness import marks
 from harness.gating.clauses import RANKS
 from harness.gating.policy import Policy, selects_marked
 from harness.scheduling.selection import Selection
@@ -47,8 +48,9 @@ def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Po
     known: set[str] = set()
     found = set()
     for position, case in enumerate(cases):
-        extended = case.get_closest_marker("extended") is not None
-        operators = [name for mark in case.iter_markers("operator") for name in mark.args] if policy.operators else ()
+        extended = marks.nearest_mark(case, "extended") is not None
+        about = marks.marks_of(case, "operator") if policy.operators else ()
+        operators = [name for mark in about for name in mark.args]
         known.update(operators)
         if (extended or policy.operators) and not selects_marked(
             policy, extended=extended, operators=operators, named=any(_names(each, case) for each in named)
@@ -67,7 +69,8 @@ def _apart(cases: Sequence[pytest.Item]) -> frozenset[int]:
     return frozenset(
         position
         for position, case in enumerate(cases)
-        if case.get_closest_marker("own_process") or any(RANKS in mark.kwargs for mark in case.iter_markers("requires"))
+        if marks.nearest_mark(case, "own_process")
+        or any(RANKS in mark.kwargs for mark in marks.marks_of(case, "requires"))
     )
 
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.collection.scope import CaseScope
-from harness.fixtures import MARKERS
+from harness.marks import NAMES, declared_by_others
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-_MARKS = tuple(line.partition("(")[0] for line in MARKERS)
 _OUTPUT = "harness_ignored_marks"
 
 
@@ -45,7 +44,7 @@ class IgnoredMarksPlugin:
 
 def ignored_marks_warning(tests: int, marks: Mapping[str, int]) -> str:
     """Return the warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
-    on = ", ".join(f"{name} on {marks[name]}" for name in _MARKS if marks.get(name))
+    on = ", ".join(f"{name} on {marks[name]}" for name in NAMES if marks.get(name))
     return (
         f"harness: not active for {tests} tests with its marks, so the marks had no effect: {on}; "
         "to activate it, use -p harness.plugin, or add the folder of these tests to the ini value harness_suites"
@@ -54,10 +53,7 @@ def ignored_marks_warning(tests: int, marks: Mapping[str, int]) -> str:
 
 def _own_marks(config: pytest.Config) -> frozenset[str]:
     """Return the marks that only the harness has declared."""
-    others = {
-        line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers") if line not in MARKERS
-    }
-    return frozenset(_MARKS) - others
+    return frozenset(NAMES) - declared_by_others(config.getini("markers"))
 
 
 def _marks(item: pytest.Item, own: frozenset[str]) -> set[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import _compat
+from harness import _compat, marks
 from harness.collection import kept_results, real_items
 from harness.configuration import command_line
 from harness.controller.header import header
@@ -113,6 +113,8 @@ class ControllerHooks:
         reasons = reasons or real_items.plugins_that_need_items(self._config.pluginmanager, self._config.rootpath)
         lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
         if others := command_line.format_foreign_flags(self._run.context.taken):
+            lines.append(f"harness: {others}")
+        if others := marks.format_marks_of_project(marks.marks_of_project(self._config)):
             lines.append(f"harness: {others}")
         lines += self._kept_results()
         return [*lines, *([f"harness: {real_items.collects_itself_text(reasons)}"] if reasons else [])]

@@ -223,7 +223,7 @@ class Executor:
         self._peaks.begin()
         self._session.begin()
         done: Message = {"op": "done", **self._protocol(item, message), **self._session.news().fields}
-        for name in late_marks(item.own_markers[marks:]):
+        for name in late_marks(item, item.own_markers[marks:]):
             text = f"the mark {name!r} was added while the case ran: too late, since it is read before"
             self._on_warning(make_late_warning(text, item), "runtest")
         problems: list[StateProblem] = []

@@ -13,6 +13,7 @@ import pytest
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import SUITE_PROPERTIES
+from harness.marks import marks_of_project
 from harness.protocol.session_news import SESSION_ENDS, SessionNews
 
 #: Marks that the supervisor reads before it requests the case.
@@ -65,9 +66,10 @@ class CollectedSession:
     guard: StateGuard
 
 
-def late_marks(added: Iterable[pytest.Mark]) -> list[str]:
+def late_marks(item: pytest.Item, added: Iterable[pytest.Mark]) -> list[str]:
     """Return those of the marks that have no effect if they are `added` while a case runs."""
-    return list(dict.fromkeys(mark.name for mark in added if mark.name in _READ_BEFORE))
+    read = _READ_BEFORE - marks_of_project(item.config)
+    return list(dict.fromkeys(mark.name for mark in added if mark.name in read))
 
 
 def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:

@@ -22,6 +22,7 @@ from harness.gating import requirements, types, waivers
 from harness.gating.policy import Policy
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
+from harness.marks import all_marks, marks_of, nearest_mark
 from harness.scheduling import claims
 from harness.scheduling.resumption import Resumption
 from harness.supervisor.case import Case
@@ -63,7 +64,7 @@ class CasePreparation:
 
     def _decide(self, item: pytest.Item, device: Device) -> Case:
         offered = self._offered(device)
-        marks = list(item.iter_markers())  # once: each walk goes through all nodes above the item
+        marks = all_marks(item)  # once: each walk goes through all nodes above the item
         wanted = requirements.requirements_from_marks(_named(marks, "requires"))
         case_id = item.stash[CASE_ID]
         unmet = requirements.first_unmet(wanted, offered)
@@ -104,13 +105,13 @@ class CasePreparation:
     def whole_devices(self, item: pytest.Item) -> int:
         """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
         try:
-            wanted = requirements.requirements_from_marks(item.iter_markers("requires"))
+            wanted = requirements.requirements_from_marks(marks_of(item, "requires"))
             count = requirements.devices_wanted(wanted, per_rank=self._pool.device.backend.accelerator)
         except HarnessError:  # an invalid mark is reported elsewhere
             return 0
         if count > 1:
             return count
-        memory, alone = requirements.memory_wanted(wanted), item.get_closest_marker("serial") is not None
+        memory, alone = requirements.memory_wanted(wanted), nearest_mark(item, "serial") is not None
         share = self._share(self._pool.device, memory, alone=alone)
         return 1 if self._slots > 1 and share == claims.ALONE else 0
 

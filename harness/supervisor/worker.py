@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from harness import marks
 from harness.collection.cases import CASE_ID, is_case
 from harness.collection.description import CollectionDescription
 from harness.configuration.context import RunContext
@@ -448,8 +449,7 @@ class Worker:
 
 def _own_limit(item: pytest.Item) -> float | None:
     """The time limit in the case's marks; None without one. An invalid mark is reported elsewhere."""
-    marks = list(item.iter_markers("timeout"))
     try:
-        return case_time_limit(marks, 0.0, 1.0) or None
+        return case_time_limit(marks.marks_of(item, "timeout"), 0.0, 1.0) or None
     except OptionError:
         return None

@@ -258,3 +258,44 @@ def test_allure_has_one_result_for_each_test_and_for_what_only_the_harness_knows
         "test_green ended": 1,
         "test_red ended": 1,
     }
+
+
+@pytest.mark.parametrize("declares", ["conftest.py", "inner/conftest.py"])
+def test_marks_of_the_same_names_belong_to_the_suite_that_declares_them(
+    make_project: MakeProject, declares: str
+) -> None:
+    """Its conftest reads them; none of them gates a test, leaves it out or is an error."""
+    project = make_project()
+    project.write("pytest.ini", "[pytest]\nstrict_markers = true\n")
+    project.write(
+        declares,
+        """\
+import pytest
+
+def pytest_configure(config):
+    for line in ("requires(capability): what a test needs", "extended", "leaks: of memory", "types(names): read below"):
+        config.addinivalue_line("markers", line)
+
+def pytest_runtest_setup(item):
+    if any(mark.args[0] == "magic" for mark in item.iter_markers("requires")):
+        pytest.skip("no magic here")
+""",
+    )
+    project.write(
+        "inner/test_it.py",
+        """\
+import pytest
+
+@pytest.mark.requires("rng")
+@pytest.mark.extended
+@pytest.mark.leaks
+@pytest.mark.types("float33")
+def test_rng(): pass
+
+@pytest.mark.requires("magic")
+def test_magic(): pass
+""",
+    )
+    result = project.run("inner", "-p", "harness.plugin", "-oharness_preload=", suites=None)
+    assert result.verdicts == {"inner/test_it.py::test_rng": "passed", "inner/test_it.py::test_magic": "skipped"}
+    assert result.terminal.count("extended, leaks, requires, types: marks that another plugin") == 1, result.tail()
