@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from . import comparison, lists
+from . import comparison, known, lists
 from ._torch_private import overload
 from .comparison import Bound
 from .references.formats import Array
@@ -164,6 +164,40 @@ def test_gradient_of_an_embedding_bag(device: torch.device, rng: np.random.Gener
     whole = [given(each, device, torch.int64) for each in (rows, bags, sizes, np.zeros(3))]
     found = overload("_embedding_bag_dense_backward.default")(given(grad, device), *whole, 6, False, mode, None)
     same(found, wanted, "the gradient of an embedding bag")
+
+
+#: On the CPU only: the counts are read at the place of another row.
+_WRONG_COUNTS = "a row is divided by the count of another (https://github.com/pytorch/pytorch/issues/190063)"
+
+
+@pytest.mark.operator("nn.functional.embedding", "nn.functional.embedding_bag")
+@pytest.mark.parametrize("name", ["embedding", "sum", "mean"])
+def test_gradients_of_embeddings_by_frequency(
+    name: str, device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
+) -> None:
+    """With `scale_grad_by_freq`, the gradient of each row is divided by how often the batch has the row.
+
+    Rows occur once, twice, three times and never, in no order.
+    Source: documentation of `torch.nn.functional.embedding` and `embedding_bag`.
+    """
+    if name != "embedding":
+        known.waive(request, _WRONG_COUNTS, device)
+    rows, bags = np.array([1, 4, 1, 0, 4, 3, 4]), np.array([0, 0, 0, 1, 1, 1, 1])
+    grad = rng.normal(size=(7 if name == "embedding" else 2, 5))
+    each = grad if name == "embedding" else grad[bags]
+    shares = np.array([3, 4])[bags] if name == "mean" else 1
+    wanted = np.zeros((6, 5))
+    np.add.at(wanted, rows, each / (np.bincount(rows)[rows] * shares)[:, None])
+    weight = given(rng.normal(size=(6, 5)), device).requires_grad_()
+    places = given(rows, device, torch.int64)
+    if name == "embedding":
+        found = torch.nn.functional.embedding(places, weight, scale_grad_by_freq=True)
+    else:
+        starts = given([0, 3], device, torch.int64)
+        found = torch.nn.functional.embedding_bag(places, weight, starts, mode=name, scale_grad_by_freq=True)
+    found.backward(given(grad, device))
+    assert weight.grad is not None
+    same(weight.grad, wanted, f"the gradient of {name}", Bound(16))
 
 
 @pytest.mark.operator("nn.functional.conv2d")
