@@ -1,0 +1,120 @@
+"""Single values that definitions and documentation settle, and that samples of the catalogue do not have."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from . import known
+from .comparison import Bound, WrongValueError
+from .test_rare import CPU_OR_CUDA, given, same
+
+pytestmark = CPU_OR_CUDA
+
+
+@pytest.fixture
+def rng(case_seed: int) -> np.random.Generator:
+    """NumPy's generator, seeded for the case."""
+    return np.random.default_rng(case_seed)
+
+
+@pytest.mark.operator("gcd")
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_gcd_of_the_least_integer_is_positive(dtype: str, device: torch.device, request: pytest.FixtureRequest) -> None:
+    """The greatest common divisor with the least integer of a type is that of its magnitude, as NumPy's is.
+
+    The magnitude itself does not fit the type: its divisor with zero is the least integer again.
+    """
+    known.waive(request, f"begins with a magnitude that does not fit ({known.ISSUE}187338)", device, everywhere=True)
+    kind, least = getattr(torch, dtype), np.iinfo(dtype).min
+    others = np.array([6, -6, 7, -7, 12, least // 4 * 3, least // 2, least, 0], dtype)
+    # By Python's integers: NumPy's division has had the same error on some processors.
+    wanted = np.array([math.gcd(int(least), int(each)) for each in others], np.uint64).astype(dtype)
+    whole = np.full_like(others, least)
+    same(torch.gcd(given(whole, kind, device), given(others, kind, device)), wanted, "gcd of the least integer")
+    same(torch.gcd(given(others, kind, device), given(whole, kind, device)), wanted, "gcd with the least integer")
+
+
+@pytest.mark.operator("histc")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_histc_of_16_bits_rounds_each_count_once(
+    dtype: str, device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    """Counts beyond the whole numbers of the type are the counts, rounded: not sums that one no longer changes."""
+    known.waive(request, f"counts in the type of the input ({known.ISSUE}174668)", device)
+    kind = getattr(torch, dtype)
+    counts = [3001, 70, 9000]
+    values = np.repeat([0.5, 1.5, 2.5], counts)
+    found = torch.histc(given(values, kind, device), bins=3, min=0, max=3)
+    same(found, given(counts, kind, torch.device("cpu")).double().numpy(), "histc")
+
+
+@pytest.mark.operator("nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d")
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_grid_sample_reads_nan_as_minus_one(
+    dimensions: int, device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
+) -> None:
+    """A coordinate that is NaN samples where -1 does, in each mode and with each padding.
+
+    Source: the note in the documentation of `torch.nn.functional.grid_sample`.
+    """
+    known.waive(request, f"NaN is read in other ways ({known.ISSUE}24823)", device, everywhere=True)
+    x = given(rng.uniform(1, 2, (1, 2, *range(3, 3 + dimensions))), torch.float32, device)
+    grid = rng.uniform(-1, 1, (1, *([2] * dimensions), dimensions))
+    grid[0, 0, ..., 0] = math.nan
+    asked = given(grid, torch.float32, device)
+    meant = given(np.nan_to_num(grid, nan=-1.0), torch.float32, device)
+    modes = ("bilinear", "nearest", *(("bicubic",) if dimensions == 2 else ()))
+    for mode, padding, align in itertools.product(modes, ("zeros", "border", "reflection"), (False, True)):
+        named = {"mode": mode, "padding_mode": padding, "align_corners": align}
+        found, wanted = (torch.nn.functional.grid_sample(x, each, **named) for each in (asked, meant))
+        if not torch.equal(found, wanted):
+            raise WrongValueError(f"grid_sample, {mode}, {padding}, align_corners={align}: NaN is not read as -1")
+
+
+@pytest.mark.operator("igammac", "special.gammaincc")
+def test_igammac_of_a_tiny_first_argument(device: torch.device, request: pytest.FixtureRequest) -> None:
+    """For a near zero, Q(a, x) is a times the exponential integral E1(x) (DLMF 8.4.15; the series of 6.6.2)."""
+    known.waive(request, "log gamma(1 + a) is 0 where a is lost beside 1", device, everywhere=True)
+    x = np.array([1e-300, 1e-3, 0.25, 0.5])
+    series = sum((-x) ** k / (k * math.factorial(k)) for k in range(1, 25))
+    integrals = -np.euler_gamma - np.log(x) - series
+    for a in (1e-300, 1e-100, 1e-20):
+        found = torch.igammac(given(np.full(4, a), torch.float64, device), given(x, torch.float64, device))
+        same(found, a * integrals, f"igammac of {a}", Bound(64))
+
+
+@pytest.mark.operator("linalg.vander")
+@pytest.mark.parametrize("increasing", [False, True])
+def test_vander_has_the_powers(increasing: bool, device: torch.device, rng: np.random.Generator) -> None:
+    """`torch.vander` has one row per element: its powers, falling or rising, as many as asked for; of integers too."""
+    x = rng.uniform(0.5, 1.5, 6)
+    for columns in (None, 0, 1, 2, 9):
+        found = torch.vander(given(x, torch.float64, device), columns, increasing)
+        same(found, np.vander(x, columns, increasing), "vander", Bound(32))
+        whole = torch.vander(given([3, -2, 0], torch.int64, device), columns, increasing)
+        same(whole, np.vander([3, -2, 0], columns, increasing), "vander of integers")
+
+
+@pytest.mark.operator("linalg.vander")
+@pytest.mark.leaks("the graph of torch.vander holds itself and its input", link=f"{known.ISSUE}60197")
+@pytest.mark.parametrize("increasing", [False, True])
+def test_gradient_of_vander(
+    increasing: bool, device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
+) -> None:
+    """The gradient adds up the powers' derivatives."""
+    known.waive(request, f"autograd refuses its in-place product ({known.ISSUE}60197)", device, everywhere=True)
+    values, grad = rng.uniform(0.5, 1.5, 5), rng.normal(size=(5, 4))
+    x = given(values, torch.float64, device).requires_grad_()
+    try:
+        torch.vander(x, 4, increasing).backward(given(grad, torch.float64, device))
+    except RuntimeError as error:
+        raise WrongValueError(str(error)) from error
+    powers = np.arange(4) if increasing else np.arange(4)[::-1]
+    wanted = (grad * powers * values[:, None] ** (powers - 1.0)).sum(1)
+    assert x.grad is not None
+    same(x.grad, wanted, "the gradient of vander", Bound(64, 64))
