@@ -39,6 +39,29 @@ def test_gcd_of_the_least_integer_is_positive(dtype: str, device: torch.device, 
     same(torch.gcd(given(others, kind, device), given(whole, kind, device)), wanted, "gcd with the least integer")
 
 
+@pytest.mark.operator("add", "sub", "mul", "lt", "maximum", "where")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int64", "complex64"])
+@pytest.mark.types("float64")
+def test_number_on_the_host_that_is_a_view_has_its_own_value(dtype: str, device: torch.device) -> None:
+    """A tensor of no dimensions on the host combines with one on the device, also if it is a view with an offset.
+
+    pytorch#187117 is about another device, where the number was read at the beginning of the view's memory.
+    """
+    kind = getattr(torch, dtype)
+    numbers, array = torch.arange(2, 8).to(kind), np.full(5, 3)
+    x = given(array, kind, device)
+    for place in (0, 1, 4, 5):
+        view, value = numbers[place], place + 2
+        assert view.storage_offset() == place
+        same(x + view, array + value, "add")
+        same(view - x, value - array, "sub")
+        same(x * view, array * value, "mul")
+        if not kind.is_complex:
+            same(x < view, array < value, "lt")
+            same(torch.maximum(x, view.to(device)), np.maximum(array, value), "maximum")
+            same(torch.where(x == 3, view, x), np.full(5, value), "where")
+
+
 @pytest.mark.operator("histc")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_histc_of_16_bits_rounds_each_count_once(
