@@ -58,7 +58,8 @@ def test_state_of_an_older_release_continues(device: torch.device, kind: Kind, w
     else:
         groups = [{**group, "params": others} for group in state["param_groups"]]
         by_weight = {others[index]: values for index, values in copy.deepcopy(state["state"]).items()}
-        restored.__setstate__({"state": by_weight, "param_groups": groups})
+        defaults = {name: value for name, value in restored.defaults.items() if name not in LATER}
+        restored.__setstate__({"state": by_weight, "param_groups": groups, "defaults": defaults})
 
     made = kind.make([torch.zeros(1)], "one_by_one", "plain").param_groups[0]
     for name in LATER:
