@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch.optim import optimizer as base
 
-from .catalogue import CAPTURABLE, FORMS, KINDS, new_weights
+from .catalogue import FORMS, KINDS, Kind, new_weights, with_kinds
 
 
 def sgd(*weights: torch.Tensor, **settings: Any) -> torch.optim.SGD:
     return torch.optim.SGD(list(weights) or [torch.ones(2)], lr=0.5, **settings)
+
+
+#: A start and three gradients, away from the places where a step has no derivative.
+DERIVED = ((1.5, -0.75), (0.5, -1.0), (0.75, 2.0), (-0.25, 1.25))
 
 
 class Bare(torch.optim.Optimizer):
@@ -169,6 +173,31 @@ def test_differentiable_step_is_part_of_the_graph(device: torch.device) -> None:
     assert rate.grad.item() == -18.0
 
 
+@with_kinds()
+@pytest.mark.types("float64")
+def test_differentiable_steps_have_the_right_derivatives(device: torch.device, kind: Kind) -> None:
+    """Derivatives of a weight after three differentiable steps, by start and gradients, equal numeric ones.
+
+    Each settings of the optimizer is tried (`torch.autograd.gradcheck`, float64). Autograd cannot go through a second
+    step where torch changes what the first one saved, and not through the first momentum of SGD, which is detached.
+    """
+    for settings in kind.settings:
+        if kind.name == "SGD" and "momentum" in kind.settings[settings]:
+            continue
+        alone = kind.name in ("Adamax", "Rprop") or settings in ("amsgrad", "centered")
+
+        def trained(start: torch.Tensor, *gradients: torch.Tensor, settings: str = settings) -> torch.Tensor:
+            weight = start.clone()
+            optimizer = kind.make([weight], "differentiable", settings)
+            for gradient in gradients:
+                weight.grad = gradient.clone()
+                optimizer.step()
+            return weight
+
+        given = [torch.tensor(each, dtype=torch.float64, device=device) for each in DERIVED[: 2 if alone else 4]]
+        assert torch.autograd.gradcheck(trained, [tensor.requires_grad_() for tensor in given]), settings
+
+
 # ---- weights and groups ----
 
 
@@ -320,48 +349,94 @@ def test_load_state_dict_hooks_get_a_copy(device: torch.device) -> None:
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-@pytest.fixture
-def double() -> Iterator[None]:
+@pytest.fixture(params=[torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(request.param)
     try:
-        yield
+        yield request.param
     finally:
         torch.set_default_dtype(before)
 
 
-@pytest.mark.usefixtures("double")
-@pytest.mark.types("float64")
-def test_state_step_has_the_default_type_unless_fused(device: torch.device) -> None:
-    """With float64 as the default, step counts are float64, and float32 if fused or capturable: also after loading."""
+#: What an optimizer counts in tensors of its own, beside tensors of the weight's type.
+COUNTS = ("step", "eta", "mu", "mu_product")
+
+
+def types_of_counts(optimizer: torch.optim.Optimizer, names: Sequence[str] = COUNTS) -> set[torch.dtype]:
+    return {value[name].dtype for value in optimizer.state.values() for name in names if name in value}
+
+
+@pytest.mark.types("float64", "bfloat16")
+def test_state_step_has_the_default_type_unless_fused(device: torch.device, default_dtype: torch.dtype) -> None:
+    """Step counts are float64 if that is the default type, and float32 otherwise, and if fused or capturable.
+
+    This also holds after loading: also of a state of an older release, with numbers in place of tensors.
+    """
+    double = torch.float64 if default_dtype == torch.float64 else torch.float32
     for kind in KINDS.values():
+        counts = set() if kind.name == "SGD" else {double}
         plain: dict[str, Any] = {}
-        for form in ("one_by_one", "foreach", "fused", *CAPTURABLE):
-            if form not in kind.forms or (device.type == "cpu" and form in CAPTURABLE):
-                continue
-            if (kind.name, form) == ("Adagrad", "fused") and device.type != "cpu":
-                continue  # before torch 2.12 on the CPU only
-            weights = [weight.detach() for weight in new_weights(device)]
-            optimizer = kind.make(weights, form, "plain")
-            for weight in weights:
+        for form in ("one_by_one", "foreach", "fused"):
+            if form not in kind.forms or ((kind.name, form) == ("Adagrad", "fused") and device.type != "cpu"):
+                continue  # before torch 2.12, Adagrad is fused on the CPU only
+            optimizer = kind.make([weight.detach() for weight in new_weights(device)], form, "plain")
+            for weight in optimizer.param_groups[0]["params"]:
                 weight.grad = torch.ones_like(weight)
+            wanted = {torch.float32} if form == "fused" and counts else counts
             optimizer.step()
-            wanted = torch.float32 if form == "fused" else torch.float64
-            found = {value["step"].dtype for value in optimizer.state.values() if "step" in value}
-            if form not in CAPTURABLE:
-                assert found == ({wanted} if kind.name != "SGD" else set()), (kind.name, form)
-            if form == "one_by_one":
-                plain = optimizer.state_dict()
+            assert types_of_counts(optimizer) == wanted, (kind.name, form)
+            plain = plain or optimizer.state_dict()
+            for number in (False, True):
+                state = copy.deepcopy(plain)
+                state["param_groups"][0].update(FORMS[form])
+                for value in state["state"].values():
+                    value.update({name: float(value[name]) for name in COUNTS if number and name in value})
+                optimizer.load_state_dict(state)
+                # Tensors other than the step count take the weight's type.
+                names = COUNTS if number else COUNTS[:1]
+                assert types_of_counts(optimizer, names) == wanted, (kind.name, form, number)
+            optimizer.step()
+            steps = [value["step"].item() for value in optimizer.state.values() if "step" in value]
+            assert steps == [2.0] * len(steps)
+
+
+@pytest.mark.types("float64")
+def test_load_state_dict_keeps_the_type_of_a_step(device: torch.device) -> None:
+    """A step count of float64 is float64 after loading."""
+    for kind in KINDS.values():
+        optimizer = kind.make([torch.ones(2, device=device)], "one_by_one", "plain")
+        optimizer.param_groups[0]["params"][0].grad = torch.ones(2, device=device)
+        optimizer.step()
+        state = optimizer.state_dict()
+        for value in state["state"].values():
+            value["step"] = value["step"].double() if "step" in value else None
+        optimizer.load_state_dict(state)
+        found = {value["step"].dtype for value in optimizer.state.values() if value["step"] is not None}
+        assert found == (set() if kind.name == "SGD" else {torch.float64}), kind.name
+
+
+@pytest.mark.types("float64")
+def test_step_is_the_same_under_any_default_device(device: torch.device) -> None:
+    """Steps after the first do not depend on the default device: what they make is on the weights' device."""
+    for kind in KINDS.values():
+        for form in ("one_by_one", "foreach", "fused"):
+            if form not in kind.forms or ((kind.name, form) == ("Adagrad", "fused") and device.type != "cpu"):
                 continue
-            state = copy.deepcopy(plain)
-            for group in state["param_groups"]:
-                group.update(FORMS[form])
-            optimizer.load_state_dict(state)
-            loaded = {value["step"].dtype for value in optimizer.state.values() if "step" in value}
-            wanted = torch.float64 if form == "foreach" else torch.float32
-            assert loaded == ({wanted} if kind.name != "SGD" else set()), (kind.name, form)
-            if form != "foreach":
-                assert all(value["step"].device == device for value in optimizer.state.values() if "step" in value)
+            if (kind.name, form) == ("ASGD", "one_by_one"):
+                continue  # makes its rate on the default device
+            one, two = ([torch.full((3,), 2.0, dtype=torch.float64, device=device)] for _ in range(2))
+            first, second = (kind.make(weights, form, "plain") for weights in (one, two))
+            for step in range(3):
+                for weight in (*one, *two):
+                    weight.grad = torch.full_like(weight, 0.5 + step)
+                first.step()
+                if step:
+                    with torch.device("meta"):
+                        second.step()
+                else:
+                    second.step()
+            assert torch.equal(one[0], two[0]), (kind.name, form)
 
 
 # ---- which implementation is used ----

@@ -70,7 +70,7 @@ def test_defaults_are_the_documented_ones(name: str) -> None:
         assert {setting: held[setting] for setting in wanted} == wanted
 
 
-@pytest.mark.parametrize("name", ["LBFGS", "Adafactor", *KINDS])
+@pytest.mark.parametrize("name", ["LBFGS", "Adafactor", "Muon", "SparseAdam", *KINDS])
 def test_lr_of_several_elements_is_refused(device: torch.device, name: str) -> None:
     """A rate that is a tensor of one element is accepted, and one of several raises ValueError."""
     weight = torch.zeros(2, 2, device=device)

@@ -12,7 +12,17 @@ import torch
 from .catalogue import KINDS, Kind, give, new_gradients, new_weights, with_kinds
 
 #: Settings that older releases did not have: a state without them gets their defaults.
-LATER = ("foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+LATER = (
+    "foreach",
+    "maximize",
+    "capturable",
+    "differentiable",
+    "fused",
+    "decoupled_weight_decay",
+    "amsgrad",
+    "nesterov",
+    "centered",
+)
 #: Entries of a weight's state that were numbers and are tensors.
 NUMBERS = ("step", "eta", "mu", "mu_product")
 

@@ -21,18 +21,16 @@ STEPS = 5
 
 def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, decay: float, d: float) -> torch.Tensor:
     """The published steps (arXiv:1804.04235, in torch's documented order), in float64."""
-    rows, columns = torch.zeros(weight.shape[0], 1), torch.zeros(1, weight.shape[-1])
-    flat = torch.zeros_like(weight)
-    rows, columns = rows.double(), columns.double()
+    rows, columns, flat = torch.zeros(()), torch.zeros(()), torch.zeros_like(weight)
     for step, g in enumerate(gradients, start=1):
         fresh = step**-0.8
         size = max(1e-3, weight.norm().item() / math.sqrt(weight.numel())) * min(lr, 1 / math.sqrt(step))
         weight = weight * (1 - lr * decay)
         squares = g * g
         if g.dim() > 1:
-            rows = (1 - fresh) * rows + fresh * squares.mean(1, keepdim=True)
-            columns = (1 - fresh) * columns + fresh * squares.mean(0, keepdim=True)
-            spread = rows @ columns / rows.mean()
+            rows = (1 - fresh) * rows + fresh * squares.mean(-1, keepdim=True)
+            columns = (1 - fresh) * columns + fresh * squares.mean(-2, keepdim=True)
+            spread = rows @ columns / rows.mean(-2, keepdim=True)
         else:
             flat = (1 - fresh) * flat + fresh * squares
             spread = flat
@@ -42,7 +40,7 @@ def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, de
 
 
 @FOREACH
-@pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=["vector", "matrix"])
+@pytest.mark.parametrize("shape", [(6,), (4, 3), (2, 4, 3)], ids=["vector", "matrix", "matrices"])
 @pytest.mark.parametrize("settings", [(0.1, 0.0, 1.0), (0.3, 0.2, 2.0)], ids=["plain", "decay"])
 @pytest.mark.types("float64")
 def test_adafactor_steps_are_the_published_ones(
@@ -105,6 +103,25 @@ def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[in
 
     assert (wanted - start).abs().max() > 3 * 0.01
     torch.testing.assert_close(weight.detach().cpu().double(), wanted, rtol=0, atol=0.005)
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Muon", "SparseAdam"])
+def test_step_with_a_closure_returns_its_loss(name: str) -> None:
+    """Adafactor, Muon and SparseAdam call a closure once before the step, with grad mode on, and return its result."""
+    weight = torch.ones(2, 2, requires_grad=True)
+    optimizer = getattr(torch.optim, name)([weight], lr=0.1)
+    modes: list[bool] = []
+
+    def closure() -> float:
+        modes.append(torch.is_grad_enabled())
+        gradient = torch.ones(2, 2)
+        weight.grad = gradient.to_sparse() if name == "SparseAdam" else gradient
+        return 3.5
+
+    with torch.no_grad():
+        assert optimizer.step(closure) == 3.5
+    assert modes == [True]
+    assert not torch.equal(weight.detach(), torch.ones(2, 2))
 
 
 def test_muon_is_for_matrices(device: torch.device) -> None:
@@ -241,7 +258,10 @@ def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.dev
 @SPARSE
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_by_other_optimizers(device: torch.device, name: str) -> None:
-    """An optimizer without support for sparse gradients raises RuntimeError and leaves the weights unchanged."""
+    """An optimizer without support for sparse gradients raises RuntimeError and leaves the weights unchanged.
+
+    The message has the name of the optimizer.
+    """
     weight = torch.ones(3, device=device, requires_grad=True)
     optimiser = getattr(torch.optim, name)([weight], lr=0.1)
     weight.grad = sparse([1], torch.ones(1), (3,)).to(device)
