@@ -167,6 +167,19 @@ def test_ema_averages_whole_and_complex_numbers(device: torch.device, multi: boo
             model.turned += 4 - 4j
 
 
+def test_swa_averages_complex_numbers(device: torch.device) -> None:
+    """Complex weights are averaged as real ones are, one by one and together."""
+    for functions in ({"avg_fn": swa_utils.get_swa_avg_fn()}, {"multi_avg_fn": swa_utils.get_swa_multi_avg_fn()}):
+        model = nn.Module()
+        model.turned = nn.Parameter(torch.tensor([4 + 8j], device=device))
+        averaged = swa_utils.AveragedModel(model, **functions)
+        for wanted in (4 + 8j, 6 + 6j, 8 + 4j):  # of 4 + 8j, 8 + 4j, 12 + 0j
+            averaged.update_parameters(model)
+            assert averaged.module.turned.item() == pytest.approx(wanted)
+            with torch.no_grad():
+                model.turned += 4 - 4j
+
+
 @pytest.mark.parametrize("multi", [False, True], ids=["one", "multi"])
 def test_averagedmodel_calls_its_function_from_the_second_update_on(device: torch.device, multi: bool) -> None:
     """The function of the average gets the averages, the model's weights, and the number of updates before.

@@ -403,9 +403,10 @@ def test_state_step_has_the_default_type_unless_fused(device: torch.device, defa
 
 @pytest.mark.types("float64")
 def test_load_state_dict_keeps_the_type_of_a_step(device: torch.device) -> None:
-    """A step count of float64 is float64 after loading."""
+    """A step count of float64 is float64 after loading. A state from before the first step can be loaded too."""
     for kind in KINDS.values():
         optimizer = kind.make([torch.ones(2, device=device)], "one_by_one", "plain")
+        optimizer.load_state_dict(optimizer.state_dict())
         optimizer.param_groups[0]["params"][0].grad = torch.ones(2, device=device)
         optimizer.step()
         state = optimizer.state_dict()
@@ -479,6 +480,8 @@ def test_foreach_and_fused_are_used_as_asked(device: torch.device) -> None:
         assert used(cls([weight, weight.clone().as_subclass(Kept)])) == set(), kind.name
         assert used(cls([weight], foreach=True)) == {"foreach"}, kind.name
         assert used(cls([weight], foreach=False)) == set(), kind.name
+        if "fused" in kind.forms:
+            assert used(cls([weight], fused=False)) == set(), kind.name
         if kind.name != "SGD":  # torch.optim.sgd.sgd does not ask whether the step is differentiable
             assert used(cls([weight.clone()], differentiable=True)) == set(), kind.name
 

@@ -411,7 +411,7 @@ def test_chainedscheduler_of_one_and_of_three_schedulers() -> None:
     """`ChainedScheduler` multiplies what its schedulers do, however many they are, and knows the first rate."""
     for count in (1, 3):
         optimizer = optimizer_of(1.0)
-        scheduler = rates.ChainedScheduler([rates.ExponentialLR(optimizer, 0.5) for _ in range(count)], optimizer)
+        scheduler = rates.ChainedScheduler([rates.ExponentialLR(optimizer, 0.5) for _ in range(count)])
         for step in range(4):
             assert scheduler.get_last_lr() == rates_of(optimizer) == [0.5 ** (step * count)]
             advance(optimizer, scheduler)

@@ -384,7 +384,7 @@ def test_cosineannealingwarmrestarts_step_takes_a_fraction_of_an_epoch(epoch: fl
             values = [warm_restarts(base, epoch, again) for base in BASES]
             return pytest.approx(values)
 
-        for start in (epoch, 20.5, epoch):
+        for start in (epoch, 22.5, epoch):
             scheduler.step(start)
             assert rates_of(optimizer) == wanted(start)
             assert scheduler.get_last_lr() == rates_of(optimizer)
