@@ -145,12 +145,13 @@ def test_save_to_a_buffer_is_a_whole_archive_at_its_end() -> None:
 
 
 def test_save_refuses_one_memory_as_two_types() -> None:
-    """Two tensors that are views of one memory as different types cannot be saved together."""
+    """Two tensors that are views of one memory as different types cannot be saved together, in either format."""
     x = torch.arange(4, dtype=torch.int32)
     data = saved([x, x[1:]])
     assert [each.tolist() for each in load(data)] == [[0, 1, 2, 3], [1, 2, 3]]
-    with pytest.raises(RuntimeError, match="view the same data as different types"):
-        saved([x, x.view(torch.float32)])
+    for zipped in (True, False):
+        with pytest.raises(RuntimeError, match="view the same data as different types"):
+            saved([x, x.view(torch.float32)], _use_new_zipfile_serialization=zipped)
 
 
 def test_load_of_the_old_format_begins_where_the_buffer_stands() -> None:

@@ -102,7 +102,9 @@ def test_share_memory_from_one_thread_after_another() -> None:
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_typed_storage_share_memory_returns_itself() -> None:
     """`TypedStorage.share_memory_` returns the storage itself, and a copy of it is not shared."""
-    typed = torch.arange(3.0).storage()
+    x = torch.arange(3.0)
+    typed = x.storage()
+    assert typed.data_ptr() == x.data_ptr()
     assert typed.share_memory_() is typed
     assert typed.is_shared()
     other = copy.deepcopy(typed)
