@@ -131,6 +131,15 @@ def test_muon_is_for_matrices(device: torch.device) -> None:
             torch.optim.Muon([torch.zeros(2, 2, device=device), torch.zeros(shape, device=device)])
 
 
+def test_muon_takes_fewer_than_100_steps_of_its_iteration(device: torch.device) -> None:
+    """A step with 100 steps of Newton and Schulz raises ValueError, and one with 99 does not."""
+    weight = torch.zeros(2, 2, device=device)
+    weight.grad = torch.eye(2, device=device)
+    torch.optim.Muon([weight], ns_steps=99).step()
+    with pytest.raises(ValueError, match="less than 100"):
+        torch.optim.Muon([weight], ns_steps=100).step()
+
+
 # ---- L-BFGS ----
 
 
