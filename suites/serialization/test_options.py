@@ -206,6 +206,8 @@ def test_config_load_mmap_and_calculate_storage_offsets(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     empty, numbers = torch.empty(0), torch.arange(40.0)
     value = [empty, numbers, empty[:0], torch.ones(3), torch.empty(0, 2), numbers[7:], torch.tensor(5), empty]
+    for size in range(0, 64, 5):  # the places of storages are rounded up
+        value += [torch.arange(size, dtype=torch.uint8), torch.empty(0)]
     torch.save(value, path)
     for settings in ({"load.mmap": True}, {"load.mmap": True, "load.calculate_storage_offsets": True}):
         with config.patch(settings):
