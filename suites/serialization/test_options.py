@@ -203,18 +203,20 @@ def test_config_load_mmap_and_calculate_storage_offsets(tmp_path: Path) -> None:
     The places of storages are right without a look into the archive, also of storages without bytes. Tensors on the
     meta device know where in the file their bytes are.
     """
-    path = str(tmp_path / "file")
     empty, numbers = torch.empty(0), torch.arange(40.0)
     value = [empty, numbers, empty[:0], torch.ones(3), torch.empty(0, 2), numbers[7:], torch.tensor(5), empty]
     for size in range(0, 64, 5):  # the places of storages are rounded up
         value += [torch.arange(size, dtype=torch.uint8), torch.empty(0)]
-    torch.save(value, path)
-    for settings in ({"load.mmap": True}, {"load.mmap": True, "load.calculate_storage_offsets": True}):
-        with config.patch(settings):
-            assert all(map(torch.equal, torch.load(path), value))
-            with pytest.raises(ValueError, match="file path"):
-                loaded(saved_bytes(numbers))
-            assert torch.equal(loaded(saved_bytes(numbers), mmap=False), numbers)
+    # The name of the file is a part of each storage's name in the archive.
+    paths = [str(tmp_path / ("f" * length)) for length in range(4, 68, 9)]
+    for path in paths:
+        torch.save(value, path)
+        for settings in ({"load.mmap": True}, {"load.mmap": True, "load.calculate_storage_offsets": True}):
+            with config.patch(settings):
+                assert all(map(torch.equal, torch.load(path), value))
+                with pytest.raises(ValueError, match="file path"):
+                    loaded(saved_bytes(numbers))
+                assert torch.equal(loaded(saved_bytes(numbers), mmap=False), numbers)
     data = Path(path).read_bytes()
     for place in ("meta", torch.device("meta")):
         for tensor, wanted in zip(torch.load(path, map_location=place), value, strict=True):
