@@ -483,8 +483,21 @@ def test_foreach_and_fused_are_used_as_asked(device: torch.device) -> None:
         assert used(cls([weight], foreach=False)) == set(), kind.name
         if "fused" in kind.forms:
             assert used(cls([weight], fused=False)) == set(), kind.name
+            if kind.name != "Adagrad" or device.type == "cpu":  # before torch 2.12 on the CPU only
+                assert "fused" in used(cls([weight], fused=True)), kind.name
         if kind.name != "SGD":  # torch.optim.sgd.sgd does not ask whether the step is differentiable
             assert used(cls([weight.clone()], differentiable=True)) == set(), kind.name
+
+
+def test_adam_foreach_refuses_a_rate_that_becomes_a_tensor(device: torch.device) -> None:
+    """A step of Adam with `foreach`, unless capturable, raises if the rate of its group is a tensor by now."""
+    for cls in (torch.optim.Adam, torch.optim.AdamW):
+        weight = torch.ones(2, device=device)
+        weight.grad = torch.ones_like(weight)
+        optimizer = cls([weight], foreach=True)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.25, device=device)
+        with pytest.raises(RuntimeError, match="lr as a Tensor is not supported"):
+            optimizer.step()
 
 
 def test_fused_refuses_complex_weights(device: torch.device) -> None:

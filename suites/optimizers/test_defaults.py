@@ -164,6 +164,18 @@ def test_cycliclr_sets_the_momentum_when_it_is_made(adam: bool) -> None:
         assert group["momentum"] == 0.9
 
 
+def test_cycliclr_has_its_base_rate_whatever_the_group_has() -> None:
+    """The rates of `CyclicLR` begin at its own base, also where the group has an initial rate of another scheduler."""
+    optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=1.0)
+    optimizer.param_groups[0]["initial_lr"] = 0.25
+    scheduler = rates.CyclicLR(optimizer, 0.1, 0.5, step_size_up=4, cycle_momentum=False)
+    assert scheduler.base_lrs == [0.1]
+    for wanted in (0.2, 0.3, 0.4, 0.5, 0.4):
+        optimizer.step()
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize(("mode", "iterations"), [("cycle", [1, 1, 1, 2]), ("iterations", [0, 2, 3, 5])])
 def test_cycliclr_scales_by_cycle_or_by_iteration(mode: str, iterations: list[int]) -> None:
     """A function of one's own gets the number of the cycle, or of the iteration, as `scale_mode` says."""
