@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.optim import optimizer as base
 
-from .catalogue import FORMS, KINDS, Kind, new_weights, with_kinds
+from .catalogue import CAPTURABLE, FORMS, KINDS, Kind, new_weights, with_kinds
 
 
 def sgd(*weights: torch.Tensor, **settings: Any) -> torch.optim.SGD:
@@ -368,25 +368,34 @@ def types_of_counts(optimizer: torch.optim.Optimizer, names: Sequence[str] = COU
     return {value[name].dtype for value in optimizer.state.values() for name in names if name in value}
 
 
+def device_of_steps(optimizer: torch.optim.Optimizer) -> set[str]:
+    return {value["step"].device.type for value in optimizer.state.values() if "step" in value}
+
+
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 @pytest.mark.types("float64", "bfloat16")
 def test_state_step_has_the_default_type_unless_fused(device: torch.device, default_dtype: torch.dtype) -> None:
-    """Step counts are float64 if that is the default type, and float32 otherwise, and if fused or capturable.
+    """Step counts are float64 if that is the default type, and float32 otherwise, and if fused.
 
-    This also holds after loading: also of a state of an older release, with numbers in place of tensors.
+    They are on the CPU, and on the weights' device if fused, capturable or those of ASGD. This also holds after
+    loading, with float32 if capturable: also of a state of an older release, with numbers in place of tensors.
     """
     double = torch.float64 if default_dtype == torch.float64 else torch.float32
     for kind in KINDS.values():
         counts = set() if kind.name == "SGD" else {double}
         plain: dict[str, Any] = {}
-        for form in ("one_by_one", "foreach", "fused"):
+        for form in ("one_by_one", "foreach", "fused", *(CAPTURABLE if device.type != "cpu" else ())):
             if form not in kind.forms or ((kind.name, form) == ("Adagrad", "fused") and device.type != "cpu"):
                 continue  # before torch 2.12, Adagrad is fused on the CPU only
             optimizer = kind.make([weight.detach() for weight in new_weights(device)], form, "plain")
             for weight in optimizer.param_groups[0]["params"]:
                 weight.grad = torch.ones_like(weight)
             wanted = {torch.float32} if form == "fused" and counts else counts
+            there = form in ("fused", *CAPTURABLE) or kind.name == "ASGD"
+            place = {device.type if there else "cpu"} if counts else set()
             optimizer.step()
             assert types_of_counts(optimizer) == wanted, (kind.name, form)
+            assert device_of_steps(optimizer) == place, (kind.name, form)
             plain = plain or optimizer.state_dict()
             for number in (False, True):
                 state = copy.deepcopy(plain)
@@ -396,7 +405,9 @@ def test_state_step_has_the_default_type_unless_fused(device: torch.device, defa
                 optimizer.load_state_dict(state)
                 # Tensors other than the step count take the weight's type.
                 names = COUNTS if number else COUNTS[:1]
-                assert types_of_counts(optimizer, names) == wanted, (kind.name, form, number)
+                single = counts and form in CAPTURABLE and not number
+                assert types_of_counts(optimizer, names) == ({torch.float32} if single else wanted), (kind.name, form)
+                assert device_of_steps(optimizer) == place, (kind.name, form, number)
             optimizer.step()
             steps = [value["step"].item() for value in optimizer.state.values() if "step" in value]
             assert steps == [2.0] * len(steps)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from .catalogue import FORMS, KINDS, Kind, give, new_gradients, new_weights, with_forms, with_kinds
+from .catalogue import CAPTURABLE, FORMS, KINDS, Kind, give, new_gradients, new_weights, with_forms, with_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 
@@ -289,13 +289,14 @@ def test_foreach_fused_and_capturable_that_exclude_each_other(
 @pytest.mark.requires(not_={"accelerator": True})
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> None:
-    """A capturable optimizer raises AssertionError for CPU weights and names the supported devices."""
-    weight = torch.ones(2, device=device)
-    weight.grad = torch.ones(2, device=device)
-    optimiser = KINDS[name].make([weight], "capturable", "plain")
+    """A capturable optimizer, also with `foreach`, raises AssertionError for CPU weights and names the devices."""
+    for form in CAPTURABLE:
+        weight = torch.ones(2, device=device)
+        weight.grad = torch.ones(2, device=device)
+        optimiser = KINDS[name].make([weight], form, "plain")
 
-    with pytest.raises(AssertionError, match=r"capturable=True.*cuda"):
-        optimiser.step()
+        with pytest.raises(AssertionError, match=r"capturable=True.*cuda"):
+            optimiser.step()
 
 
 @pytest.mark.parametrize("form", ["one_by_one", "foreach"])
