@@ -183,8 +183,8 @@ def test_autocast_regions_are_of_one_device_type(device: torch.device) -> None:
 
 @pytest.mark.requires(not_={"device": "cuda"})
 def test_autocast_off_cuda_warns_about_an_unsupported_dtype(device: torch.device) -> None:
-    """Except on CUDA, a region with an unsupported dtype warns and has no effect."""
-    with pytest.warns(UserWarning, match="not supported"):
+    """Except on CUDA, a region with an unsupported dtype warns, with the name of the device, and has no effect."""
+    with pytest.warns(UserWarning, match=rf"(?i)In {device.type} autocast, but the target dtype is not supported"):
         region = torch.autocast(device.type, dtype=torch.float64)
 
     with region:

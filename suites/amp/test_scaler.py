@@ -5,6 +5,7 @@ Scales are powers of two, so scaling and unscaling are exact in float32 and no t
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import pytest
@@ -231,6 +232,61 @@ def test_gradscaler_refuses_factors_that_do_not_grow_or_back_off(
         torch.amp.GradScaler(device.type, **options)
 
 
+def test_gradscaler_defaults_are_the_documented_ones(device: torch.device) -> None:
+    """The first scale is 65536, which doubles after 2000 finite steps in a row, and is halved by an overflow."""
+    scaler = torch.amp.GradScaler(device.type)
+    found = (scaler.get_scale(), scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
+    assert found == (65536.0, 2.0, 0.5, 2000)
+    assert scaler.state_dict() == {
+        "scale": 65536.0,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 2000,
+        "_growth_tracker": 0,
+    }
+
+
+def test_gradscaler_update_refuses_a_new_scale_that_is_no_single_number(device: torch.device) -> None:
+    """A new scale of several elements, on another device, or that requires gradients is refused.
+
+    The scale stays as it is.
+    """
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
+    scaler.scale(torch.ones((), device=device))
+    for wrong in (
+        torch.ones(2, device=device),
+        torch.ones((), device="meta"),
+        torch.ones((), device=device, requires_grad=True),
+    ):
+        with pytest.raises(AssertionError, match="new_scale should be a float or a 1-element"):
+            scaler.update(wrong)
+    assert scaler.get_scale() == 2.0
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.types("float64")
+def test_gradscaler_does_not_depend_on_default_type_and_device(device: torch.device, fused: bool) -> None:
+    """A scaler's own tensors are float32 on the device of the loss, whatever the default type and device are."""
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=0.5, fused=fused)
+    scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=1)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        for gradient in (1.0, float("inf"), 2.0):
+            optimiser.zero_grad()
+            loss = (x * gradient).sum()
+            with torch.device("meta"):
+                (scaled,) = scaler.scale([loss])
+                scaled.backward()
+                scaler.step(optimiser)
+                scaler.update()
+    finally:
+        torch.set_default_dtype(before)
+    assert scaler.get_scale() == 16.0
+    assert x.tolist() == [-0.5] * 4
+
+
 # ---- order of calls ----
 
 
@@ -315,6 +371,13 @@ def test_gradscaler_enabled_false_does_nothing(device: torch.device) -> None:
     assert x.isinf().all()
 
 
+def test_gradscaler_enabled_false_is_kept_and_checks_nothing(device: torch.device) -> None:
+    """A disabled scaler takes any factors, and is disabled after pickling."""
+    scaler = torch.amp.GradScaler(device.type, growth_factor=0.5, backoff_factor=2.0, enabled=False)
+    other = pickle.loads(pickle.dumps(scaler))
+    assert (other.is_enabled(), other.get_scale(), other.state_dict()) == (False, 1.0, {})
+
+
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
 def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
@@ -330,10 +393,14 @@ def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
 
 @pytest.mark.requires(not_={"device": "cuda"})
 def test_gradscaler_for_cuda_without_a_gpu_warns_and_is_off() -> None:
-    """Without a GPU, a scaler for CUDA, the default, warns that it is disabled, and is disabled."""
+    """Without a GPU, a scaler for CUDA, the default, warns that it is disabled, and is disabled.
+
+    One that is disabled from the beginning does not warn.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scaler = torch.amp.GradScaler()
+        torch.amp.GradScaler(enabled=False)
 
     assert ["CUDA is not available" in str(warning.message) for warning in caught] == [True]
     assert not scaler.is_enabled()

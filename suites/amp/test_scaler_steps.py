@@ -27,18 +27,24 @@ INF = float("inf")
 
 @pytest.mark.types("float64")
 def test_unscale_divides_gradients_in_place(device: torch.device) -> None:
-    """`unscale_` divides gradients by the scale in place, once, and ignores weights without a gradient."""
+    """`unscale_` divides gradients by the scale in place, once, and ignores weights without a gradient.
+
+    A gradient that itself requires gradients is divided as well, and autograd does not record it.
+    """
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
-    x, unused = weight(device), weight(device)
-    optimiser = torch.optim.SGD([x, unused], lr=1.0)
+    x, unused, followed = weight(device), weight(device), weight(device)
+    optimiser = torch.optim.SGD([x, unused, followed], lr=1.0)
     push(scaler, x, 3.0)
     gradient = x.grad
     assert gradient is not None
     assert gradient.tolist() == [3.0 * 1024] * 4
+    followed.grad = torch.full_like(followed, 2048.0).requires_grad_()
 
     scaler.unscale_(optimiser)
     assert x.grad is gradient
     assert gradient.tolist() == [3.0] * 4
+    assert followed.grad.is_leaf
+    assert followed.grad.tolist() == [2.0] * 4
     scaler.step(optimiser)
     scaler.update()
 
@@ -157,6 +163,9 @@ def test_unscale_of_sparse_gradients(device: torch.device) -> None:
         scaler.scale((table(torch.tensor([1, 3, 1], device=device)) * factor).sum()).backward()
         assert table.weight.grad is not None
         assert table.weight.grad.is_sparse == sparse
+        gradient = table.weight.grad
+        scaler.unscale_(optimiser)
+        assert table.weight.grad is gradient
         scaler.step(optimiser)
         scaler.update()
         return table.weight.tolist(), scaler.get_scale()
@@ -165,6 +174,58 @@ def test_unscale_of_sparse_gradients(device: torch.device) -> None:
 
     assert train(sparse=True, factor=2.0) == train(sparse=False, factor=2.0) == (expected, 32.0)
     assert train(sparse=True, factor=INF) == train(sparse=False, factor=INF) == ([[1.0, 1.0]] * 5, 16.0)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.types("float64")
+def test_gradscaler_step_keeps_to_what_unscale_found(device: torch.device, fused: bool) -> None:
+    """A step is skipped if `unscale_` found an infinity, also if the gradients were finite again afterwards."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
+    x = weight(device)
+    assert x.grad is None
+    optimiser = torch.optim.SGD([x], lr=1.0, fused=fused)
+    push(scaler, x, INF)
+    scaler.unscale_(optimiser)
+    x.grad = torch.ones_like(x)
+    scaler.step(optimiser)
+    scaler.update()
+    assert x.tolist() == [1.0] * 4
+    assert scaler.get_scale() == 4.0
+
+
+class Scaling(torch.optim.SGD):
+    """An optimizer that takes the scaler as an argument of its step, as before torch 1.13."""
+
+    def __init__(self, weights: list[torch.Tensor], **settings: float) -> None:
+        super().__init__(weights, **settings)  # type: ignore[arg-type]
+        self._step_supports_amp_scaling = True
+        self.seen: list[object] = []
+
+    def step(self, closure: None = None, grad_scaler: torch.amp.GradScaler | None = None) -> float:  # type: ignore[override]
+        assert grad_scaler is not None
+        self.seen.append(grad_scaler)
+        grad_scaler.unscale_(self)
+        super().step(closure)
+        return 17.0
+
+
+@pytest.mark.types("float64")
+def test_gradscaler_gives_itself_to_an_optimizer_that_asks_for_it(device: torch.device) -> None:
+    """An optimizer that scales by itself and whose step has `grad_scaler` gets the scaler, with a FutureWarning.
+
+    The scaler neither unscales nor sets `grad_scale` and `found_inf`, and a second step raises.
+    """
+    scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
+    x = weight(device)
+    optimiser = Scaling([x], lr=1.0)
+    push(scaler, x, 3.0)
+    with pytest.warns(FutureWarning, match="stop passing itself"):
+        assert scaler.step(optimiser) == 17.0
+    assert optimiser.seen == [scaler]
+    assert x.tolist() == [-2.0] * 4
+    assert not hasattr(optimiser, "found_inf")
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.step(optimiser)
 
 
 # ---- fused optimizers ----

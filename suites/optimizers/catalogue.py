@@ -53,7 +53,7 @@ KINDS = {
                 "momentum": {"lr": 0.1, "momentum": 0.9},
                 "dampening": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1},
                 "nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
-                "maximize": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "maximize": True},
+                "maximize": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1.0, "maximize": True},
             },
         ),
         Kind(
@@ -64,7 +64,7 @@ KINDS = {
                 "plain": {"lr": 0.1},
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.7, 0.9), "eps": 1e-3},
                 "amsgrad": {"lr": 0.1, "amsgrad": True, "betas": (0.5, 0.6)},
-                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 0.1},
+                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 1.0},
                 "decoupled": {"lr": 0.1, "weight_decay": 0.2, "decoupled_weight_decay": True},
             },
         ),
@@ -86,7 +86,7 @@ KINDS = {
             {
                 "plain": {"lr": 0.1},
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.7, 0.8)},
-                "maximize": {"lr": 0.1, "maximize": True},
+                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 1.0},
             },
         ),
         Kind(
@@ -97,7 +97,7 @@ KINDS = {
                 "plain": {"lr": 0.1},
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "momentum_decay": 0.5},
                 "decoupled": {"lr": 0.1, "weight_decay": 0.2, "decoupled_weight_decay": True},
-                "maximize": {"lr": 0.1, "maximize": True},
+                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 1.0},
             },
         ),
         Kind(
@@ -109,7 +109,7 @@ KINDS = {
                 # Short running means, so that rectification starts within the tested steps.
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.9)},
                 "decoupled": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.9), "decoupled_weight_decay": True},
-                "maximize": {"lr": 0.1, "maximize": True},
+                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 1.0},
             },
         ),
         Kind(
@@ -119,7 +119,7 @@ KINDS = {
             {
                 "plain": {"lr": 0.1},
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "lr_decay": 0.5, "initial_accumulator_value": 0.3},
-                "maximize": {"lr": 0.1, "maximize": True, "eps": 0.1},
+                "maximize": {"lr": 0.1, "maximize": True, "eps": 0.1, "weight_decay": 1.0},
             },
         ),
         Kind(
@@ -129,7 +129,7 @@ KINDS = {
             {
                 "plain": {"lr": 1.0},
                 "decay": {"lr": 0.5, "weight_decay": 0.2, "rho": 0.7, "eps": 1e-3},
-                "maximize": {"lr": 1.0, "maximize": True},
+                "maximize": {"lr": 1.0, "maximize": True, "weight_decay": 1.0},
             },
         ),
         Kind(
@@ -141,7 +141,7 @@ KINDS = {
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "alpha": 0.7},
                 "momentum": {"lr": 0.1, "momentum": 0.9, "eps": 1e-2},
                 "centered": {"lr": 0.1, "centered": True, "momentum": 0.5, "eps": 1e-2},
-                "maximize": {"lr": 0.1, "maximize": True},
+                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 1.0},
             },
         ),
         Kind(
@@ -153,7 +153,7 @@ KINDS = {
                 "decay": {"lr": 0.1, "weight_decay": 0.2, "lambd": 0.1, "alpha": 0.5},
                 # Averaging starts within the tested steps.
                 "average": {"lr": 0.1, "t0": 2.0},
-                "maximize": {"lr": 0.1, "maximize": True},
+                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 1.0},
             },
         ),
         Kind(

@@ -148,6 +148,66 @@ def test_swa_averages_whole_numbers(device: torch.device, multi: bool) -> None:
         assert averaged.module.count.item() == wanted
 
 
+@pytest.mark.parametrize("multi", [False, True], ids=["one", "multi"])
+def test_ema_averages_whole_and_complex_numbers(device: torch.device, multi: bool) -> None:
+    """Averages of whole numbers are rounded down after each update, and those of complex numbers are exact."""
+    functions: dict[str, Any] = (
+        {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.75)} if multi else {"avg_fn": swa_utils.get_ema_avg_fn(0.75)}
+    )
+    model = nn.Module()
+    model.turned = nn.Parameter(torch.tensor([4 + 8j], device=device))
+    model.register_buffer("count", torch.tensor(24, device=device))
+    averaged = swa_utils.AveragedModel(model, use_buffers=True, **functions)
+    wanted = ((24, 4 + 8j), (27, 5 + 7j), (32, 6.75 + 5.25j))
+    for count, turned in wanted:
+        averaged.update_parameters(model)
+        assert (averaged.module.count.item(), averaged.module.turned.item()) == (count, turned)
+        with torch.no_grad():
+            model.count += 12
+            model.turned += 4 - 4j
+
+
+def test_swa_averages_complex_numbers(device: torch.device) -> None:
+    """Complex weights are averaged as real ones are, one by one and together."""
+    for functions in ({"avg_fn": swa_utils.get_swa_avg_fn()}, {"multi_avg_fn": swa_utils.get_swa_multi_avg_fn()}):
+        model = nn.Module()
+        model.turned = nn.Parameter(torch.tensor([4 + 8j], device=device))
+        averaged = swa_utils.AveragedModel(model, **functions)
+        for wanted in (4 + 8j, 6 + 6j, 8 + 4j):  # of 4 + 8j, 8 + 4j, 12 + 0j
+            averaged.update_parameters(model)
+            assert averaged.module.turned.item() == pytest.approx(wanted)
+            with torch.no_grad():
+                model.turned += 4 - 4j
+
+
+@pytest.mark.parametrize("multi", [False, True], ids=["one", "multi"])
+def test_averagedmodel_calls_its_function_from_the_second_update_on(device: torch.device, multi: bool) -> None:
+    """The function of the average gets the averages, the model's weights, and the number of updates before.
+
+    The first update copies, and does not call it.
+    """
+    asked: list[tuple[float, float, int]] = []
+
+    def one(average: torch.Tensor, weight: torch.Tensor, count: Any) -> torch.Tensor:
+        asked.append((average.item(), weight.item(), int(count)))
+        return average + weight
+
+    def several(averages: Any, weights: Any, count: Any) -> None:
+        for average, weight in zip(averages, weights, strict=True):
+            average.copy_(one(average, weight, count))
+
+    functions: dict[str, Any] = {"multi_avg_fn": several} if multi else {"avg_fn": one}
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.tensor(1.0, device=device))
+    averaged = swa_utils.AveragedModel(model, **functions)
+    for value in (2.0, 3.0, 4.0):
+        with torch.no_grad():
+            model.weight.fill_(value)
+        averaged.update_parameters(model)
+    assert asked == [(2.0, 3.0, 1), (5.0, 4.0, 2)]
+    assert averaged.module.weight.item() == 9.0
+
+
 @pytest.mark.types("float64")
 def test_averagedmodel_is_a_copy_of_the_model(device: torch.device) -> None:
     """An averaged model has its own weights, on the given device, and calls the module's `forward`."""
@@ -161,6 +221,8 @@ def test_averagedmodel_is_a_copy_of_the_model(device: torch.device) -> None:
 
     assert torch.equal(averaged(x, scale=2.0), wanted)
     assert averaged.n_averaged.device.type == device.type
+    elsewhere = swa_utils.AveragedModel(model, device=torch.device("meta"))
+    assert all(tensor.is_meta for tensor in elsewhere.state_dict().values())
 
 
 @pytest.mark.types("float64")
@@ -252,6 +314,27 @@ def test_update_bn_computes_the_statistics_of_all_batches(device: torch.device, 
     assert norm.training is training
 
 
+class Watching(nn.Module):
+    """Notes the device of its data. Its normalization is not called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.seen: list[str] = []
+
+    def forward(self, x: torch.Tensor) -> None:
+        self.seen.append(x.device.type)
+
+
+def test_update_bn_moves_the_data_to_the_device() -> None:
+    """`update_bn` moves each batch to `device`, and leaves it where it is without one."""
+    model = Watching()
+    for in_lists in (False, True):
+        swa_utils.update_bn(batches(in_lists=in_lists), model, device=torch.device("meta"))
+        swa_utils.update_bn(batches(in_lists=in_lists), model)
+    assert model.seen == (["meta"] * 3 + ["cpu"] * 3) * 2
+
+
 def test_update_bn_without_batch_normalization_reads_no_data(device: torch.device) -> None:
     """A model without batch normalization is not called, and no data are read."""
     read = []
@@ -263,7 +346,7 @@ def test_update_bn_without_batch_normalization_reads_no_data(device: torch.devic
 
 
 @pytest.mark.parametrize("strategy", ["cos", "linear"])
-@pytest.mark.parametrize("epochs", [0, 4])
+@pytest.mark.parametrize("epochs", [0, 1, 4])
 @pytest.mark.types("float64")
 def test_swalr_anneals_to_its_rates(device: torch.device, strategy: str, epochs: int) -> None:
     """The rate of each group goes to its own `swa_lr` in `anneal_epochs` steps, and stays there; also as a tensor."""
@@ -286,7 +369,7 @@ def test_swalr_anneals_to_its_rates(device: torch.device, strategy: str, epochs:
 
 
 def test_swalr_defaults_are_ten_epochs_of_a_cosine() -> None:
-    """By default the rate follows a cosine for ten steps."""
+    """By default the rate follows a cosine for ten steps; `get_lr` outside of a step warns."""
     weight = torch.ones((), requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scheduler = swa_utils.SWALR(optimizer, 0.0)
@@ -294,6 +377,8 @@ def test_swalr_defaults_are_ten_epochs_of_a_cosine() -> None:
         assert optimizer.param_groups[0]["lr"] == pytest.approx((1 + math.cos(math.pi * min(step, 10) / 10)) / 2)
         optimizer.step()
         scheduler.step()
+    with pytest.warns(UserWarning, match="get_last_lr"):
+        scheduler.get_lr()
 
 
 def test_swalr_state_continues() -> None:

@@ -70,7 +70,7 @@ def test_defaults_are_the_documented_ones(name: str) -> None:
         assert {setting: held[setting] for setting in wanted} == wanted
 
 
-@pytest.mark.parametrize("name", ["LBFGS", "Adafactor", *KINDS])
+@pytest.mark.parametrize("name", ["LBFGS", "Adafactor", "Muon", "SparseAdam", *KINDS])
 def test_lr_of_several_elements_is_refused(device: torch.device, name: str) -> None:
     """A rate that is a tensor of one element is accepted, and one of several raises ValueError."""
     weight = torch.zeros(2, 2, device=device)
@@ -162,6 +162,18 @@ def test_cycliclr_sets_the_momentum_when_it_is_made(adam: bool) -> None:
         assert group["betas"] == (0.9, 0.99)
     else:
         assert group["momentum"] == 0.9
+
+
+def test_cycliclr_has_its_base_rate_whatever_the_group_has() -> None:
+    """The rates of `CyclicLR` begin at its own base, also where the group has an initial rate of another scheduler."""
+    optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=1.0)
+    optimizer.param_groups[0]["initial_lr"] = 0.25
+    scheduler = rates.CyclicLR(optimizer, 0.1, 0.5, step_size_up=4, cycle_momentum=False)
+    assert scheduler.base_lrs == [0.1]
+    for wanted in (0.2, 0.3, 0.4, 0.5, 0.4):
+        optimizer.step()
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("mode", "iterations"), [("cycle", [1, 1, 1, 2]), ("iterations", [0, 2, 3, 5])])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from .catalogue import FORMS, KINDS, Kind, give, new_gradients, new_weights, with_forms, with_kinds
+from .catalogue import CAPTURABLE, FORMS, KINDS, Kind, give, new_gradients, new_weights, with_forms, with_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 
@@ -56,29 +56,30 @@ def test_param_groups_have_their_own_settings(device: torch.device, kind: Kind, 
 def test_lr_can_be_a_tensor(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """A tensor learning rate equals the number, and a value written to it applies at the next step.
 
-    The tolerance is 1e-6, because the tensor is float32. Adam's foreach implementation, unless capturable, raises.
+    The tensor has no dimension, or one. The tolerance is 1e-6, because the tensor is float32. Adam's foreach
+    implementation, unless capturable, raises.
     """
     if form == "foreach" and kind.name in ("Adam", "AdamW"):
         with pytest.raises(ValueError, match="lr as a Tensor"):
             kind.make(detached(device), form, settings, lr=torch.tensor(0.25))
         return
-    weights = detached(device)
-    others = [weight.clone() for weight in weights]
-    rate = torch.tensor(0.25, device=device)
-    by_tensor = kind.make(weights, form, settings, lr=rate)
-    by_number = kind.make(others, form, settings, lr=0.25)
+    for rate in (torch.tensor(0.25, device=device), torch.tensor([0.25], device=device)):
+        weights = detached(device)
+        others = [weight.clone() for weight in weights]
+        by_tensor = kind.make(weights, form, settings, lr=rate)
+        by_number = kind.make(others, form, settings, lr=0.25)
 
-    for step, gradients in enumerate(new_gradients(STEPS)):
-        if step == 1:
-            rate.fill_(0.125)
-            by_number.param_groups[0]["lr"] = 0.125
-        give(weights, gradients)
-        give(others, gradients)
-        by_tensor.step()
-        by_number.step()
+        for step, gradients in enumerate(new_gradients(STEPS)):
+            if step == 1:
+                rate.fill_(0.125)
+                by_number.param_groups[0]["lr"] = 0.125
+            give(weights, gradients)
+            give(others, gradients)
+            by_tensor.step()
+            by_number.step()
 
-    for one, two in zip(weights, others, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
+        for one, two in zip(weights, others, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.types("float64")
@@ -140,7 +141,7 @@ def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
 @with_forms("momentum", "decay")
 @pytest.mark.types("float64")
 def test_step_ignores_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """A step ignores weights without a gradient, including decay, and creates no state.
+    """A step ignores weights without a gradient, including decay, and creates no state; also if none has a gradient.
 
     Adagrad's initial state stays.
     """
@@ -148,6 +149,8 @@ def test_step_ignores_weights_without_a_gradient(device: torch.device, kind: Kin
     optimiser = kind.make(weights, form, settings)
     start = [weight.clone() for weight in weights]
     kept = copy.deepcopy(optimiser.state.get(weights[1], {}))
+    optimiser.step()
+    assert all(map(torch.equal, weights, start))
     for gradients in new_gradients(STEPS):
         give(weights, gradients)
         weights[1].grad = None
@@ -286,13 +289,14 @@ def test_foreach_fused_and_capturable_that_exclude_each_other(
 @pytest.mark.requires(not_={"accelerator": True})
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> None:
-    """A capturable optimizer raises AssertionError for CPU weights and names the supported devices."""
-    weight = torch.ones(2, device=device)
-    weight.grad = torch.ones(2, device=device)
-    optimiser = KINDS[name].make([weight], "capturable", "plain")
+    """A capturable optimizer, also with `foreach`, raises AssertionError for CPU weights and names the devices."""
+    for form in CAPTURABLE:
+        weight = torch.ones(2, device=device)
+        weight.grad = torch.ones(2, device=device)
+        optimiser = KINDS[name].make([weight], form, "plain")
 
-    with pytest.raises(AssertionError, match=r"capturable=True.*cuda"):
-        optimiser.step()
+        with pytest.raises(AssertionError, match=r"capturable=True.*cuda"):
+            optimiser.step()
 
 
 @pytest.mark.parametrize("form", ["one_by_one", "foreach"])

@@ -12,7 +12,17 @@ import torch
 from .catalogue import KINDS, Kind, give, new_gradients, new_weights, with_kinds
 
 #: Settings that older releases did not have: a state without them gets their defaults.
-LATER = ("foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+LATER = (
+    "foreach",
+    "maximize",
+    "capturable",
+    "differentiable",
+    "fused",
+    "decoupled_weight_decay",
+    "amsgrad",
+    "nesterov",
+    "centered",
+)
 #: Entries of a weight's state that were numbers and are tensors.
 NUMBERS = ("step", "eta", "mu", "mu_product")
 
@@ -58,7 +68,8 @@ def test_state_of_an_older_release_continues(device: torch.device, kind: Kind, w
     else:
         groups = [{**group, "params": others} for group in state["param_groups"]]
         by_weight = {others[index]: values for index, values in copy.deepcopy(state["state"]).items()}
-        restored.__setstate__({"state": by_weight, "param_groups": groups})
+        defaults = {name: value for name, value in restored.defaults.items() if name not in LATER}
+        restored.__setstate__({"state": by_weight, "param_groups": groups, "defaults": defaults})
 
     made = kind.make([torch.zeros(1)], "one_by_one", "plain").param_groups[0]
     for name in LATER:

@@ -21,18 +21,16 @@ STEPS = 5
 
 def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, decay: float, d: float) -> torch.Tensor:
     """The published steps (arXiv:1804.04235, in torch's documented order), in float64."""
-    rows, columns = torch.zeros(weight.shape[0], 1), torch.zeros(1, weight.shape[-1])
-    flat = torch.zeros_like(weight)
-    rows, columns = rows.double(), columns.double()
+    rows, columns, flat = torch.zeros(()), torch.zeros(()), torch.zeros_like(weight)
     for step, g in enumerate(gradients, start=1):
         fresh = step**-0.8
         size = max(1e-3, weight.norm().item() / math.sqrt(weight.numel())) * min(lr, 1 / math.sqrt(step))
         weight = weight * (1 - lr * decay)
         squares = g * g
         if g.dim() > 1:
-            rows = (1 - fresh) * rows + fresh * squares.mean(1, keepdim=True)
-            columns = (1 - fresh) * columns + fresh * squares.mean(0, keepdim=True)
-            spread = rows @ columns / rows.mean()
+            rows = (1 - fresh) * rows + fresh * squares.mean(-1, keepdim=True)
+            columns = (1 - fresh) * columns + fresh * squares.mean(-2, keepdim=True)
+            spread = rows @ columns / rows.mean(-2, keepdim=True)
         else:
             flat = (1 - fresh) * flat + fresh * squares
             spread = flat
@@ -42,7 +40,7 @@ def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, de
 
 
 @FOREACH
-@pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=["vector", "matrix"])
+@pytest.mark.parametrize("shape", [(6,), (4, 3), (2, 4, 3)], ids=["vector", "matrix", "matrices"])
 @pytest.mark.parametrize("settings", [(0.1, 0.0, 1.0), (0.3, 0.2, 2.0)], ids=["plain", "decay"])
 @pytest.mark.types("float64")
 def test_adafactor_steps_are_the_published_ones(
@@ -107,11 +105,39 @@ def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[in
     torch.testing.assert_close(weight.detach().cpu().double(), wanted, rtol=0, atol=0.005)
 
 
+@pytest.mark.parametrize("name", ["Adafactor", "Muon", "SparseAdam"])
+def test_step_with_a_closure_returns_its_loss(name: str) -> None:
+    """Adafactor, Muon and SparseAdam call a closure once before the step, with grad mode on, and return its result."""
+    weight = torch.ones(2, 2, requires_grad=True)
+    optimizer = getattr(torch.optim, name)([weight], lr=0.1)
+    modes: list[bool] = []
+
+    def closure() -> float:
+        modes.append(torch.is_grad_enabled())
+        gradient = torch.ones(2, 2)
+        weight.grad = gradient.to_sparse() if name == "SparseAdam" else gradient
+        return 3.5
+
+    with torch.no_grad():
+        assert optimizer.step(closure) == 3.5
+    assert modes == [True]
+    assert not torch.equal(weight.detach(), torch.ones(2, 2))
+
+
 def test_muon_is_for_matrices(device: torch.device) -> None:
     """A weight that is not a matrix raises ValueError in the constructor."""
     for shape in ((), (3,), (2, 2, 2)):
         with pytest.raises(ValueError, match="2D"):
             torch.optim.Muon([torch.zeros(2, 2, device=device), torch.zeros(shape, device=device)])
+
+
+def test_muon_takes_fewer_than_100_steps_of_its_iteration(device: torch.device) -> None:
+    """A step with 100 steps of Newton and Schulz raises ValueError, and one with 99 does not."""
+    weight = torch.zeros(2, 2, device=device)
+    weight.grad = torch.eye(2, device=device)
+    torch.optim.Muon([weight], ns_steps=99).step()
+    with pytest.raises(ValueError, match="less than 100"):
+        torch.optim.Muon([weight], ns_steps=100).step()
 
 
 # ---- L-BFGS ----
@@ -183,20 +209,24 @@ def sparse(rows: list[int], values: torch.Tensor, size: tuple[int, ...]) -> torc
 @SPARSE
 @pytest.mark.parametrize("name", ["SGD", "Adagrad"])
 def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.device, name: str) -> None:
-    """SGD and Adagrad accept sparse gradients with duplicate rows, and give the same weights as with dense ones."""
-    start = torch.randn(6, 2, dtype=torch.float64)
-    one, two = (start.to(device, copy=True).requires_grad_(requires_grad=True) for _ in range(2))
-    cls = getattr(torch.optim, name)
-    optimisers = [cls([weight], lr=0.1) for weight in (one, two)]
+    """SGD and Adagrad accept sparse gradients with duplicate rows, and give the same weights as with dense ones.
 
-    for rows in ([1, 4, 1], [0, 4, 5], [2, 2, 2]):
-        gradient = sparse(rows, torch.randn(3, 2, dtype=torch.float64), (6, 2)).to(device)
-        one.grad, two.grad = gradient, gradient.to_dense()
-        for optimiser in optimisers:
-            optimiser.step()
+    So they do with `foreach`.
+    """
+    for foreach in (None, True):
+        start = torch.randn(6, 2, dtype=torch.float64)
+        one, two = (start.to(device, copy=True).requires_grad_(requires_grad=True) for _ in range(2))
+        cls = getattr(torch.optim, name)
+        optimisers = [cls([weight], lr=0.1, foreach=foreach) for weight in (one, two)]
 
-    assert not torch.equal(one.detach().cpu(), start)
-    torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+        for rows in ([1, 4, 1], [0, 4, 5], [2, 2, 2]):
+            gradient = sparse(rows, torch.randn(3, 2, dtype=torch.float64), (6, 2)).to(device)
+            one.grad, two.grad = gradient, gradient.to_dense()
+            for optimiser in optimisers:
+                optimiser.step()
+
+        assert not torch.equal(one.detach().cpu(), start)
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
 @SPARSE
@@ -241,11 +271,15 @@ def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.dev
 @SPARSE
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_by_other_optimizers(device: torch.device, name: str) -> None:
-    """An optimizer without support for sparse gradients raises RuntimeError and leaves the weights unchanged."""
+    """An optimizer without support for sparse gradients raises RuntimeError and leaves the weights unchanged.
+
+    The message has the name of the optimizer.
+    """
     weight = torch.ones(3, device=device, requires_grad=True)
     optimiser = getattr(torch.optim, name)([weight], lr=0.1)
     weight.grad = sparse([1], torch.ones(1), (3,)).to(device)
 
-    with pytest.raises(RuntimeError, match=r"(?i)sparse"):
+    named = "Adam" if name == "AdamW" else name
+    with pytest.raises(RuntimeError, match=f"{named} does not support sparse gradients"):
         optimiser.step()
     assert weight.tolist() == [1.0] * 3

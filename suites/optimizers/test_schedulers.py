@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,11 +43,11 @@ def cosine(step: float, whole: float) -> float:
     return (1 + math.cos(math.pi * step / whole)) / 2
 
 
-def warm_restarts(base: float, step: int) -> float:
-    """The first cycle has 3 steps, the second 6, the third 12."""
+def warm_restarts(base: float, step: float, again: int = 2) -> float:
+    """The first cycle has 3 steps, and each later one `again` times as many."""
     length = 3
     while step >= length:
-        step, length = step - length, length * 2
+        step, length = step - length, length * again
     return 0.01 + (base - 0.01) * cosine(step, length)
 
 
@@ -178,6 +179,18 @@ PLANS = {
         ),
         lambda base, step: base * (0.5 if step < 4 else 0.5 ** (step - 4)),
     ),
+    "SequentialLR_of_three": Plan(
+        lambda o: rates.SequentialLR(
+            o,
+            [
+                rates.ConstantLR(o, factor=0.5, total_iters=20),
+                rates.LinearLR(o, start_factor=0.25, total_iters=2),
+                rates.StepLR(o, 2, gamma=0.5),
+            ],
+            milestones=[4, 8],
+        ),
+        lambda base, step: base * (0.5, 0.5, 0.5, 0.5, 0.25, 0.625, 1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25)[step],
+    ),
     "ChainedScheduler": Plan(
         lambda o: rates.ChainedScheduler([rates.ConstantLR(o, factor=0.5, total_iters=4), rates.ExponentialLR(o, 0.9)]),
         lambda base, step: base * (0.5 if step < 4 else 1.0) * 0.9**step,
@@ -222,9 +235,12 @@ def test_lr_of_each_step_follows_the_formula(name: str) -> None:
 def test_lr_that_is_a_tensor_is_filled_in_place(device: torch.device, name: str) -> None:
     """A rate that is a tensor stays the same tensor, with the value of the formula: captured steps read it.
 
-    `get_last_lr` returns copies: to change them does not change the rate.
+    `get_last_lr` returns copies: to change them does not change the rate. The tensor has no dimension, or one.
     """
-    tensors = [torch.tensor(base, dtype=torch.float64, device=device) for base in BASES]
+    tensors = [
+        torch.full(shape, base, dtype=torch.float64, device=device)
+        for shape, base in zip(((), (1,)), BASES, strict=True)
+    ]
     optimizer = optimizer_of(*tensors, foreach=False)
     scheduler = PLANS[name].make(optimizer)
 
@@ -243,7 +259,7 @@ def test_lr_that_is_a_tensor_is_filled_in_place(device: torch.device, name: str)
 def test_load_state_dict_continues_where_another_scheduler_stopped(name: str) -> None:
     """A scheduler with the state of another, whose optimizer has the other's state, goes on with the same rates.
 
-    Loading does not change the state that was given.
+    The state has the last rates, and not the optimizer. Loading does not change the state that was given.
     """
     optimizer = optimizer_of(*BASES)
     scheduler = PLANS[name].make(optimizer)
@@ -262,6 +278,8 @@ def test_load_state_dict_continues_where_another_scheduler_stopped(name: str) ->
     other.load_state_dict(optimizer.state_dict())
 
     assert set(state) >= keys
+    assert "optimizer" not in state
+    assert restored.get_last_lr() == scheduler.get_last_lr()
     for _ in range(STEPS - 6):
         advance(optimizer, scheduler)
         advance(other, restored)
@@ -271,18 +289,26 @@ def test_load_state_dict_continues_where_another_scheduler_stopped(name: str) ->
 
 
 def test_lambdalr_state_has_the_attributes_of_callable_objects() -> None:
-    """The state of `LambdaLR` has the attributes of callables that are objects, and None for functions."""
-    optimizer = optimizer_of(*BASES)
-    scheduler = rates.LambdaLR(optimizer, [Falling(0.5), lambda _: 1.0])
-    state = scheduler.state_dict()
-    assert state["lr_lambdas"] == [{"factor": 0.5}, None]
+    """The state of `LambdaLR` and `MultiplicativeLR` has the attributes of callable objects, and None for functions.
 
-    other = optimizer_of(*BASES)
-    restored = rates.LambdaLR(other, [Falling(0.9), lambda _: 1.0])
-    restored.load_state_dict(state)
-    advance(other, restored)
+    The attributes are a copy, and loading keeps the state as it is.
+    """
+    for kind in (rates.LambdaLR, rates.MultiplicativeLR):
+        falling = Falling(0.5)
+        scheduler: Any = kind(optimizer_of(*BASES), (falling, lambda _: 1.0))  # type: ignore[arg-type]
+        state = scheduler.state_dict()
+        falling.factor = 0.75
+        assert state["lr_lambdas"] == [{"factor": 0.5}, None]
+        assert state["base_lrs"] == [*BASES]
+        assert "optimizer" not in state
 
-    assert rates_of(other) == [BASES[0] * 0.5, BASES[1]]
+        other = optimizer_of(*BASES)
+        restored: Any = kind(other, [Falling(0.9), lambda _: 1.0])
+        restored.load_state_dict(state)
+        assert state["lr_lambdas"] == [{"factor": 0.5}, None]
+        advance(other, restored)
+
+        assert rates_of(other) == [BASES[0] * 0.5, BASES[1]]
 
 
 def test_last_epoch_needs_initial_lr() -> None:
@@ -345,15 +371,28 @@ def test_onecyclelr_refuses_a_step_beyond_the_last() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2.5, 3, 7.25, 9])
 def test_cosineannealingwarmrestarts_step_takes_a_fraction_of_an_epoch(epoch: float) -> None:
-    """`CosineAnnealingWarmRestarts.step(epoch)` sets the rate of a fraction of an epoch, in the cycle that it is in."""
-    optimizer = optimizer_of(*BASES)
-    scheduler = rates.CosineAnnealingWarmRestarts(optimizer, 3, T_mult=2, eta_min=0.01)
-    optimizer.step()
+    """`CosineAnnealingWarmRestarts.step(epoch)` sets the rate of a fraction of an epoch, in the cycle that it is in.
 
-    scheduler.step(epoch)
+    Steps without an epoch go on from there, also in cycles of equal length, and also after a step back.
+    """
+    for again in (1, 2):
+        optimizer = optimizer_of(*BASES)
+        scheduler = rates.CosineAnnealingWarmRestarts(optimizer, 3, T_mult=again, eta_min=0.01)
+        optimizer.step()
 
-    assert rates_of(optimizer) == pytest.approx([warm_restarts(base, epoch) for base in BASES])  # type: ignore[arg-type]
-    assert scheduler.last_epoch == math.floor(epoch)
+        def wanted(epoch: float, again: int = again) -> Any:
+            values = [warm_restarts(base, epoch, again) for base in BASES]
+            return pytest.approx(values)
+
+        for start in (epoch, 22.5, epoch):
+            scheduler.step(start)
+            assert rates_of(optimizer) == wanted(start)
+            assert scheduler.get_last_lr() == rates_of(optimizer)
+            assert scheduler.last_epoch == math.floor(start)
+            for more in range(1, 8):
+                scheduler.step()
+                assert rates_of(optimizer) == wanted(start + more), f"{start} and {more}"
+                assert scheduler.last_epoch == math.floor(start) + more
 
 
 # ---- ReduceLROnPlateau ----
@@ -363,6 +402,9 @@ def plateau(metrics: list[float], lr: float = 1.0, **settings: Any) -> list[floa
     """Return the rate after each metric."""
     optimizer = optimizer_of(lr)
     scheduler = rates.ReduceLROnPlateau(optimizer, **settings)
+    assert scheduler.get_last_lr() == [lr]
+    assert not scheduler.in_cooldown
+    assert scheduler.num_bad_epochs == 0
     found = []
     for metric in metrics:
         optimizer.step()
@@ -381,11 +423,11 @@ def plateau(metrics: list[float], lr: float = 1.0, **settings: Any) -> list[floa
         ({"patience": 0}, [5, 4, 3, 3, 2], [1, 1, 1, 0.5, 0.5]),
         ({"patience": 2}, [5, 6, 6, 4, 6, 6, 6], [1, 1, 1, 1, 1, 1, 0.5]),  # a good one begins the count anew
         ({"patience": 0, "mode": "max"}, [1, 2, 3, 2, 4], [1, 1, 1, 0.5, 0.5]),
-        # relative: 10% better than the best; absolute: better by more than 0.1
-        ({"patience": 0, "threshold": 0.1}, [10, 9.5, 8.9], [1, 0.5, 0.5]),
-        ({"patience": 0, "threshold": 0.1, "threshold_mode": "abs"}, [10, 9.95, 9.5], [1, 0.5, 0.5]),
-        ({"patience": 0, "threshold": 0.1, "mode": "max"}, [10, 10.5, 11.5], [1, 0.5, 0.5]),
-        ({"patience": 0, "threshold": 0.1, "mode": "max", "threshold_mode": "abs"}, [10, 10.05, 10.5], [1, 0.5, 0.5]),
+        # relative: better than the best by more than a quarter of it; absolute: by more than 0.25
+        ({"patience": 0, "threshold": 0.25}, [8, 6, 5.5], [1, 0.5, 0.5]),
+        ({"patience": 0, "threshold": 0.25, "threshold_mode": "abs"}, [8, 7.75, 7.5], [1, 0.5, 0.5]),
+        ({"patience": 0, "threshold": 0.25, "mode": "max"}, [8, 10, 10.5], [1, 0.5, 0.5]),
+        ({"patience": 0, "threshold": 0.25, "mode": "max", "threshold_mode": "abs"}, [8, 8.25, 8.5], [1, 0.5, 0.5]),
         # After it fell, bad metrics of the cooldown do not count.
         ({"patience": 0, "cooldown": 2}, [5, 5, 5, 5, 5], [1, 0.5, 0.5, 0.5, 0.25]),
         ({"patience": 0, "min_lr": 0.4}, [5, 5, 5, 5], [1, 0.5, 0.4, 0.4]),
@@ -488,12 +530,47 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[torch.optim.Optimizer], obje
     "ReduceLROnPlateau_of_no_optimizer": (TypeError, lambda o: rates.ReduceLROnPlateau(o.param_groups)),  # type: ignore[arg-type]
 }
 
+#: What the message says.
+SAYS = {
+    "LambdaLR_with_too_few_functions": "Expected 2 lr_lambdas, but got 1",
+    "MultiplicativeLR_with_too_few_functions": "Expected 2 lr_lambdas, but got 1",
+    "MultiplicativeLR_of_a_number": "should be a function",
+    "ConstantLR_above_1": "factor expected to be between 0 and 1",
+    "ConstantLR_below_0": "factor expected to be between 0 and 1",
+    "LinearLR_from_0": "Starting multiplicative factor",
+    "LinearLR_from_above_1": "Starting multiplicative factor",
+    "LinearLR_to_above_1": "Ending multiplicative factor",
+    "LinearLR_to_below_0": "Ending multiplicative factor",
+    "CosineAnnealingWarmRestarts_of_0": "positive integer T_0",
+    "CosineAnnealingWarmRestarts_times_0": "T_mult >= 1",
+    "CyclicLR_of_an_unknown_mode": "mode is invalid",
+    "CyclicLR_without_momentum_to_cycle": "must support momentum or beta1",
+    "CyclicLR_with_too_few_rates": "base_lr must have the same length",
+    "OneCycleLR_without_a_length": "either total_steps OR",
+    "OneCycleLR_of_0_steps": "positive integer total_steps",
+    "OneCycleLR_with_an_unknown_strategy": "anneal_strategy must be one of",
+    "OneCycleLR_rising_for_more_than_all": "between 0 and 1 pct_start",
+    "ReduceLROnPlateau_with_a_factor_of_1": "Factor should be < 1.0",
+    "ReduceLROnPlateau_of_an_unknown_mode": "mode no is unknown",
+    "ReduceLROnPlateau_of_an_unknown_threshold_mode": "threshold mode no is unknown",
+    "ReduceLROnPlateau_with_too_few_limits": "expected 2 min_lrs, got 1",
+    "SequentialLR_of_nothing": "at least one scheduler",
+    "SequentialLR_with_too_few_milestones": "one more than the number of milestone",
+    "SequentialLR_of_another_optimizer": "belong to the same optimizer",
+    "SequentialLR_with_ReduceLROnPlateau": "does not support `ReduceLROnPlateau`",
+    "ChainedScheduler_of_nothing": "at least one scheduler",
+    "ChainedScheduler_of_two_optimizers": "belong to the same optimizer",
+    "ChainedScheduler_with_ReduceLROnPlateau": "does not support `ReduceLROnPlateau`",
+    "no_optimizer": "list is not an Optimizer",
+    "ReduceLROnPlateau_of_no_optimizer": "list is not an Optimizer",
+}
+
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_schedulers_refuse(name: str) -> None:
-    """Impossible settings are refused when the scheduler is made."""
+    """Impossible settings are refused when the scheduler is made, with a message that names them."""
     kind, make = REFUSED[name]
-    with pytest.raises(kind):
+    with pytest.raises(kind, match=re.escape(SAYS[name])):
         make(optimizer_of(*BASES))
 
 
@@ -526,10 +603,17 @@ def test_optimizer_with_a_scheduler_still_returns_the_loss() -> None:
 
 
 def test_get_lr_outside_of_step_warns() -> None:
-    """`get_lr` warns that `get_last_lr` is meant."""
-    scheduler = rates.StepLR(optimizer_of(1.0), 1)
-    with pytest.warns(UserWarning, match="get_last_lr"):
-        scheduler.get_lr()
+    """`get_lr` of each scheduler warns that `get_last_lr` is meant, after each step."""
+    for name, plan in PLANS.items():
+        optimizer = optimizer_of(*BASES)
+        scheduler = plan.make(optimizer)
+        if isinstance(scheduler, (rates.SequentialLR, rates.ChainedScheduler)):
+            continue
+        for _ in range(2):
+            advance(optimizer, scheduler)
+            with pytest.warns(UserWarning, match="get_last_lr") as caught:
+                scheduler.get_lr()
+            assert len(caught) == 1, name
 
 
 def test_step_warns_of_an_optimizer_whose_step_was_replaced() -> None:

@@ -262,3 +262,17 @@ def test_thread_safe_generator_is_none_outside_of_a_worker_thread() -> None:
     wanted = torch.rand(4)
     torch.manual_seed(3)
     assert torch.equal(torch.rand(4, generator=torch.random.thread_safe_generator()), wanted)
+
+
+def test_fork_rng_of_the_meta_device_forks_nothing() -> None:
+    """`fork_rng(device_type="meta")` leaves all generators as they are, that of the CPU too."""
+    before = torch.get_rng_state()
+    try:
+        torch.manual_seed(5)
+        wanted = [torch.rand(()).item() for _ in range(2)]
+        torch.manual_seed(5)
+        with torch.random.fork_rng(device_type="meta"):
+            first = torch.rand(()).item()
+        assert [first, torch.rand(()).item()] == wanted
+    finally:
+        torch.set_rng_state(before)

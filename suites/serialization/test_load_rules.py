@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections import OrderedDict
 from fractions import Fraction
@@ -144,9 +145,47 @@ def test_save_to_a_buffer_is_a_whole_archive_at_its_end() -> None:
 
 
 def test_save_refuses_one_memory_as_two_types() -> None:
-    """Two tensors that are views of one memory as different types cannot be saved together."""
+    """Two tensors that are views of one memory as different types cannot be saved together, in either format."""
     x = torch.arange(4, dtype=torch.int32)
     data = saved([x, x[1:]])
     assert [each.tolist() for each in load(data)] == [[0, 1, 2, 3], [1, 2, 3]]
-    with pytest.raises(RuntimeError, match="view the same data as different types"):
-        saved([x, x.view(torch.float32)])
+    for zipped in (True, False):
+        with pytest.raises(RuntimeError, match="view the same data as different types"):
+            saved([x, x.view(torch.float32)], _use_new_zipfile_serialization=zipped)
+
+
+def test_load_of_the_old_format_begins_where_the_buffer_stands() -> None:
+    """Values in the old format that follow each other in a buffer are loaded one after another."""
+    buffer = io.BytesIO()
+    buffer.write(b"a head")
+    for value in (torch.ones(2), torch.arange(3.0)):
+        torch.save(value, buffer, _use_new_zipfile_serialization=False)
+    buffer.seek(6)
+    assert [torch.load(buffer).tolist() for _ in range(2)] == [[1.0, 1.0], [0.0, 1.0, 2.0]]
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol 4")
+def test_load_weights_only_says_what_to_do() -> None:
+    """The message of a refusal says how to allow a class, that a module is blocked, or to report what is unknown.
+
+    Each names `weights_only` and the documentation.
+    """
+
+    class Blocked:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.getcwd, ()
+
+    said: list[str] = []
+    for data in (saved(Fraction(1, 3)), saved(Blocked()), saved([1], pickle_protocol=4)):
+        with pytest.raises(pickle.UnpicklingError, match=r"Weights only load failed") as refusal:
+            load(data)
+        said.append(str(refusal.value))
+    allow, blocked, unknown = said
+    assert all(
+        "`weights_only` set to `False`" in text and "Check the documentation of torch.load" in text for text in said
+    )
+    assert ["you have two options" in text for text in said] == [True, False, False]
+    assert ["Please file an issue" in text for text in said] == [False, False, True]
+    assert "fractions.Fraction" in allow
+    assert "is blocked" in blocked
+    assert "Unsupported operand" in unknown

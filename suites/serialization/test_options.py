@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import mmap
 import pickle
+import re
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 import torch
 from torch import serialization
 from torch.serialization import LoadEndianness
+from torch.utils.serialization import config
 
-from ._torch_private import package_registry
+from ._torch_private import checkpoint_offset, package_registry
 
 
 def saved_bytes(value: Any, **options: Any) -> bytes:
@@ -109,23 +112,36 @@ def test_set_crc32_options_decides_whether_checksums_are_written(wanted: bool) -
 
 
 def test_default_load_endianness_is_for_files_that_do_not_say_theirs() -> None:
-    """A file without a mark of its byte order is read in the default one, and a file with a mark by its mark."""
+    """A file without a mark of its byte order is read in the default one, and a file with a mark by its mark.
+
+    A mark of an unknown order is refused.
+    """
     assert serialization.get_default_load_endianness() in (None, LoadEndianness.NATIVE)
     tensor = torch.arange(4, dtype=torch.int32)
     data = saved_bytes(tensor)
-    unmarked = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(unmarked, "w") as new:
-        for name in old.namelist():
-            if not name.endswith("byteorder"):
-                new.writestr(name, old.read(name))
+
+    def marked(mark: str | None) -> bytes:
+        target = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(target, "w") as new:
+            for name in old.namelist():
+                if not name.endswith("byteorder"):
+                    new.writestr(name, old.read(name))
+                elif mark is not None:
+                    new.writestr(name, mark)
+        return target.getvalue()
+
     swapped = [0, 1 << 24, 2 << 24, 3 << 24]
     before = serialization.get_default_load_endianness()
     try:
         for default, wanted in ((LoadEndianness.LITTLE, [0, 1, 2, 3]), (LoadEndianness.BIG, swapped)):
             serialization.set_default_load_endianness(default)
             assert serialization.get_default_load_endianness() is default
-            assert loaded(unmarked.getvalue()).tolist() == wanted
+            assert loaded(marked(None)).tolist() == wanted
             assert loaded(data).tolist() == [0, 1, 2, 3]
+            assert loaded(marked("little")).tolist() == [0, 1, 2, 3]
+            assert loaded(marked("big")).tolist() == swapped
+            with pytest.raises(ValueError, match="Unknown endianness type: middle"):
+                loaded(marked("middle"))
     finally:
         serialization.set_default_load_endianness(before)
     with pytest.raises(TypeError):
@@ -149,8 +165,11 @@ def test_skip_data_leaves_out_the_bytes_of_storages(tmp_path: Path) -> None:
     assert not found["b"].any()
     full = torch.load(whole)
     assert torch.equal(full["a"], value["a"])
+    old = io.BytesIO(saved_bytes(value, _use_new_zipfile_serialization=False))
     with serialization.skip_data():
         assert torch.load(whole)["b"].shape == (5,)
+        assert torch.load(old)["b"].shape == (5,)
+    assert len(old.read()) >= 6 * 4 + 5 * 2  # the bytes of the storages
 
 
 def test_load_mmap_shares_changes_with_the_file_only_if_it_is_asked(tmp_path: Path) -> None:
@@ -174,8 +193,36 @@ def test_load_mmap_needs_the_path_of_an_archive(tmp_path: Path) -> None:
         loaded(saved_bytes(torch.ones(2)), mmap=True)
     path = str(tmp_path / "file")
     torch.save(torch.ones(2), path, _use_new_zipfile_serialization=False)
-    with pytest.raises(RuntimeError, match="mmap"):
+    with pytest.raises(RuntimeError, match=rf"mmap.*{re.escape(path)}"):
         torch.load(path, mmap=True)
+
+
+def test_config_load_mmap_and_calculate_storage_offsets(tmp_path: Path) -> None:
+    """`config.load.mmap` is the default of `mmap`; with `calculate_storage_offsets` the same values are loaded.
+
+    The places of storages are right without a look into the archive, also of storages without bytes. Tensors on the
+    meta device know where in the file their bytes are.
+    """
+    empty, numbers = torch.empty(0), torch.arange(40.0)
+    value = [empty, numbers, empty[:0], torch.ones(3), torch.empty(0, 2), numbers[7:], torch.tensor(5), empty]
+    for size in range(0, 64, 5):  # the places of storages are rounded up
+        value += [torch.arange(size, dtype=torch.uint8), torch.empty(0)]
+    # The name of the file is a part of each storage's name in the archive.
+    paths = [str(tmp_path / ("f" * length)) for length in range(4, 68, 9)]
+    for path in paths:
+        torch.save(value, path)
+        for settings in ({"load.mmap": True}, {"load.mmap": True, "load.calculate_storage_offsets": True}):
+            with config.patch(settings):
+                assert all(map(torch.equal, torch.load(path), value))
+                with pytest.raises(ValueError, match="file path"):
+                    loaded(saved_bytes(numbers))
+                assert torch.equal(loaded(saved_bytes(numbers), mmap=False), numbers)
+    data = Path(path).read_bytes()
+    for place in ("meta", torch.device("meta")):
+        for tensor, wanted in zip(torch.load(path, map_location=place), value, strict=True):
+            assert tensor.is_meta
+            start, size = checkpoint_offset(tensor), wanted.untyped_storage().nbytes()
+            assert data[start : start + size] == bytes(wanted.untyped_storage().tolist())
 
 
 def test_register_package_chooses_by_priority() -> None:
@@ -209,9 +256,17 @@ def test_register_package_chooses_by_priority() -> None:
 
 @pytest.mark.parametrize("what", ["magic", "protocol"])
 def test_load_refuses_the_old_format_with_other_numbers(what: str) -> None:
-    """A file of the old format begins with two numbers; a file with others is refused."""
+    """A file of the old format begins with two numbers; a file with others is refused.
+
+    What it says of the machine follows.
+    """
     data = io.BytesIO(saved_bytes(torch.ones(2), _use_new_zipfile_serialization=False))
     magic, protocol = pickle.load(data), pickle.load(data)
+    place = data.tell()
+    machine = pickle.load(data)
+    assert machine["protocol_version"] == protocol
+    assert machine["little_endian"] is (sys.byteorder == "little")
+    data.seek(place)
     rest = data.read()
     assert loaded(pickle.dumps(magic, 2) + pickle.dumps(protocol, 2) + rest).tolist() == [1, 1]
     changed = (magic + 1, protocol) if what == "magic" else (magic, protocol + 1)
@@ -225,10 +280,20 @@ def test_save_records_that_the_archive_has() -> None:
     data = saved_bytes([shared, shared[3:], torch.ones(3)])
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = {name.partition("/")[2] for name in archive.namelist()}
-        assert {"data.pkl", "byteorder", "version", "data/0", "data/1"} <= names
+        assert {
+            "data.pkl",
+            ".format_version",
+            ".storage_alignment",
+            "byteorder",
+            "version",
+            "data/0",
+            "data/1",
+        } <= names
         assert "data/2" not in names
         root = archive.namelist()[0].partition("/")[0]
-        assert archive.read(f"{root}/byteorder") in (b"little", b"big")
+        assert archive.read(f"{root}/byteorder") == sys.byteorder.encode()
+        assert archive.read(f"{root}/.format_version") == b"1"
+        assert archive.read(f"{root}/.storage_alignment") == b"64"
         for number in (0, 1):
             info = archive.getinfo(f"{root}/data/{number}")
             head = data[info.header_offset : info.header_offset + 30]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,33 @@ def test_adagrad_share_memory_shares_the_sums_with_a_fork() -> None:
     assert in_a_fork(step) == 0
     assert optimizer.state[parameter]["sum"].tolist() == [5.0] * 3
     torch.testing.assert_close(parameter.detach(), torch.full((3,), 1 - 0.5 * 2 / 5**0.5))
+
+
+def test_share_memory_from_one_thread_after_another() -> None:
+    """`share_memory_` of a storage that another thread has shared returns at once."""
+    storage = torch.zeros(3).untyped_storage()
+    assert storage.share_memory_() is storage
+    done: list[bool] = []
+    thread = threading.Thread(target=lambda: done.append(storage.share_memory_() is storage), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert done == [True]
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_typed_storage_share_memory_returns_itself() -> None:
+    """`TypedStorage.share_memory_` returns the storage itself, and a copy of it is not shared."""
+    x = torch.arange(3.0)
+    typed = x.storage()
+    assert typed.data_ptr() == x.data_ptr()
+    assert typed.share_memory_() is typed
+    assert typed.is_shared()
+    other = copy.deepcopy(typed)
+    assert not other.is_shared()
+    assert other.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_storage_on_the_meta_device_has_no_elements_to_read() -> None:
+    """An element of a storage on the meta device cannot be read."""
+    with pytest.raises(NotImplementedError, match="Not available for 'meta' device type"):
+        torch.UntypedStorage(4, device="meta")[0]

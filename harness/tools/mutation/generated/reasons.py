@@ -29,7 +29,7 @@ _Patterns = Annotated[tuple[_Text, ...], Field(min_length=1)]
 
 
 class ReasonEntry(BaseModel):
-    """One reason. `functions`: patterns of qualified names. `changes`: patterns of `Mutant.change`."""
+    """One reason. Patterns. `path`: of files. `functions`: of qualified names. `changes`: of `Mutant.change`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -41,7 +41,7 @@ class ReasonEntry(BaseModel):
     def is_about(self, mutant: Mutant) -> bool:
         """Return whether the entry gives the reason of a mutant."""
         return (
-            mutant.path == self.path
+            matches((self.path,), mutant.path)
             and matches(self.functions, mutant.function)
             and matches(self.changes, mutant.change)
         )

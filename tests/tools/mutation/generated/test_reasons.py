@@ -42,6 +42,17 @@ def test_an_entry_is_about_its_file_its_functions_and_its_changes(tmp_path: Path
         assert not reasons.of(other), other
 
 
+def test_a_star_in_a_path_stands_for_any_text(tmp_path: Path) -> None:
+    file = tmp_path / "reasons.yaml"
+    file.write_text("mutants:\n  - {path: torch/*.py, functions: [f], reason: always}\n")
+    reasons = read_reasons(file)
+    assert [reasons.of(mutant("f", path=path)) for path in ("torch/a.py", "torch/b/c.py", "other/a.py")] == [
+        "always",
+        "always",
+        "",
+    ]
+
+
 def test_without_a_file_there_are_no_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_reasons(None).mutants == ()
@@ -62,7 +73,8 @@ def test_the_functions_of_the_own_file_exist() -> None:
     assert spec.origin is not None
     for entry in read_reasons(ROOT / DEFAULT).mutants:
         names: set[str] = set()
-        _add_functions(ast.parse((Path(spec.origin).parents[1] / entry.path).read_bytes()), "", names)
+        for file in Path(spec.origin).parents[1].glob(entry.path):
+            _add_functions(ast.parse(file.read_bytes()), "", names)
         for pattern in entry.functions:
             assert any(matches([pattern], name) for name in names), f"{entry.path}: there is no function {pattern!r}"
 
