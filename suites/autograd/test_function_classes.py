@@ -52,7 +52,7 @@ def test_function_vjp_is_another_name_of_backward(x: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("boxed", [False, True])
 def test_function_boxed_grads_call_gives_the_gradients_as_a_list(boxed: bool, x: torch.Tensor) -> None:
-    """With `boxed_grads_call`, `backward` gets one list that it may empty; without it, it gets each gradient."""
+    """With `boxed_grads_call`, `backward` gets one list that it may empty, from the engine and from `apply`."""
     seen: list[tuple[Any, ...]] = []
 
     class Two(Function):
@@ -70,8 +70,11 @@ def test_function_boxed_grads_call_gives_the_gradients_as_a_list(boxed: bool, x:
             return gradients.pop() * 2, last * 3
 
     first, second = apply(Two, x, x)
+    node = first.grad_fn
+    by_hand = node.apply(torch.ones_like(x), torch.ones_like(x))
+    assert [each.tolist() for each in by_hand] == [[2.0, 2.0], [3.0, 3.0]]
     (found,) = torch.autograd.grad((first + 10 * second).sum(), x)
-    assert seen == [(list,) if boxed else (torch.Tensor, torch.Tensor)]
+    assert seen == [(list,) if boxed else (torch.Tensor, torch.Tensor)] * 2
     assert found.tolist() == [32.0, 32.0]
 
 
@@ -133,8 +136,9 @@ def test_once_differentiable_refuses_a_second_derivative(x: torch.Tensor) -> Non
         @staticmethod
         @once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
-            return given
+            return kept
 
+    kept = torch.full_like(x, 7.0).detach()
     y = torch.tensor([3.0, 4.0], device=x.device, requires_grad=True)
     weight = torch.ones_like(x, requires_grad=True)
 
@@ -148,6 +152,8 @@ def test_once_differentiable_refuses_a_second_derivative(x: torch.Tensor) -> Non
         with pytest.raises(RuntimeError, match="trying to differentiate twice a function that was marked"):
             found.sum().backward()
     (found,) = torch.autograd.grad(apply(Passing, x), [x], weight, create_graph=True)
+    assert torch.equal(found, kept)
+    assert not kept.requires_grad
     with pytest.raises(RuntimeError, match="trying to differentiate twice a function that was marked"):
         found.sum().backward()
     assert weight.grad is None

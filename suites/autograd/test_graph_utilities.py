@@ -75,7 +75,7 @@ def test_increment_version_counts_as_a_change_in_place(x: torch.Tensor, device: 
 def test_save_on_cpu_copies_a_host_tensor_only_to_pin_it(pinned: bool) -> None:
     """A host tensor is saved as it is, and with `pin_memory=True` as a copy; the gradient is the same."""
     x = torch.tensor([1.0, 2.0], requires_grad=True)
-    with save_on_cpu(pin_memory=pinned):
+    with save_on_cpu(pin_memory=True) if pinned else save_on_cpu():
         y = x * x
     saved = private.saved(y.grad_fn, "self")
     assert (saved.data_ptr() != x.data_ptr()) == pinned
@@ -192,9 +192,12 @@ def test_allow_mutation_on_saved_tensors_keeps_each_tensor_apart(x: torch.Tensor
     with allow_mutation_on_saved_tensors():
         p, q, r = x * 1, x * 2, x * 3
         used = (x.detach() + 1) * 1  # its graph is gone when it changes
+        number = x.sum() * 2
         (x * used).sum().backward()
         x.grad = None
         result = (p * q).sum() + (q * q).sum() + r.exp().sum() + (x * constant).sum() + (r.view(2) ** 2).sum()
+        result = result + number * number
+        number.add_(1)
         torch._foreach_mul_([p, q], 10.0)
         r.view(2)[:1].zero_()
         r.add_(1)
@@ -203,7 +206,7 @@ def test_allow_mutation_on_saved_tensors_keeps_each_tensor_apart(x: torch.Tensor
         result.backward()
         found, at = x.grad, x.detach()
     assert found is not None
-    wanted = 4 * at + 8 * at + 3 * (3 * at).exp() + torch.tensor([3.0, 5.0], device=device) + 18 * at
+    wanted = 4 * at + 8 * at + 3 * (3 * at).exp() + torch.tensor([3.0, 5.0], device=device) + 18 * at + 8 * at.sum()
     torch.testing.assert_close(found, wanted)
     assert constant.tolist() == [4.0, 6.0]
     assert q.tolist() == [20.0, 40.0]

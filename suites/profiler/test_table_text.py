@@ -377,3 +377,114 @@ def test_steps_of_a_profile_are_one_row() -> None:
     assert {each.trace_name for each in steps} == {"ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"}
     entries = {each.key: each.count for each in prof.key_averages() if "ProfilerStep" in each.key}
     assert entries == {"ProfilerStep*": 3}
+
+
+def test_events_that_only_hold_one_of_their_name_are_one() -> None:
+    """An event whose only child has its name takes the child's children and kernels, however deep they nest."""
+    outer, middle, inner, child = (
+        event(name, start, end, use_device="cuda")
+        for name, start, end in (("same", 0, 10), ("same", 1, 9), ("same", 2, 8), ("child", 3, 4))
+    )
+    inner.append_kernel("kernel", 0, 5)
+    two = [event("two", 20, 30), event("two", 21, 22), event("two", 23, 24)]
+    events = built(outer, middle, inner, child, *two)
+    assert [each.name for each in events] == ["same", "child", "two", "two", "two"]
+    assert [(each.name, each.duration) for each in events[0].kernels] == [("kernel", 5)]
+    assert events[0].cpu_children == [child]
+    assert child.cpu_parent is events[0]
+    assert [each.cpu_parent for each in two[1:]] == [two[0]] * 2
+
+
+def test_key_averages_has_no_stacks_by_default() -> None:
+    """By default, events of all stacks are one entry without a stack; each further grouping tells them apart."""
+    shapes, stack = [[1]], ["a.py(1): a", "b.py(2): b"]
+    events = in_turn(
+        event("work", stack=stack, input_shapes=shapes, overload_name="x"),
+        event("work", stack=["c.py(1): c"], input_shapes=[[2]], overload_name="y"),
+        event("work", is_user_annotation=True),
+        event("work", node_id=1),
+    )
+    (first, annotation, node) = events.key_averages()
+    assert [each.count for each in (first, annotation, node)] == [2, 1, 1]
+    assert (first.stack, first.input_shapes, first.overload_name) == ([], "", "")
+    assert (annotation.is_user_annotation, node.node_id) == (True, 1)
+    assert [each.stack for each in events.key_averages(group_by_stack_n=1)][:2] == [stack[:1], ["c.py(1): c"]]
+    assert next(each.stack for each in events.key_averages(group_by_stack_n=5)) == stack
+    assert [each.input_shapes for each in events.key_averages(group_by_input_shapes=True)][:2] == [shapes, [[2]]]
+    assert [each.overload_name for each in events.key_averages(group_by_overload_name=True)][:2] == ["x", "y"]
+
+
+def test_times_and_memory_of_events_that_are_asynchronous_or_of_a_device() -> None:
+    """An asynchronous event has no own time, memory or device time, and one of a device no time or memory of the host.
+
+    On the host, an event has the kernels of its children too; alone, it has its own. A range on the device counts for
+    no total.
+    """
+    sizes: dict[str, Any] = {"use_device": "cuda", "cpu_memory_usage": 3, "device_memory_usage": 5}
+    waits = event("waits", 0, 10, is_async=True, **sizes)
+    kernel = event("kernel", 20, 27, device_type=DeviceType.CUDA, **sizes)
+    outer, inner, legacy = event("outer", 30, 40, **sizes), event("inner", 31, 35), event("legacy", 50, 60, **sizes)
+    inner.use_device = "cuda"
+    outer.append_kernel("a", 0, 2)
+    inner.append_kernel("b", 0, 4)
+    legacy.append_kernel("c", 0, 6)
+    legacy.is_legacy = True
+    note = event("range", 20, 120, device_type=DeviceType.CUDA, is_user_annotation=True, use_device="cuda")
+    events = built(waits, kernel, note, outer, inner, legacy, use_device="cuda")
+
+    def facts(each: FunctionEvent) -> tuple[float, ...]:
+        return (
+            each.self_cpu_time_total,
+            each.cpu_time_total,
+            each.device_time_total,
+            each.self_device_time_total,
+            each.self_cpu_memory_usage,
+            each.self_device_memory_usage,
+        )
+
+    assert facts(waits) == (0, 10, 0, 0, 0, 0)
+    assert facts(kernel) == (0, 0, 7, 7, 0, 0)
+    assert facts(outer) == (6, 10, 6, 2, 3, 5)
+    assert facts(inner) == (4, 4, 4, 4, 0, 0)
+    assert facts(legacy) == (10, 10, 6, 6, 3, 5)
+    assert events.table().splitlines()[-2:] == ["Self CPU time total: 20.000us", "Self CUDA time total: 13.000us"]
+    assert event("no device").device_time_total == 0
+
+
+def test_export_stacks_writes_the_own_times_of_the_device(tmp_path: Path) -> None:
+    """`self_cuda_time_total`, `self_xpu_time_total` and that of another device are the own times of the device.
+
+    Blanks and semicolons in a frame become lines; events without a stack or with less than a microsecond are left out.
+    """
+    events = [
+        event("a", 0, 10, stack=["in ner;x", "outer"], use_device="cuda"),
+        event("b", 20, 20.5, stack=["short"], use_device="cuda"),
+        event("c", 30, 40, use_device="cuda"),
+        event("d", 50, 51, stack=["one"], use_device="cuda"),
+    ]
+    for each, time in zip(events, (7, 0.5, 9, 1), strict=True):
+        each.append_kernel("kernel", 0, time)
+    found = built(*events, use_device="cuda")
+    file = tmp_path / "stacks"
+    for metric in ("self_cuda_time_total", "self_xpu_time_total", "self_privateuse1_time_total"):
+        found.export_stacks(str(file), metric)
+        assert file.read_text().splitlines() == ["outer;in_ner_x 7", "one 1"]
+    found.export_stacks(str(file), "self_cpu_time_total")
+    assert file.read_text().splitlines() == ["outer;in_ner_x 10", "one 1"]
+
+
+def test_table_has_stacks_on_the_left_of_their_column() -> None:
+    """Frames stand at the left of the last column, one below the other, with an empty line after each entry."""
+    events = built(event("work", stack=["a.py(1): a", "longer.py(22): calls"]), event("plain", 5, 6))
+    lines = events.table().splitlines()
+    column = lines[0].rstrip().rindex("  ") + 2
+    assert [line[column:].rstrip() for line in lines[1:8]] == [
+        "Source Location",
+        "-" * 24,
+        "a.py(1): a",
+        "longer.py(22): calls",
+        "",
+        "",
+        "",
+    ]
+    assert lines[6].split()[0] == "plain"
