@@ -137,6 +137,9 @@ def test_checkpoint_sequential_runs_all_but_the_last_segment_twice(reentrant: bo
     assert [runs[number] for number in range(7)] == [2, 2, 2, 2, 1, 1, 1]
     assert x.grad is not None
     torch.testing.assert_close(x.grad, gradient)
+    runs.clear()
+    assert torch.equal(checkpoint_sequential(functions, 1, x, use_reentrant=reentrant), wanted)
+    assert [runs[number] for number in range(7)] == [1] * 7
     with pytest.raises(ValueError, match="Unexpected keyword arguments: other"):
         checkpoint_sequential(functions, 3, x, use_reentrant=reentrant, other=1)
 
@@ -362,18 +365,20 @@ def test_graphexecgroup_runs_a_checkpoint_again_once(x: Tensor) -> None:
 def test_checkpoint_selective_keeps_each_call_of_an_operator(x: Tensor) -> None:
     """Of several calls of an operator each has its own result, also views, lists and numbers.
 
-    The policy gets the result of the call.
+    The policy gets the result of the call, and what runs again has the keywords of the first run.
     """
     results: list[Any] = []
 
     def save(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         results.append(context.op_output)
-        return CheckpointPolicy.MUST_SAVE
+        again = operator is torch.ops.aten.add.Tensor
+        return CheckpointPolicy.MUST_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE
 
     def forward(given: Tensor) -> Tensor:
         scale = given.detach().sum().item()
         first, second = given.view(2, 1).split(1)
-        return (first.sin() * second.sin().exp() * scale).view(1).cos()
+        product = (first.sin() * second.sin().exp() * scale).view(1)
+        return torch.add(product, product, alpha=2).cos().sum(0, dtype=torch.float64)
 
     (wanted,) = torch.autograd.grad(forward(x).sum(), x)
     result = checkpoint(forward, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(save))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd.profiler import KinetoStepTracker
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import (
     ExecutionTraceObserver,
@@ -245,6 +246,7 @@ def test_autograd_profile_ends_with_an_exception_and_begins_once() -> None:
     with pytest.raises(RuntimeError, match="not reentrant"):
         prof.__enter__()
     assert "aten::sin" in str(prof)
+    assert not any(event.flops or event.input_shapes or event.stack for event in prof.function_events)
     assert "aten::sin" in {event.name for event in prof.function_events}
     with autograd_profile(enabled=False) as nothing:
         assert not private.profiler_enabled()
@@ -402,7 +404,11 @@ def test_stacks_leave_out_the_call_of_backward() -> None:
     assert any("calls_backward_itself" in entry for entry in found)
     assert not [entry for entry in found if "autograd/__init__" in entry and "backward" in entry]
     assert not [entry for entry in found if "autograd/__init__" in entry and "_make_grads" in entry]
-    assert any("autograd/graph" in entry for entry in found) or any("torch/_tensor" in entry for entry in found)
+    with autograd_profile(with_stack=True, experimental_config=private.verbose_config()) as prof:
+        x = torch.ones(2, requires_grad=True)
+        torch.autograd.grad(x.exp().sum(), x)
+    found = [entry for event in prof.function_events for entry in event.stack]
+    assert any("autograd/__init__" in entry and entry.endswith(": grad") for entry in found)
 
 
 def test_autograd_profile_table_and_averages_are_those_of_its_events() -> None:
@@ -476,6 +482,11 @@ def test_executiontraceobserver_has_a_folder_for_resources_on_request(tmp_path: 
     observer.set_extra_resource_collection(False)
     assert observer.get_resources_dir() is None
     observer.unregister_callback()
+    observer.register_callback(str(tmp_path / "later.json"))
+    observer.extra_resources_collection, observer.resources_dir = True, ""
+    assert observer.get_resources_dir() is None
+    assert not (tmp_path / "later_resources").exists()
+    observer.unregister_callback()
     of_path = ExecutionTraceObserver.get_resources_dir_for_et_path
     assert of_path(str(tmp_path / "new.json")) is None
     assert of_path(str(tmp_path / "new.json"), create_dir=True) == str(tmp_path / "new_resources")
@@ -501,3 +512,39 @@ def test_enable_pytorch_execution_trace_gives_each_profile_an_observer(
     assert file.name.endswith(".et.json")
     assert "aten::sin" in [node["name"] for node in json.loads(file.read_text())["nodes"]]
     assert (observer.get_resources_dir() is not None) is extras
+
+
+def test_kinetosteptracker_counts_the_steps_of_each_that_asks() -> None:
+    """The count is that of the furthest; one that comes later begins there, and only further steps count."""
+    count, names = KinetoStepTracker.current_step(), ("first", "second")
+    try:
+        for name in names:
+            KinetoStepTracker.init_step_count(name)
+        found = [KinetoStepTracker.increment_step(name) for name in ("first", "second", "second", "first")]
+        assert found == [count + 1, count + 1, count + 2, count + 2]
+        assert KinetoStepTracker.increment_step("third") == count + 3
+    finally:
+        erased = [KinetoStepTracker.erase_step_count(name) for name in (*names, "third", "third")]
+    assert erased == [True, True, True, False]
+    assert KinetoStepTracker.current_step() == count + 3
+
+
+def distributed(rank: Any, folder: str) -> tuple[Any, list[str]]:
+    """Return what the trace of a rank has of its group, and the nodes of its execution trace."""
+    torch.distributed.init_process_group("gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world)
+    file, other = Path(folder) / f"{rank.number}.json", Path(folder) / f"{rank.number}.et.json"
+    with profiler(execution_trace_observer=ExecutionTraceObserver().register_callback(str(other))) as prof:
+        torch.ones(2).sin()
+    prof.export_chrome_trace(str(file))
+    torch.distributed.destroy_process_group()
+    nodes = [node["name"] for node in json.loads(other.read_text())["nodes"]]
+    return json.loads(file.read_text())["distributedInfo"], nodes
+
+
+@pytest.mark.requires(device="cpu", ranks=2)
+def test_trace_of_a_rank_names_its_group(ranks: Any, tmp_path: Path) -> None:
+    """The trace of a process of a group has the backend, rank and size, and its execution trace has the group."""
+    for number, (found, nodes) in enumerate(ranks.run(distributed, str(tmp_path), world=2)):
+        assert (found["backend"], found["rank"], found["world_size"]) == ("gloo", number, 2)
+        assert found["pg_count"] == len(found["pg_config"]) == 1
+        assert "## process_group:init ##" in nodes

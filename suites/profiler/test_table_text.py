@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,9 @@ def test_table_without_operations_has_no_column_for_them() -> None:
 
 def test_table_has_overload_names_if_grouped_by_them() -> None:
     """Grouped by overload name, each overload has a row and its name; ungrouped, the column is left out."""
-    events = in_turn(
-        *(event("aten::add", overload_name=name) for name in ("Tensor", "out", "Tensor", "a_long_overload"))
-    )
+    events = in_turn(*(event("aten::add", overload_name=name) for name in ("Tensor", "out", "Tensor", "a_longer_name")))
     rows = cells(events.key_averages(group_by_overload_name=True).table(max_name_column_width=12))
-    assert {row["Overload Name"]: row["# of Calls"] for row in rows} == {"Tensor": "2", "out": "1", "a_long_ov...": "1"}
+    assert {row["Overload Name"]: row["# of Calls"] for row in rows} == {"Tensor": "2", "out": "1", "a_longer_...": "1"}
     (row,) = cells(events.key_averages().table())
     assert row["# of Calls"] == "4"
     assert "Overload Name" not in row
@@ -223,6 +222,8 @@ def test_table_of_device_events() -> None:
     assert [row["CUDA total"] for row in (first, second)] == ["30.000us", "10.000us"]
     assert [row["CUDA time avg"] for row in (first, second)] == ["30.000us", "10.000us"]
     assert text.splitlines()[-2:] == ["Self CPU time total: 10.000us", "Self CUDA time total: 40.000us"]
+    short = event("kernel", 20, 20.5, use_device="cuda", device_type=DeviceType.CUDA)
+    assert cells(built(short, use_device="cuda").key_averages().table())[0]["CUDA total"] == "0.500us"
 
 
 def test_table_of_no_time_has_no_shares() -> None:
@@ -276,6 +277,7 @@ def test_functionevent_has_what_it_is_given() -> None:
 def test_functioneventavg_adds_events_of_one_name() -> None:
     """A sum has the facts of its first event and the totals of all; an event of another name is refused."""
     total = FunctionEventAvg()
+    assert not any((total.is_async, total.is_remote, total.is_legacy))
     for start, flops in ((0, 5), (20, 7)):
         total += event(
             "work",
@@ -303,11 +305,12 @@ def test_events_of_a_backward_have_the_stack_of_their_forward() -> None:
     node = event("MulBackward0", 30, 40, sequence_nr=5, scope=1, fwd_thread=0, stack=["engine.py(9): run"])
     inner = event("aten::neg", 31, 39, sequence_nr=-1, stack=["engine.py(10): neg"])
     foreign = event("MulBackward0", 50, 60, sequence_nr=6, scope=1, fwd_thread=8)
-    built(forward, later, node, inner, foreign)
+    alone = event("MulBackward0", 70, 80, sequence_nr=9, scope=1, fwd_thread=0, stack=["engine.py(9): run"])
+    built(forward, later, node, inner, foreign, alone)
     assert forward.stack == ["forward.py(1): mul"]
     assert later.stack == ["forward.py(2): mul"]
     assert node.stack == inner.stack == ["forward.py(1): mul"]
-    assert foreign.stack == []
+    assert foreign.stack == alone.stack == []
 
 
 def test_profile_that_has_not_run_is_empty(tmp_path: Path) -> None:
@@ -336,8 +339,10 @@ def test_table_of_device_memory() -> None:
         "0 B",
     ]
     assert [rows["inner"][name] for name in ("CUDA Mem", "Self CUDA Mem")] == ["1.00 MB", "1.00 MB"]
-    plain = built(event("work", use_device="cuda"), use_device="cuda", profile_memory=True).key_averages().table()
-    assert "CUDA Mem" not in cells(plain)[0]
+    for size, shown in ((0, False), (1, True)):
+        work = event("work", use_device="cuda", device_memory_usage=size)
+        (row,) = cells(built(work, use_device="cuda", profile_memory=True).key_averages().table())
+        assert ("CUDA Mem" in row) == shown
 
 
 def test_table_begins_with_its_header() -> None:
@@ -422,6 +427,7 @@ def test_times_and_memory_of_events_that_are_asynchronous_or_of_a_device() -> No
     """
     sizes: dict[str, Any] = {"use_device": "cuda", "cpu_memory_usage": 3, "device_memory_usage": 5}
     waits = event("waits", 0, 10, is_async=True, **sizes)
+    waits.append_kernel("z", 0, 9)
     kernel = event("kernel", 20, 27, device_type=DeviceType.CUDA, **sizes)
     outer, inner, legacy = event("outer", 30, 40, **sizes), event("inner", 31, 35), event("legacy", 50, 60, **sizes)
     inner.use_device = "cuda"
@@ -448,7 +454,9 @@ def test_times_and_memory_of_events_that_are_asynchronous_or_of_a_device() -> No
     assert facts(inner) == (4, 4, 4, 4, 0, 0)
     assert facts(legacy) == (10, 10, 6, 6, 3, 5)
     assert events.table().splitlines()[-2:] == ["Self CPU time total: 20.000us", "Self CUDA time total: 13.000us"]
-    assert event("no device").device_time_total == 0
+    plain = event("no device")
+    plain.append_kernel("z", 0, 9)
+    assert (plain.device_time_total, plain.self_device_time_total) == (0, 0)
 
 
 def test_export_stacks_writes_the_own_times_of_the_device(tmp_path: Path) -> None:
@@ -488,3 +496,28 @@ def test_table_has_stacks_on_the_left_of_their_column() -> None:
         "",
     ]
     assert lines[6].split()[0] == "plain"
+
+
+def test_export_chrome_trace_of_events_names_nodes_and_draws_arrows(tmp_path: Path) -> None:
+    """A remote event has its node and thread for a thread, and each kernel an arrow from its event; no events, no rows.
+
+    An event without a name for traces is left out.
+    """
+    remote = event("far", 0, 10, is_remote=True, node_id=3, trace_name="far")
+    near, hidden = event("near", 20, 30, trace_name="near"), event("hidden", 40, 50)
+    for name in ("a", "b"):
+        near.append_kernel(name, 0, 1)
+    file = tmp_path / "trace.json"
+    built(remote, near, hidden).export_chrome_trace(str(file))
+    rows = json.loads(file.read_text())
+    assert [row["tid"] for row in rows] == [" node_id:3, thread_id:0 ", 0, 0, 0]
+    assert [(row["name"], row["ph"], row["ts"]) for row in rows] == [
+        ("far", "X", 0.0),
+        ("near", "X", 20.0),
+        ("near", "s", 20.0),
+        ("near", "s", 20.0),
+    ]
+    assert [row["id"] for row in rows[2:]] == [0, 1]
+    assert {row["cat"] for row in rows[2:]} == {"cpu_to_cuda"}
+    built().export_chrome_trace(str(file))
+    assert file.read_text() == "[]"
