@@ -73,15 +73,26 @@ def test_increment_version_counts_as_a_change_in_place(x: torch.Tensor, device: 
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_save_on_cpu_copies_a_host_tensor_only_to_pin_it(pinned: bool) -> None:
-    """A host tensor is saved as it is, and with `pin_memory=True` as a copy; the gradient is the same."""
-    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    """A host tensor is saved as it is, and with `pin_memory=True` as a copy; the gradient is the same.
+
+    So it is with sparse tensors, which cannot be pinned.
+    """
+    x = torch.tensor([0.1, 0.2], dtype=torch.float64, requires_grad=True)
     with save_on_cpu(pin_memory=True) if pinned else save_on_cpu():
         y = x * x
     saved = private.saved(y.grad_fn, "self")
     assert (saved.data_ptr() != x.data_ptr()) == pinned
     y.sum().backward()
     assert x.grad is not None
-    assert x.grad.tolist() == [2.0, 4.0]
+    assert x.grad.tolist() == [0.2, 0.4]
+
+    sparse = torch.tensor([[0.0, 3.0], [5.0, 0.0]]).to_sparse()
+    dense = torch.ones(2, 2, requires_grad=True)
+    with save_on_cpu(pin_memory=pinned):
+        product = torch.sparse.mm(sparse, dense)
+    product.sum().backward()
+    assert dense.grad is not None
+    assert dense.grad.tolist() == [[5.0, 5.0], [3.0, 3.0]]
 
 
 def test_disable_saved_tensors_hooks_nests(x: torch.Tensor) -> None:
@@ -184,6 +195,29 @@ def test_backward_logs_each_node_at_the_debug_level(x: torch.Tensor, caplog: pyt
     caplog.clear()
     y.backward(torch.ones_like(y))
     assert names() == []
+
+
+def test_backward_logs_each_node_once_however_it_is_reached(x: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    """A node that several others lead to is logged once, and a gradient that a node does not get as None."""
+    first, second = x * 2, x.exp()
+    part, _ = torch.stack([first, first, second]).cos().split(2)
+    with logged(caplog):
+        part.sum().backward()
+    lines = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    nodes = [line.split()[1].lstrip("<") for line in lines]
+    assert sorted(nodes) == sorted(
+        [
+            "SumBackward0",
+            "SplitBackward0",
+            "CosBackward0",
+            "StackBackward0",
+            "MulBackward0",
+            "ExpBackward0",
+            "AccumulateGrad",
+        ]
+    )
+    (split,) = [line for line in lines if "SplitBackward0" in line]
+    assert split.endswith("with grad_outputs: [f32[2, 2],None]")
 
 
 def test_allow_mutation_on_saved_tensors_keeps_each_tensor_apart(x: torch.Tensor, device: torch.device) -> None:
