@@ -292,12 +292,13 @@ def test_checkpointerror_when_the_second_run_saves_more(x: Tensor) -> None:
 
 @pytest.mark.parametrize("early_stop", [True, False])
 def test_checkpoint_with_a_backward_pass_within(early_stop: bool, x: Tensor) -> None:
-    """A function may run a backward pass over its own graph, with and without early stop."""
+    """A function may run backward passes over its own graph, with and without early stop."""
 
     def forward(given: Tensor) -> Tensor:
         inner = given.sin()
         (slope,) = torch.autograd.grad(inner.exp().sum(), given, retain_graph=True)
-        return given.cos() * slope + inner
+        (other,) = torch.autograd.grad((given.cos() * given.exp()).sum(), given, retain_graph=True)
+        return given.cos() * slope + inner * other
 
     (wanted,) = torch.autograd.grad(forward(x).sum(), x)
     checkpoint(forward, x, use_reentrant=False, early_stop=early_stop).sum().backward()

@@ -30,12 +30,12 @@ def test_set_grad_enabled_as_a_function_a_context_and_a_decorator() -> None:
                 assert not torch.is_grad_enabled()
             assert torch.is_grad_enabled()
 
-        @torch.set_grad_enabled(False)
-        def off() -> bool:
-            return torch.is_grad_enabled()
-
         @torch.set_grad_enabled(True)
         def on() -> bool:
+            return torch.is_grad_enabled()
+
+        @torch.set_grad_enabled(False)
+        def off() -> bool:
             return torch.is_grad_enabled()
 
         assert torch.is_grad_enabled()
