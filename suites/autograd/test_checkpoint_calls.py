@@ -290,6 +290,38 @@ def test_checkpointerror_when_the_second_run_saves_more(x: Tensor) -> None:
     assert x.grad is None
 
 
+def test_checkpointerror_for_what_is_left_of_a_graph(x: Tensor) -> None:
+    """A pass over a part of the results leaves the rest, whose tensors are compared when their pass runs it again."""
+    runs: list[int] = []
+
+    def forward(given: Tensor) -> tuple[Tensor, Tensor]:
+        runs.append(1)
+        return given.sin(), given[: 2 if len(runs) < 3 else 1].cos()
+
+    first, second = checkpoint(forward, x, use_reentrant=False)
+    first.sum().backward()
+    with pytest.raises(CheckpointError, match="different metadata"):
+        second.sum().backward()
+    assert len(runs) == 3
+
+
+def test_checkpoint_under_no_grad_does_without_its_contexts(x: Tensor) -> None:
+    """Without grad, a checkpoint calls its function once and enters no context."""
+    asked: list[Any] = []
+
+    def choose(context: Any, operator: Any, *args: Any, **kwargs: Any) -> bool:
+        asked.append(operator)
+        return True
+
+    with torch.no_grad():
+        found = checkpoint(
+            torch.sin, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(choose)
+        )
+    assert torch.equal(found, x.detach().sin())
+    assert not found.requires_grad
+    assert asked == []
+
+
 @pytest.mark.parametrize("early_stop", [True, False])
 def test_checkpoint_with_a_backward_pass_within(early_stop: bool, x: Tensor) -> None:
     """A function may run backward passes over its own graph, with and without early stop."""
@@ -324,8 +356,9 @@ def test_checkpoint_gives_a_saved_tensor_once_a_pass(x: Tensor) -> None:
         assert torch.equal(private.saved(result.grad_fn, "self"), x.detach().exp())
     result.sum().backward()
     assert x.grad is not None
-    with pytest.raises(CheckpointError, match="already unpacked once"):
+    with pytest.raises(CheckpointError, match="already unpacked once") as error:
         checkpoint(lambda given: apply(Twice, given), x, use_reentrant=False).sum().backward()
+    assert "overlap" not in str(error.value)
 
 
 def test_graphexecgroup_runs_a_checkpoint_again_once(x: Tensor) -> None:
@@ -351,7 +384,8 @@ def test_graphexecgroup_runs_a_checkpoint_again_once(x: Tensor) -> None:
         return len(runs)
 
     assert passes() == 2
-    with GraphExecGroup():
+    with GraphExecGroup() as group:
+        assert isinstance(group, GraphExecGroup)
         assert passes() == 1
         with pytest.raises(RuntimeError, match="cannot be nested"), GraphExecGroup():
             pass
@@ -381,8 +415,10 @@ def test_checkpoint_selective_keeps_each_call_of_an_operator(x: Tensor) -> None:
         product = (first.sin() * second.sin().exp() * scale).view(1)
         return torch.add(product, product, alpha=2).cos().sum(0, dtype=torch.float64)
 
-    (wanted,) = torch.autograd.grad(forward(x).sum(), x)
+    plain = forward(x)
+    (wanted,) = torch.autograd.grad(plain.sum(), x)
     result = checkpoint(forward, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(save))
+    assert torch.equal(result, plain)
     assert 2.0 in [each for each in results if isinstance(each, float)]
     assert [len(each) for each in results if isinstance(each, list | tuple)] == [2]
     result.sum().backward()

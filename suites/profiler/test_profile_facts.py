@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import socket
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -253,13 +254,18 @@ def test_autograd_profile_ends_with_an_exception_and_begins_once() -> None:
     assert nothing is None
 
 
-@pytest.mark.filterwarnings("ignore:CUDA is not available, disabling CUDA profiling")
 def test_autograd_profile_warns_of_devices_that_it_does_not_have() -> None:
     """`use_cuda` is deprecated, unknown devices are left out with a warning, and a profile needs an activity."""
     with pytest.warns(UserWarning, match="The other is not a valid device option"):
         assert autograd_profile(use_device="other").use_device is None
+
+    def of_cuda() -> autograd_profile:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "CUDA is not available")
+            return autograd_profile(use_cuda=True)
+
     with pytest.warns(FutureWarning, match="use_cuda. will be deprecated"):
-        found = autograd_profile(use_cuda=True)
+        found = of_cuda()
     assert found.use_device == ("cuda" if torch.cuda.is_available() else None)
     with pytest.warns(FutureWarning, match="use_cuda. is deprecated"):
         profile(activities=HOST, use_cuda=False)
@@ -329,6 +335,16 @@ def test_set_custom_trace_id_callback_names_the_trace(tmp_path: Path) -> None:
     assert chrome.load(tmp_path / "trace.json").properties["trace_id"] == "trace1"
 
 
+def labels(file: Path) -> set[tuple[str, ...]]:
+    """Return the names and the order of processes and threads in a trace, threads without the name of the process."""
+    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    return {
+        (event["name"], str(event["pid"]), str(event["tid"]), str(event["args"]).replace(" (python)", ""))
+        for event in json.loads(content)["traceEvents"]
+        if event["ph"] == "M"
+    }
+
+
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
 def test_export_chrome_trace_in_python_writes_the_same_events(ending: str, tmp_path: Path) -> None:
@@ -359,6 +375,14 @@ def test_export_chrome_trace_in_python_writes_the_same_events(ending: str, tmp_p
     assert found.properties["baseTimeNanoseconds"] == wanted.properties["baseTimeNanoseconds"]
     (whole,), (usual_whole,) = found.of("Trace"), wanted.of("Trace")
     assert usual_whole.start_ns <= whole.start_ns <= whole.end_ns <= usual_whole.end_ns
+    inner = [span for span in found.spans if span is not whole]
+    assert (whole.start_ns, whole.end_ns) == (min(s.start_ns for s in inner), max(s.end_ns for s in inner))
+    assert [(m.name, m.at_ns) for m in found.moments if m.phase == "i"] == [
+        ("Iteration Start: PyTorch Profiler", whole.start_ns),
+        ("Record Window End", whole.end_ns + 1000),
+    ]
+    assert labels(other) - labels(usual) == set()
+    assert {name for name, *_ in labels(other)} == {name for name, *_ in labels(usual)}
 
     with profiler() as quoted, record_function('a "quoted" word'):
         quoted.add_metadata("machine", 'its "name"')

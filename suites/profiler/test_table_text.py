@@ -182,6 +182,8 @@ def test_table_has_stacks_if_grouped_by_them() -> None:
         "....py(1): add",
         "...(22): calls",
     ]
+    narrow = events.key_averages(group_by_stack_n=1).table(max_src_column_width=4)
+    assert narrow.splitlines()[3].split()[-1] == "...d"
 
 
 def test_table_has_node_ids_if_events_have_them() -> None:
@@ -286,6 +288,7 @@ def test_functioneventavg_adds_events_of_one_name() -> None:
             scope=3,
             is_async=True,
             is_remote=True,
+            is_legacy=True,
             flops=flops,
             cpu_memory_usage=2,
             node_id=4,
@@ -294,6 +297,7 @@ def test_functioneventavg_adds_events_of_one_name() -> None:
     assert (total.cpu_time_total, total.cpu_time, total.flops, total.cpu_memory_usage) == (20, 10.0, 12, 4)
     assert total.is_async
     assert total.is_remote
+    assert total.is_legacy
     with pytest.raises(AssertionError, match="keys"):
         total += event("other")
 
@@ -367,7 +371,9 @@ def test_table_has_the_rows_up_to_its_limit() -> None:
 @pytest.mark.parametrize(("length", "cut"), [(8, False), (9, True), (10, True)])
 def test_table_cuts_names_of_the_width_of_the_column(length: int, cut: bool) -> None:
     """A name that leaves no room for three dots is cut to make room for them."""
-    (row,) = cells(built(event("n" * length)).key_averages().table(max_name_column_width=12))
+    table = built(event("n" * length)).key_averages().table(max_name_column_width=12)
+    (row,) = cells(table)
+    assert len(table.split()[0]) == 12
     assert row["Name"] == ("n" * 9 + "..." if cut else "n" * length)
 
 
