@@ -300,9 +300,11 @@ def test_checkpointerror_for_what_is_left_of_a_graph(x: Tensor) -> None:
 
     first, second = checkpoint(forward, x, use_reentrant=False)
     first.sum().backward()
-    with pytest.raises(CheckpointError, match="different metadata"):
+    with pytest.raises(CheckpointError, match="different metadata") as error:
         second.sum().backward()
     assert len(runs) == 3
+    assert "tensor at position 1" in str(error.value)
+    assert "position 0" not in str(error.value)
 
 
 def test_checkpoint_under_no_grad_does_without_its_contexts(x: Tensor) -> None:

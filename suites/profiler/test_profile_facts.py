@@ -553,22 +553,18 @@ def test_kinetosteptracker_counts_the_steps_of_each_that_asks() -> None:
     assert KinetoStepTracker.current_step() == count + 3
 
 
-def distributed(rank: Any, folder: str) -> tuple[Any, list[str]]:
-    """Return what the trace of a rank has of its group, and the nodes of its execution trace."""
-    torch.distributed.init_process_group("gloo", init_method=rank.rendezvous(), rank=rank.number, world_size=rank.world)
-    file, other = Path(folder) / f"{rank.number}.json", Path(folder) / f"{rank.number}.et.json"
-    with profiler(execution_trace_observer=ExecutionTraceObserver().register_callback(str(other))) as prof:
-        torch.ones(2).sin()
-    prof.export_chrome_trace(str(file))
-    torch.distributed.destroy_process_group()
-    nodes = [node["name"] for node in json.loads(other.read_text())["nodes"]]
-    return json.loads(file.read_text())["distributedInfo"], nodes
-
-
-@pytest.mark.requires(device="cpu", ranks=2)
-def test_trace_of_a_rank_names_its_group(ranks: Any, tmp_path: Path) -> None:
+@pytest.mark.own_process
+def test_trace_of_a_process_of_a_group_names_the_group(tmp_path: Path) -> None:
     """The trace of a process of a group has the backend, rank and size, and its execution trace has the group."""
-    for number, (found, nodes) in enumerate(ranks.run(distributed, str(tmp_path), world=2)):
-        assert (found["backend"], found["rank"], found["world_size"]) == ("gloo", number, 2)
-        assert found["pg_count"] == len(found["pg_config"]) == 1
-        assert "## process_group:init ##" in nodes
+    file, other = tmp_path / "trace.json", tmp_path / "execution.json"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        with profiler(execution_trace_observer=ExecutionTraceObserver().register_callback(str(other))) as prof:
+            torch.ones(2).sin()
+        prof.export_chrome_trace(str(file))
+    finally:
+        torch.distributed.destroy_process_group()
+    found = chrome.load(file).properties["distributedInfo"]
+    assert (found["backend"], found["rank"], found["world_size"]) == ("gloo", 0, 1)
+    assert found["pg_count"] == len(found["pg_config"]) == 1
+    assert "## process_group:init ##" in [node["name"] for node in json.loads(other.read_text())["nodes"]]
