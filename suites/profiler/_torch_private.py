@@ -47,9 +47,9 @@ def python_flag() -> bool:
     return reach("torch.autograd.profiler._is_profiler_enabled") is True
 
 
-def verbose_config() -> Any:
-    """The settings without which `with_stack` gives events no stack."""
-    return reach("torch._C._profiler._ExperimentalConfig")(verbose=True)
+def verbose_config(**more: bool) -> Any:
+    """The settings without which `with_stack` gives events no stack. `more`: further ones."""
+    return reach("torch._C._profiler._ExperimentalConfig")(verbose=True, **more)
 
 
 def kineto_events(profile: Any) -> list[Any]:

@@ -148,6 +148,22 @@ def test_acc_events_decides_whether_cycles_add_up(accumulated: bool) -> None:
     assert seen == ([works[:1], works[:2], works] if accumulated else [[each] for each in works])
 
 
+@pytest.mark.own_process
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.parametrize("accumulated", [True, False])
+def test_profile_warns_once_that_it_forgets_its_cycles(accumulated: bool) -> None:
+    """The second cycle of a profile without `acc_events` warns that it clears the events of the first, once."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            prof = profile(activities=HOST, acc_events=accumulated)
+            for _ in range(2):
+                prof.start()
+                prof.stop()
+    found = [str(each.message) for each in seen]
+    assert sum("clears events at the end of each cycle" in each for each in found) == (0 if accumulated else 1)
+
+
 def test_profile_with_a_plan_marks_each_recorded_step() -> None:
     """Each step of a plan that is recorded from the first one on is a scope; a profile without a plan has none."""
 
@@ -179,7 +195,11 @@ def test_profile_refuses_activities_that_do_not_fit() -> None:
 
     A mapping names the kinds of events of an activity.
     """
-    assert profiler(activities=None).activities == supported_activities()  # type: ignore[arg-type]
+    prof = profiler(activities=None)  # type: ignore[arg-type]
+    assert prof.activities == supported_activities()
+    with prof, record_function("scope"):
+        pass
+    assert "scope" in {event.name for event in prof.events()}
     assert ProfilerActivity.CPU in supported_activities()
     with pytest.raises(AssertionError, match="No valid profiler activities"):
         profiler(activities=[])
@@ -233,6 +253,8 @@ def test_autograd_profile_ends_with_an_exception_and_begins_once() -> None:
     """
     prof = autograd_profile()
     assert str(prof) == "<unfinished torch.autograd.profile>"
+    assert list(prof.function_events) == []
+    prof = autograd_profile()
 
     def fails() -> None:
         with prof as entered:
@@ -442,7 +464,9 @@ def test_autograd_profile_table_and_averages_are_those_of_its_events() -> None:
         torch.ones(2, 3).add(1)
         torch.ones(4, 5).add(1)
 
-    with autograd_profile(with_stack=True, record_shapes=True, experimental_config=private.verbose_config()) as prof:
+    with autograd_profile(
+        with_stack=True, record_shapes=True, experimental_config=private.verbose_config(capture_overload_names=True)
+    ) as prof:
         a_function_with_a_name_that_is_far_longer_than_the_column_of_the_table_for_the_stacks_of_events()
         torch.ones(2, 3).add(1)
     events = prof.function_events
@@ -466,6 +490,7 @@ def test_autograd_profile_table_and_averages_are_those_of_its_events() -> None:
         assert count is None or len(found) == count, grouping
         assert sum(each.count for each in found) == 3
         assert {len(each.stack) for each in found} == {grouping.get("group_by_stack_n", 0)}
+        assert {each.overload_name for each in found} == {"Tensor" if "group_by_overload_name" in grouping else ""}
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])

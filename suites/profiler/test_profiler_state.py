@@ -75,6 +75,7 @@ def test_nothing_runs_after_a_profile(options: dict[str, Any], end: str) -> None
     assert (during["tracer"] is not before["tracer"]) == options.get("with_stack", False)
     assert state() == before
     assert not before["enabled"]
+    assert not before["flag for Python"]
 
 
 def aborted(work: Callable[[], object], error: type[Exception], **options: Any) -> profile:

@@ -406,6 +406,13 @@ def test_events_that_only_hold_one_of_their_name_are_one() -> None:
     assert [each.cpu_parent for each in two[1:]] == [two[0]] * 2
 
 
+def test_events_that_begin_at_once_nest_by_their_length() -> None:
+    """Of events that begin at once, the longest is outside, whatever their order."""
+    short, long, middle = event("short", 0, 2), event("long", 0, 9), event("middle", 0, 5)
+    built(short, long, middle)
+    assert [each.cpu_parent for each in (short, middle, long)] == [middle, long, None]
+
+
 def test_key_averages_has_no_stacks_by_default() -> None:
     """By default, events of all stacks are one entry without a stack; each further grouping tells them apart."""
     shapes, stack = [[1]], ["a.py(1): a", "b.py(2): b"]
