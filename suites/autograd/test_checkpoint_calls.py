@@ -447,3 +447,29 @@ def test_checkpoint_selective_refuses_operators_that_did_not_run_before(x: Tenso
         with_more(lambda given: given.detach().sin().requires_grad_()).backward()
     with pytest.raises(RuntimeError, match=r"exp\.default encountered during backward but not found"):
         with_more(torch.exp).backward()
+
+
+@pytest.mark.requires(accelerator=True)
+@KINDS
+def test_checkpoint_warns_of_arguments_on_devices_of_two_types(reentrant: bool, x: Tensor) -> None:
+    """Arguments on devices of two types, the CPU apart, give a warning: one type's generators are preserved.
+
+    Arguments on one of them, with some on the CPU or inside a list, give none.
+    """
+
+    def forward(given: Tensor, other: Any) -> Tensor:
+        return given.sin() * torch.rand_like(given)
+
+    with pytest.warns(UserWarning, match="at least two types of devices"):
+        result = checkpoint(forward, x, torch.ones(2, device="meta"), use_reentrant=reentrant)
+    torch.manual_seed(3)
+    state = torch.get_device_module(x.device).get_rng_state(x.device)
+    wanted = checkpoint(forward, x, [torch.ones(2)], use_reentrant=reentrant)
+    torch.get_device_module(x.device).set_rng_state(state, x.device)
+    plain = forward(x, None)
+    assert torch.equal(wanted, plain)
+    (gradient,) = torch.autograd.grad(plain.sum(), x)
+    wanted.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, gradient)
+    assert result.device == x.device
