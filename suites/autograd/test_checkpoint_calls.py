@@ -145,7 +145,7 @@ def test_checkpoint_sequential_runs_all_but_the_last_segment_twice(reentrant: bo
 
 
 @KINDS
-@pytest.mark.parametrize("preserve", [None, True, False])
+@pytest.mark.parametrize("preserve", [None, False], ids=["default", "not_preserved"])
 @pytest.mark.parametrize("sequential", [False, True], ids=["checkpoint", "checkpoint_sequential"])
 def test_preserve_rng_state_decides_whether_the_generator_moves_on(
     sequential: bool, preserve: bool | None, reentrant: bool, x: Tensor
