@@ -175,22 +175,27 @@ def test_timeline_sizes_of_allocations_count_more_than_strides(device: torch.dev
 
 
 def test_timeline_has_tensors_that_only_a_list_or_a_module_holds(device: torch.device) -> None:
-    """Tensors from before have their sizes also if an operator gets them in a list only, or if only a module has them.
+    """Tensors from before have their sizes also if an operator gets them in a list only, or no operator gets them.
 
-    The module is known from its call.
+    A module is known from its call, and an optimizer from its step.
     """
     first, second = torch.ones(3, device=device), torch.ones(5, device=device)
     layer = torch.nn.Linear(7, 2, device=device)
     layer.unused = torch.nn.Parameter(torch.ones(11, device=device))
     layer.unused.grad = torch.ones_like(layer.unused)
     given = torch.ones(1, 7, device=device)
+    other = torch.nn.Parameter(torch.ones(13, device=device))
+    optimizer = torch.optim.SGD([other, layer.weight])
 
     def work() -> object:
-        return torch.cat([first, second]), layer(given)
+        made = torch.cat([first, second]), layer(given)
+        made[1].sum().backward()
+        optimizer.step()
+        return made
 
     found = record(work, device)
     sizes = {event.key: event.size for event in on(device, found) if event.action is Action.PREEXISTING}
-    for tensor in (first, second, layer.unused, layer.unused.grad):
+    for tensor in (first, second, layer.unused, layer.unused.grad, other):
         assert sizes[found.key(tensor)] == tensor.nbytes
 
 
