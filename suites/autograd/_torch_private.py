@@ -35,6 +35,24 @@ def raw_saved(node: Any, name: str) -> Any:
     return below(node, f"_raw_saved_{name}")
 
 
+def saved(node: Any, name: str) -> torch.Tensor:
+    """The tensor that a graph node saved under a name, unpacked."""
+    found: torch.Tensor = below(node, f"_saved_{name}")
+    return found
+
+
+def multithreading_enabled() -> bool:
+    """Whether a backward pass that this thread starts may use the threads of devices. No public name reads it."""
+    found: bool = reach("torch._C._is_multithreading_enabled")()
+    return found
+
+
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is the wrapper that a `torch.func` transform makes of its arguments."""
+    found: bool = reach("torch._C._functorch.is_functorch_wrapped_tensor")(tensor)
+    return found
+
+
 def capture_left_open() -> bool:
     """Whether a backward pass that failed during capture has left the compiler's context open.
 

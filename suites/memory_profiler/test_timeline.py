@@ -132,8 +132,14 @@ def test_timeline_increment_version_is_a_write_of_the_data_flow(
 
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [(torch.float32, (16, 32)), (torch.float64, (5,)), (torch.uint8, (3, 7)), (torch.complex64, (9,))],
-    ids=["float32", "float64", "uint8", "complex64"],
+    [
+        (torch.float32, (16, 32)),
+        (torch.float64, (5,)),
+        (torch.uint8, (3, 7)),
+        (torch.complex64, (9,)),
+        (torch.uint8, (1,)),
+    ],
+    ids=["float32", "float64", "uint8", "complex64", "one_byte"],
 )
 def test_timeline_sizes_are_those_of_tensors(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Memory allocated in the run has its tensor's size plus the allocator's rounding.
@@ -154,6 +160,43 @@ def test_timeline_sizes_are_those_of_tensors(device: torch.device, dtype: torch.
         (found.key(before), Action.PREEXISTING, before.nbytes),
         (found.key(found.result), Action.CREATE, taken(before.nbytes, device)),
     ]
+
+
+def test_timeline_sizes_of_allocations_count_more_than_strides(device: torch.device) -> None:
+    """Memory that is allocated in the run has the size of its allocation, even if the strides have gaps."""
+
+    def work() -> torch.Tensor:
+        made = torch.empty_strided((2, 2), (4, 1), device=device)
+        made.view_as(made)
+        return made
+
+    found = record(work, device)
+    assert [(event.action, event.size) for event in on(device, found)] == [(Action.CREATE, taken(24, device))]
+
+
+def test_timeline_has_tensors_that_only_a_list_or_a_module_holds(device: torch.device) -> None:
+    """Tensors from before have their sizes also if an operator gets them in a list only, or no operator gets them.
+
+    A module is known from its call, and an optimizer from its step.
+    """
+    first, second = torch.ones(3, device=device), torch.ones(5, device=device)
+    layer = torch.nn.Linear(7, 2, device=device)
+    layer.unused = torch.nn.Parameter(torch.ones(11, device=device))
+    layer.unused.grad = torch.ones_like(layer.unused)
+    given = torch.ones(1, 7, device=device)
+    other = torch.nn.Parameter(torch.ones(13, device=device))
+    optimizer = torch.optim.SGD([other, layer.weight])
+
+    def work() -> object:
+        made = torch.cat([first, second]), layer(given)
+        made[1].sum().backward()
+        optimizer.step()
+        return made
+
+    found = record(work, device)
+    sizes = {event.key: event.size for event in on(device, found) if event.action is Action.PREEXISTING}
+    for tensor in (first, second, layer.unused, layer.unused.grad, other):
+        assert sizes[found.key(tensor)] == tensor.nbytes
 
 
 @FULL

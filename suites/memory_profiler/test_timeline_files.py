@@ -78,8 +78,19 @@ def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device,
 
     export(found, path, device)
 
+    reported = raw(path)
+    assert reported == entries(found, device)
+    assert {action for _, action, _, _ in reported} == set(Action)
+
+
+def raw(path: Path) -> list[tuple[int, Action, int, Category | None]]:
+    """The entries of a raw file."""
     actions, categories = private.action_numbers(), private.category_columns()
-    reported = [(time, actions[action], size, categories[category]) for time, action, size, category in read(path)]
+    return [(time, actions[action], size, categories[category]) for time, action, size, category in read(path)]
+
+
+def entries(found: Recording, device: torch.device) -> list[tuple[int, Action, int, Category | None]]:
+    """What a raw file has of a run on a device."""
     expected: list[tuple[int, Action, int, Category | None]] = []
     for event in found.timeline:
         if event.key.device == str(device):
@@ -90,8 +101,33 @@ def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device,
                 expected.append((event.time_ns, event.action, event.size, after))
             if event.action in (Action.CREATE, Action.PREEXISTING):
                 expected.append((event.time_ns, event.action, event.size, now))
-    assert reported == expected
-    assert {action for _, action, _, _ in reported} == set(Action)
+    return expected
+
+
+def test_export_memory_timeline_of_a_tensor_that_changes_its_category(device: torch.device, tmp_path: Path) -> None:
+    """A write after the backward pass takes an activation out of its category, in the raw file and in the plot."""
+    layer = torch.nn.Linear(4, 4, device=device)
+    given = torch.ones(2, 4, device=device)
+
+    def work() -> torch.Tensor:
+        result: torch.Tensor = layer(given)
+        result.mul_(2)
+        result.sum().backward()
+        result.detach().mul_(3)
+        return result
+
+    found = record(work, device)
+    path, plot = tmp_path / "timeline.raw.json.gz", tmp_path / "timeline.json"
+    export(found, path, device)
+    export(found, plot, device)
+
+    reported = raw(path)
+    assert reported == entries(found, device)
+    written = [category for _, action, _, category in reported if action is Action.INCREMENT_VERSION]
+    assert [pair for pair in zip(written[::2], written[1::2], strict=True) if pair[0] is not pair[1]] == [
+        (Category.ACTIVATION, None)
+    ]
+    assert read(plot)[1][-1] == columns(found.sizes(device)[-1][1])
 
 
 def test_export_memory_timeline_of_another_device_is_empty(tmp_path: Path) -> None:

@@ -42,6 +42,28 @@ def profiler_enabled() -> bool:
     return reach("torch.autograd._profiler_enabled")()
 
 
-def verbose_config() -> Any:
-    """The settings without which `with_stack` gives events no stack."""
-    return reach("torch._C._profiler._ExperimentalConfig")(verbose=True)
+def python_flag() -> bool:
+    """Whether torch's code in Python, such as compiled functions, finds a profiler that is recording."""
+    return reach("torch.autograd.profiler._is_profiler_enabled") is True
+
+
+def verbose_config(**more: bool) -> Any:
+    """The settings without which `with_stack` gives events no stack. `more`: further ones."""
+    return reach("torch._C._profiler._ExperimentalConfig")(verbose=True, **more)
+
+
+def kineto_events(profile: Any) -> list[Any]:
+    """The events that a finished profile recorded, before they become `FunctionEvent` objects."""
+    found: list[Any] = below(profile, "profiler.kineto_results.events")()
+    return found
+
+
+def trace_start_ns(profile: Any) -> int:
+    """The time on the clock of the events at which a finished profile began."""
+    found: int = below(profile, "profiler.kineto_results.trace_start_ns")()
+    return found
+
+
+def trace_only_config() -> Any:
+    """The settings with which a profile can be exported, and has no events in Python."""
+    return reach("torch._C._profiler._ExperimentalConfig")(trace_only=True)

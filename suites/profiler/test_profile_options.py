@@ -97,8 +97,11 @@ def test_profile_stops_its_observer(tmp_path: Path) -> None:
     file = tmp_path / "execution.json"
     observer = ExecutionTraceObserver().register_callback(str(file))
     x = torch.ones(3)
-    with profiler(execution_trace_observer=observer):
-        x.cos()
+    prof = profiler(execution_trace_observer=observer)
+    prof.start()
+    assert observer.is_running()
+    x.cos()
+    prof.stop()
     assert not observer.is_running()
     x.sin()
     observer.unregister_callback()

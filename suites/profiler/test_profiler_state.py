@@ -37,9 +37,10 @@ class AbortError(Exception):
 
 
 def state() -> dict[str, object]:
-    """The state that shows whether a profiler is active: torch's flag, and Python's tracer and collector callbacks."""
+    """The state that shows whether a profiler is active: torch's flags, and Python's tracer and collector callbacks."""
     return {
         "enabled": private.profiler_enabled(),
+        "flag for Python": private.python_flag(),
         "tracer": sys.getprofile(),
         "tracer of new threads": threading.getprofile(),
         "at collections": list(gc.callbacks),
@@ -70,9 +71,11 @@ def test_nothing_runs_after_a_profile(options: dict[str, Any], end: str) -> None
         run()
 
     assert during["enabled"]
+    assert during["flag for Python"]
     assert (during["tracer"] is not before["tracer"]) == options.get("with_stack", False)
     assert state() == before
     assert not before["enabled"]
+    assert not before["flag for Python"]
 
 
 def aborted(work: Callable[[], object], error: type[Exception], **options: Any) -> profile:

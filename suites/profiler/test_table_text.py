@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,9 @@ def test_table_without_operations_has_no_column_for_them() -> None:
 
 def test_table_has_overload_names_if_grouped_by_them() -> None:
     """Grouped by overload name, each overload has a row and its name; ungrouped, the column is left out."""
-    events = in_turn(
-        *(event("aten::add", overload_name=name) for name in ("Tensor", "out", "Tensor", "a_long_overload"))
-    )
+    events = in_turn(*(event("aten::add", overload_name=name) for name in ("Tensor", "out", "Tensor", "a_longer_name")))
     rows = cells(events.key_averages(group_by_overload_name=True).table(max_name_column_width=12))
-    assert {row["Overload Name"]: row["# of Calls"] for row in rows} == {"Tensor": "2", "out": "1", "a_long_ov...": "1"}
+    assert {row["Overload Name"]: row["# of Calls"] for row in rows} == {"Tensor": "2", "out": "1", "a_longer_...": "1"}
     (row,) = cells(events.key_averages().table())
     assert row["# of Calls"] == "4"
     assert "Overload Name" not in row
@@ -183,6 +182,8 @@ def test_table_has_stacks_if_grouped_by_them() -> None:
         "....py(1): add",
         "...(22): calls",
     ]
+    narrow = events.key_averages(group_by_stack_n=1).table(max_src_column_width=4)
+    assert narrow.splitlines()[3].split()[-1] == "...d"
 
 
 def test_table_has_node_ids_if_events_have_them() -> None:
@@ -223,6 +224,8 @@ def test_table_of_device_events() -> None:
     assert [row["CUDA total"] for row in (first, second)] == ["30.000us", "10.000us"]
     assert [row["CUDA time avg"] for row in (first, second)] == ["30.000us", "10.000us"]
     assert text.splitlines()[-2:] == ["Self CPU time total: 10.000us", "Self CUDA time total: 40.000us"]
+    short = event("kernel", 20, 20.5, use_device="cuda", device_type=DeviceType.CUDA)
+    assert cells(built(short, use_device="cuda").key_averages().table())[0]["CUDA total"] == "0.500us"
 
 
 def test_table_of_no_time_has_no_shares() -> None:
@@ -276,6 +279,7 @@ def test_functionevent_has_what_it_is_given() -> None:
 def test_functioneventavg_adds_events_of_one_name() -> None:
     """A sum has the facts of its first event and the totals of all; an event of another name is refused."""
     total = FunctionEventAvg()
+    assert not any((total.is_async, total.is_remote, total.is_legacy))
     for start, flops in ((0, 5), (20, 7)):
         total += event(
             "work",
@@ -284,6 +288,7 @@ def test_functioneventavg_adds_events_of_one_name() -> None:
             scope=3,
             is_async=True,
             is_remote=True,
+            is_legacy=True,
             flops=flops,
             cpu_memory_usage=2,
             node_id=4,
@@ -292,6 +297,7 @@ def test_functioneventavg_adds_events_of_one_name() -> None:
     assert (total.cpu_time_total, total.cpu_time, total.flops, total.cpu_memory_usage) == (20, 10.0, 12, 4)
     assert total.is_async
     assert total.is_remote
+    assert total.is_legacy
     with pytest.raises(AssertionError, match="keys"):
         total += event("other")
 
@@ -303,11 +309,12 @@ def test_events_of_a_backward_have_the_stack_of_their_forward() -> None:
     node = event("MulBackward0", 30, 40, sequence_nr=5, scope=1, fwd_thread=0, stack=["engine.py(9): run"])
     inner = event("aten::neg", 31, 39, sequence_nr=-1, stack=["engine.py(10): neg"])
     foreign = event("MulBackward0", 50, 60, sequence_nr=6, scope=1, fwd_thread=8)
-    built(forward, later, node, inner, foreign)
+    alone = event("MulBackward0", 70, 80, sequence_nr=9, scope=1, fwd_thread=0, stack=["engine.py(9): run"])
+    built(forward, later, node, inner, foreign, alone)
     assert forward.stack == ["forward.py(1): mul"]
     assert later.stack == ["forward.py(2): mul"]
     assert node.stack == inner.stack == ["forward.py(1): mul"]
-    assert foreign.stack == []
+    assert foreign.stack == alone.stack == []
 
 
 def test_profile_that_has_not_run_is_empty(tmp_path: Path) -> None:
@@ -336,8 +343,10 @@ def test_table_of_device_memory() -> None:
         "0 B",
     ]
     assert [rows["inner"][name] for name in ("CUDA Mem", "Self CUDA Mem")] == ["1.00 MB", "1.00 MB"]
-    plain = built(event("work", use_device="cuda"), use_device="cuda", profile_memory=True).key_averages().table()
-    assert "CUDA Mem" not in cells(plain)[0]
+    for size, shown in ((0, False), (1, True)):
+        work = event("work", use_device="cuda", device_memory_usage=size)
+        (row,) = cells(built(work, use_device="cuda", profile_memory=True).key_averages().table())
+        assert ("CUDA Mem" in row) == shown
 
 
 def test_table_begins_with_its_header() -> None:
@@ -362,7 +371,9 @@ def test_table_has_the_rows_up_to_its_limit() -> None:
 @pytest.mark.parametrize(("length", "cut"), [(8, False), (9, True), (10, True)])
 def test_table_cuts_names_of_the_width_of_the_column(length: int, cut: bool) -> None:
     """A name that leaves no room for three dots is cut to make room for them."""
-    (row,) = cells(built(event("n" * length)).key_averages().table(max_name_column_width=12))
+    table = built(event("n" * length)).key_averages().table(max_name_column_width=12)
+    (row,) = cells(table)
+    assert len(table.split()[0]) == 12
     assert row["Name"] == ("n" * 9 + "..." if cut else "n" * length)
 
 
@@ -377,3 +388,149 @@ def test_steps_of_a_profile_are_one_row() -> None:
     assert {each.trace_name for each in steps} == {"ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"}
     entries = {each.key: each.count for each in prof.key_averages() if "ProfilerStep" in each.key}
     assert entries == {"ProfilerStep*": 3}
+
+
+def test_events_that_only_hold_one_of_their_name_are_one() -> None:
+    """An event whose only child has its name takes the child's children and kernels, however deep they nest."""
+    outer, middle, inner, child = (
+        event(name, start, end, use_device="cuda")
+        for name, start, end in (("same", 0, 10), ("same", 1, 9), ("same", 2, 8), ("child", 3, 4))
+    )
+    inner.append_kernel("kernel", 0, 5)
+    two = [event("two", 20, 30), event("two", 21, 22), event("two", 23, 24)]
+    events = built(outer, middle, inner, child, *two)
+    assert [each.name for each in events] == ["same", "child", "two", "two", "two"]
+    assert [(each.name, each.duration) for each in events[0].kernels] == [("kernel", 5)]
+    assert events[0].cpu_children == [child]
+    assert child.cpu_parent is events[0]
+    assert [each.cpu_parent for each in two[1:]] == [two[0]] * 2
+
+
+def test_events_that_begin_at_once_nest_by_their_length() -> None:
+    """Of events that begin at once, the longest is outside, whatever their order."""
+    short, long, middle = event("short", 0, 2), event("long", 0, 9), event("middle", 0, 5)
+    built(short, long, middle)
+    assert [each.cpu_parent for each in (short, middle, long)] == [middle, long, None]
+
+
+def test_key_averages_has_no_stacks_by_default() -> None:
+    """By default, events of all stacks are one entry without a stack; each further grouping tells them apart."""
+    shapes, stack = [[1]], ["a.py(1): a", "b.py(2): b"]
+    events = in_turn(
+        event("work", stack=stack, input_shapes=shapes, overload_name="x"),
+        event("work", stack=["c.py(1): c"], input_shapes=[[2]], overload_name="y"),
+        event("work", is_user_annotation=True),
+        event("work", node_id=1),
+    )
+    (first, annotation, node) = events.key_averages()
+    assert [each.count for each in (first, annotation, node)] == [2, 1, 1]
+    assert (first.stack, first.input_shapes, first.overload_name) == ([], "", "")
+    assert (annotation.is_user_annotation, node.node_id) == (True, 1)
+    assert [each.stack for each in events.key_averages(group_by_stack_n=1)][:2] == [stack[:1], ["c.py(1): c"]]
+    assert next(each.stack for each in events.key_averages(group_by_stack_n=5)) == stack
+    assert [each.input_shapes for each in events.key_averages(group_by_input_shapes=True)][:2] == [shapes, [[2]]]
+    assert [each.overload_name for each in events.key_averages(group_by_overload_name=True)][:2] == ["x", "y"]
+
+
+def test_times_and_memory_of_events_that_are_asynchronous_or_of_a_device() -> None:
+    """An asynchronous event has no own time, memory or device time, and one of a device no time or memory of the host.
+
+    On the host, an event has the kernels of its children too; alone, it has its own. A range on the device counts for
+    no total.
+    """
+    sizes: dict[str, Any] = {"use_device": "cuda", "cpu_memory_usage": 3, "device_memory_usage": 5}
+    waits = event("waits", 0, 10, is_async=True, **sizes)
+    waits.append_kernel("z", 0, 9)
+    kernel = event("kernel", 20, 27, device_type=DeviceType.CUDA, **sizes)
+    outer, inner, legacy = event("outer", 30, 40, **sizes), event("inner", 31, 35), event("legacy", 50, 60, **sizes)
+    inner.use_device = "cuda"
+    outer.append_kernel("a", 0, 2)
+    inner.append_kernel("b", 0, 4)
+    legacy.append_kernel("c", 0, 6)
+    legacy.is_legacy = True
+    note = event("range", 20, 120, device_type=DeviceType.CUDA, is_user_annotation=True, use_device="cuda")
+    events = built(waits, kernel, note, outer, inner, legacy, use_device="cuda")
+
+    def facts(each: FunctionEvent) -> tuple[float, ...]:
+        return (
+            each.self_cpu_time_total,
+            each.cpu_time_total,
+            each.device_time_total,
+            each.self_device_time_total,
+            each.self_cpu_memory_usage,
+            each.self_device_memory_usage,
+        )
+
+    assert facts(waits) == (0, 10, 0, 0, 0, 0)
+    assert facts(kernel) == (0, 0, 7, 7, 0, 0)
+    assert facts(outer) == (6, 10, 6, 2, 3, 5)
+    assert facts(inner) == (4, 4, 4, 4, 0, 0)
+    assert facts(legacy) == (10, 10, 6, 6, 3, 5)
+    assert events.table().splitlines()[-2:] == ["Self CPU time total: 20.000us", "Self CUDA time total: 13.000us"]
+    plain = event("no device")
+    plain.append_kernel("z", 0, 9)
+    assert (plain.device_time_total, plain.self_device_time_total) == (0, 0)
+
+
+def test_export_stacks_writes_the_own_times_of_the_device(tmp_path: Path) -> None:
+    """`self_cuda_time_total`, `self_xpu_time_total` and that of another device are the own times of the device.
+
+    Blanks and semicolons in a frame become lines; events without a stack or with less than a microsecond are left out.
+    """
+    events = [
+        event("a", 0, 10, stack=["in ner;x", "outer"], use_device="cuda"),
+        event("b", 20, 20.5, stack=["short"], use_device="cuda"),
+        event("c", 30, 40, use_device="cuda"),
+        event("d", 50, 51, stack=["one"], use_device="cuda"),
+    ]
+    for each, time in zip(events, (7, 0.5, 9, 1), strict=True):
+        each.append_kernel("kernel", 0, time)
+    found = built(*events, use_device="cuda")
+    file = tmp_path / "stacks"
+    for metric in ("self_cuda_time_total", "self_xpu_time_total", "self_privateuse1_time_total"):
+        found.export_stacks(str(file), metric)
+        assert file.read_text().splitlines() == ["outer;in_ner_x 7", "one 1"]
+    found.export_stacks(str(file), "self_cpu_time_total")
+    assert file.read_text().splitlines() == ["outer;in_ner_x 10", "one 1"]
+
+
+def test_table_has_stacks_on_the_left_of_their_column() -> None:
+    """Frames stand at the left of the last column, one below the other, with an empty line after each entry."""
+    events = built(event("work", stack=["a.py(1): a", "longer.py(22): calls"]), event("plain", 5, 6))
+    lines = events.table().splitlines()
+    column = lines[0].rstrip().rindex("  ") + 2
+    assert [line[column:].rstrip() for line in lines[1:8]] == [
+        "Source Location",
+        "-" * 24,
+        "a.py(1): a",
+        "longer.py(22): calls",
+        "",
+        "",
+        "",
+    ]
+    assert lines[6].split()[0] == "plain"
+
+
+def test_export_chrome_trace_of_events_names_nodes_and_draws_arrows(tmp_path: Path) -> None:
+    """A remote event has its node and thread for a thread, and each kernel an arrow from its event; no events, no rows.
+
+    An event without a name for traces is left out.
+    """
+    remote = event("far", 0, 10, is_remote=True, node_id=3, trace_name="far")
+    near, hidden = event("near", 20, 30, trace_name="near"), event("hidden", 40, 50)
+    for name in ("a", "b"):
+        near.append_kernel(name, 0, 1)
+    file = tmp_path / "trace.json"
+    built(remote, near, hidden).export_chrome_trace(str(file))
+    rows = json.loads(file.read_text())
+    assert [row["tid"] for row in rows] == [" node_id:3, thread_id:0 ", 0, 0, 0]
+    assert [(row["name"], row["ph"], row["ts"]) for row in rows] == [
+        ("far", "X", 0.0),
+        ("near", "X", 20.0),
+        ("near", "s", 20.0),
+        ("near", "s", 20.0),
+    ]
+    assert [row["id"] for row in rows[2:]] == [0, 1]
+    assert {row["cat"] for row in rows[2:]} == {"cpu_to_cuda"}
+    built().export_chrome_trace(str(file))
+    assert file.read_text() == "[]"

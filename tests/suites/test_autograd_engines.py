@@ -74,11 +74,16 @@ def test_one_graph_is_asked_for_beside_the_eager_engine() -> None:
 
 #: What is looked at there is done by Python functions before or after a backward pass, not by the pass.
 _BESIDE_THE_PASS = (
+    "test_checkpoint_calls.py",
     "test_checkpoint_options.py",
     "test_compiled_functions.py",
+    "test_dual_levels.py",
     "test_forward_hooks.py",
+    "test_function_classes.py",
     "test_functional.py",
     "test_functional_strict.py",
+    "test_grad_mode_objects.py",
+    "test_graph_utilities.py",
 )
 
 
