@@ -11,7 +11,7 @@ import torch
 
 from . import known
 from .comparison import Bound, WrongValueError
-from .test_rare import CPU_OR_CUDA, given, same
+from .test_rare import CPU_OR_CUDA, CPU_OR_GPU, given, same
 
 pytestmark = CPU_OR_CUDA
 
@@ -141,3 +141,55 @@ def test_gradient_of_vander(
     wanted = (grad * powers * values[:, None] ** (powers - 1.0)).sum(1)
     assert x.grad is not None
     same(x.grad, wanted, "the gradient of vander", Bound(64, 64))
+
+
+@CPU_OR_GPU
+@pytest.mark.operator("ldexp")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_ldexp_of_exponents_beyond_32_bits(dtype: str, device: torch.device, request: pytest.FixtureRequest) -> None:
+    """`x * 2**n` is infinite or zero, with the sign of x, if n is far beyond the exponents of the type.
+
+    Source: the formula in the documentation of `torch.ldexp`.
+    """
+    known.waive(request, "an exponent of 64 bits is cut to 32", device, everywhere=True)
+    x = np.array([1.0, -1.0] * 4)
+    exponents = np.repeat([2**32, 2**32 + 1, -(2**32), 2**62], 2)
+    found = torch.ldexp(given(x, getattr(torch, dtype), device), given(exponents, torch.int64, device))
+    wanted = np.where(exponents > 0, np.inf, 0.0) * x
+    same(found, wanted, "ldexp")
+    if not torch.equal(found.signbit().cpu(), torch.from_numpy(np.signbit(x))):
+        raise WrongValueError("ldexp loses the sign of zero")
+
+
+@CPU_OR_GPU
+@pytest.mark.operator("kaiser_window", "signal.windows.kaiser")
+@pytest.mark.parametrize("beta", [20.0, 100.0, 300.0])
+def test_kaiser_window_of_a_large_beta(beta: float, device: torch.device, request: pytest.FixtureRequest) -> None:
+    """The window is a quotient of Bessel functions that float64 holds, although float32 holds neither.
+
+    Source: the formula in the documentation of `torch.kaiser_window`; NumPy's `kaiser` computes it in float64.
+    """
+    if beta > 80:
+        known.waive(request, "I0(beta) overflows in float32, and the quotient is NaN", device, everywhere=True)
+    found = torch.kaiser_window(9, periodic=False, beta=beta, dtype=torch.float32, device=device)
+    same(found, np.kaiser(9, beta), "kaiser_window", Bound(8 * beta, least=1e-37))
+
+
+@pytest.mark.operator("nn.functional.group_norm", "native_group_norm")
+@pytest.mark.parametrize("given_weight", [True, False], ids=["weight", "no weight"])
+def test_gradient_of_a_bias_of_group_norm(
+    given_weight: bool, device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
+) -> None:
+    """The gradient of the bias is the sum of what comes in, per channel, also without a weight."""
+    if not given_weight:
+        known.waive(request, "asks the weight that is not there for its device", device, everywhere=True)
+    x, grad = given(rng.normal(size=(3, 4, 5)), torch.float64, device), rng.normal(size=(3, 4, 5))
+    weight = given(rng.uniform(0.5, 1, 4), torch.float64, device) if given_weight else None
+    bias = given(rng.normal(size=4), torch.float64, device).requires_grad_()
+    found = torch.nn.functional.group_norm(x, 2, weight, bias)
+    try:
+        found.backward(given(grad, torch.float64, device))
+    except RuntimeError as error:
+        raise WrongValueError(str(error)) from error
+    assert bias.grad is not None
+    same(bias.grad, grad.sum((0, 2)), "the gradient of the bias", Bound(32))
