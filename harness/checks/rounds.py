@@ -33,7 +33,8 @@ class GrowthRounds:
         """
         self._history = history if counts else ()
         if counts and self._meters is None:
-            self._meters = MeterReader("full", freeze=not history)  # origins examine all new objects
+            # Origins examine all new objects.
+            self._meters = MeterReader("full", freeze=not history, without_arenas=True)
             if history:
                 record_allocation_history(history)
                 self._origins = GrowthOrigins()

@@ -361,7 +361,8 @@ class Executor:
         of the growth after the first `warmup` runs.
         """
         self._mute()
-        meters, grown = MeterReader("full", freeze=not message["history"]), []  # origins need all new objects
+        # Origins need all new objects.
+        meters, grown = MeterReader("full", freeze=not message["history"], without_arenas=True), []
         before = meters.read()
         origins, keeps = None, kept(self._collected.items[message["case"]])
         for number in range(message["times"]):

@@ -136,3 +136,23 @@ case_empties_it.keeps = True
     assert all(growths[0].get("heap_bytes", 0) >= 100 << 10 for growths in rounds)
     assert all(growths[1].get("heap_bytes", 0) <= -(100 << 10) for growths in rounds)
     assert leaks_of_case(rounds, 0, range(2)) == leaks_together(rounds, range(2)) == []
+
+
+_PINNING = """
+import mmap
+KEPT, MAPPED = [], []
+
+def case_pins_arenas():
+    objects = [[number] for number in range(500_000)]
+    KEPT.extend(objects[20_000::160_000])
+
+def case_maps():
+    MAPPED.append(mmap.mmap(-1, 8 << 20))
+"""
+
+
+def test_arenas_of_python_that_have_room_are_no_growth(tmp_path: Path) -> None:
+    """A case with many small objects, of which three stay in each run, pins arenas that hold nothing else."""
+    rounds, _ = run(tmp_path, _PINNING)
+    assert [leak.meter for leak in leaks_of_case(rounds, 1, range(2))] == ["mapped_bytes"]
+    assert "mapped_bytes" not in [leak.meter for leak in leaks_of_case(rounds, 0, range(2))]

@@ -82,7 +82,7 @@ def read_process_meters(blind: MutableMapping[str, str]) -> dict[str, int]:
         info = _mallinfo()
         values["heap_bytes"] = info.uordblks + info.hblkhd
         in_malloc = info.arena + info.hblkhd
-    values["mapped_bytes"] = _address_space() - in_malloc
+    values["mapped_bytes"] = address_space() - in_malloc
     return values
 
 
@@ -103,7 +103,8 @@ def resident_bytes() -> int:
     return _pages()[1] * _PAGE
 
 
-def _address_space() -> int:
+def address_space() -> int:
+    """Return the bytes of address space of this process."""
     return _pages()[0] * _PAGE
 
 

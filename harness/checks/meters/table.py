@@ -25,6 +25,7 @@ from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
+from harness.checks.meters.arenas import PinnedArenas
 
 #: `fast`: after every case. `full`: on suspicion, or where the user asked for it.
 Tier = Literal["fast", "full"]
@@ -398,12 +399,21 @@ class MeterReader:
     EXAMINE_ALL_AFTER = 200_000
 
     def __init__(
-        self, tier: Tier, *, temp: Path | None = None, shm: Path = Path("/dev/shm"), freeze: bool = True
+        self,
+        tier: Tier,
+        *,
+        temp: Path | None = None,
+        shm: Path = Path("/dev/shm"),
+        freeze: bool = True,
+        without_arenas: bool = False,
     ) -> None:
         """`temp`: the temporary folder of this process alone, by default that of `tempfile`.
 
         `freeze`: whether objects may be frozen when there are many. This hides them from other code that looks for new
         objects.
+
+        `without_arenas`: whether Python's arenas with room do not count as address space, see `PinnedArenas`. This
+        takes up to 20 ms at the start, and again when the address space has grown.
         """
         self.unreadable: dict[str, str] = {}
         self._tier = tier
@@ -413,6 +423,7 @@ class MeterReader:
         self._frozen = meters_torch.TorchObjectCounts()
         self._freeze_above = self.FREEZE_ABOVE if freeze else sys.maxsize
         self._frozen_since = 0
+        self._arenas = PinnedArenas(meters_process.address_space) if without_arenas else None
 
     def read(self) -> MeterReading:
         """Take a reading. Collect garbage where that may explain a growth; in the full tier always."""
@@ -453,6 +464,8 @@ class MeterReader:
         }
         if self._tier == "full":
             values["python_blocks"] = sys.getallocatedblocks()
+        if self._arenas is not None:
+            values["mapped_bytes"] -= self._arenas.size()
         torch = sys.modules.get("torch")
         objects = self._count_objects()
         values["tensors"] = objects.tensors
