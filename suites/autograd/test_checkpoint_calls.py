@@ -399,6 +399,7 @@ def test_graphexecgroup_runs_a_checkpoint_again_once(x: Tensor) -> None:
     assert passes() == 2
 
 
+@pytest.mark.requires(torch=">=2.13")
 def test_checkpoint_selective_keeps_each_call_of_an_operator(x: Tensor) -> None:
     """Of several calls of an operator each has its own result, also views, lists and numbers.
 
@@ -428,6 +429,7 @@ def test_checkpoint_selective_keeps_each_call_of_an_operator(x: Tensor) -> None:
     torch.testing.assert_close(x.grad, wanted)
 
 
+@pytest.mark.requires(torch=">=2.13")
 def test_checkpoint_selective_refuses_operators_that_did_not_run_before(x: Tensor) -> None:
     """A second run that calls an operator more often, or another one, is refused with its name."""
     runs: list[int] = []

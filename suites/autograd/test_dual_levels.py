@@ -104,6 +104,7 @@ def test_make_dual_goes_through_a_backward_pass(name: str, device: torch.device)
     torch.testing.assert_close(found.detach(), wanted)
 
 
+@pytest.mark.requires(torch=">=2.13")
 def test_func_jvp_works_under_inference_mode(x: torch.Tensor, v: torch.Tensor) -> None:
     """Inference mode turns forward mode off for dual numbers, and not for `torch.func.jvp`, after which it is off."""
 

@@ -50,6 +50,7 @@ def test_function_vjp_is_another_name_of_backward(x: torch.Tensor) -> None:
         gradient(both, x)
 
 
+@pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize("boxed", [False, True])
 def test_function_boxed_grads_call_gives_the_gradients_as_a_list(boxed: bool, x: torch.Tensor) -> None:
     """With `boxed_grads_call`, `backward` gets one list that it may empty, from the engine and from `apply`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd.grad_mode import enforce_grad_layout_policy, set_multithreading_enabled
+from torch.autograd.grad_mode import set_multithreading_enabled
 
 from . import _torch_private as private
 
@@ -145,12 +145,14 @@ def strides(device: torch.device) -> tuple[int, ...]:
     return leaf.grad.stride()
 
 
+@pytest.mark.requires(torch=">=2.13")
 @pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout contract")
 def test_enforce_grad_layout_policy_decides_the_strides_of_a_gradient(device: torch.device) -> None:
     """A new gradient has the strides of its parameter; with the policy off, it may keep those it comes with.
 
     The end of the block restores the policy, and a decorated function has it while it runs.
     """
+    enforce_grad_layout_policy = torch.autograd.grad_mode.enforce_grad_layout_policy
     assert strides(device) == (1, 2)
     with enforce_grad_layout_policy(False):
         assert strides(device) == (3, 1)

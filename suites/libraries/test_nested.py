@@ -145,7 +145,7 @@ def test_operation_of_each_row_is_that_of_the_row_alone(
     assert_slopes(value, {"x": np.concatenate(rows), "w": weight}, {"x": by_x.values(), "w": by_w}, rng, 400)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.requires(device="cuda"))])
 @TYPE
 def test_attention_stays_within_each_row(
     device: torch.device, rng: np.random.Generator, causal: bool, dtype: torch.dtype

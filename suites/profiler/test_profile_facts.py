@@ -190,6 +190,7 @@ def test_schedule_cannot_say_device_stopped() -> None:
         assert (prof.step_num, prof.current_action) == (0, ProfilerAction.RECORD)
 
 
+@pytest.mark.requires(torch=">=2.13")
 def test_profile_refuses_activities_that_do_not_fit() -> None:
     """Activities are those of `ProfilerActivity`, at least one, each once; by default all that are supported.
 
