@@ -110,8 +110,8 @@ def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, sprea
         MAPPING,
         "3.0 MiB more address space outside malloc (mmap, thread stacks, Python arenas, libraries) per round",
     )
-    # Python may have taken an arena of 1 MiB beside them.
-    assert {f"mapped_bytes: {size}.0 MiB of anonymous memory" for size in (27, 28)} & set(last["notes"])
+    # Python may have taken an arena of 1 MiB beside them, or have given one back.
+    assert {f"mapped_bytes: {size}.0 MiB of anonymous memory" for size in (26, 27, 28)} & set(last["notes"])
 
 
 @pytest.mark.nightly
