@@ -192,4 +192,4 @@ def test_gradient_of_a_bias_of_group_norm(
     except RuntimeError as error:
         raise WrongValueError(str(error)) from error
     assert bias.grad is not None
-    same(bias.grad, grad.sum((0, 2)), "the gradient of the bias", Bound(32))
+    same(bias.grad, grad.sum((0, 2)), "the gradient of the bias", Bound(32, 32))

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from . import _torch_private, case, comparison, known, oracles, samples, sizes, types
-from .catalogue import COSTLY, by_operator
+from .catalogue import COSTLY, by_operator, entries
 from .references import formats
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
@@ -122,6 +122,38 @@ def test_broadcast(name: str, device: torch.device) -> None:
     for one, two in _SHAPES:
         x, y = (each[: math.prod(shape)].reshape(shape) for each, shape in ((first, one), (second, two)))
         oracles.verify(name, info, SimpleNamespace(input=x, args=(y,), kwargs={}), device)
+
+
+#: Operators of two tensors that take no number in the place of the second.
+_TENSORS_ONLY = frozenset(
+    {
+        "atan2", "complex", "fmax", "fmin", "gcd", "heaviside", "hypot", "igamma", "igammac", "isclose", "lcm", "ldexp",
+        "logaddexp", "logical_and", "logical_or", "logical_xor", "max.binary", "maximum", "min.binary", "minimum",
+        "nextafter", "polar",
+    }
+)  # fmt: skip
+
+
+def _with_numbers() -> list[Any]:
+    names = [entry.name for entry in entries() if "broadcast" in entry.aspects and entry.name not in _TENSORS_ONLY]
+    # The simulated devices cannot call kernels whose first argument becomes a number.
+    real = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}])
+    limited = {name for name in names if name == "__rmod__" or "polynomial" in name}
+    marks = {name: [pytest.mark.operator(name), *([real] if name in limited else [])] for name in names}
+    return [pytest.param(name, marks=marks[name]) for name in names]
+
+
+@pytest.mark.parametrize("name", _with_numbers())
+def test_numbers(name: str, device: torch.device) -> None:
+    """A number as the second argument: overloads of their own, on more than a thousand elements of each type."""
+    info = _torch_private.operator(name)
+    for dtype in sorted(types.supported(info, device), key=str):
+        if dtype == torch.bool or known.deviates(name, formats.name_of(dtype), device):
+            continue
+        whole = not (dtype.is_floating_point or dtype.is_complex)
+        number = 2 if "pow" in name or "shift" in name else 3 if whole else 1.75
+        (x, *_) = _vectors(info, 1025, dtype)
+        oracles.verify(name, info, SimpleNamespace(input=x, args=(number,), kwargs={}), device)
 
 
 def _ends(dtype: torch.dtype) -> list[float]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -142,20 +138,6 @@ def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> N
     assert "memory" in strict.gates
     assert not SOFTWARE & set(strict.gates)
     assert set(VOCABULARY) >= SOFTWARE
-
-
-@pytest.fixture(scope="module")
-def cases(once: Callable[[str, Callable[[], str]], str]) -> list[dict[str, Any]]:
-    """All cases of the project, as the catalog lists them."""
-
-    def catalog() -> str:
-        command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    found: list[dict[str, Any]] = json.loads(once("catalog.json", catalog))
-    return found
 
 
 def test_the_page_of_suites_is_up_to_date(cases: list[dict[str, Any]]) -> None:
