@@ -9,12 +9,13 @@ kept is counted by the meter ``python_blocks``.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 
 #: Bytes of an arena in 64-bit builds of CPython since 3.10.
 ARENA = 1 << 20
-#: What an object of the largest size has that comes from an arena: 512 bytes, of which 33 are its head.
-_OBJECT, _CONTENT = 512, 512 - 33
+#: Bytes of an object, and those after its head. From an arena come at most 512, with what Python's debug mode adds.
+_OBJECT, _CONTENT = 448, 448 - 33
 #: No more room than this is looked for. The objects are made in 10 ms.
 _MOST = 64 << 20
 #: Objects between two looks at the address space.
@@ -42,14 +43,15 @@ class PinnedArenas:
 
     def __init__(self, mapped: Callable[[], int]) -> None:
         self._mapped = mapped
-        self._room = room(mapped)
+        self._has_arenas = not os.environ.get("PYTHONMALLOC", "").startswith("malloc")
+        self._room = room(mapped) if self._has_arenas else 0
         self._seen = mapped()
         self._bytes = 0
 
     def size(self) -> int:
         """Return the bytes of these arenas. They are counted again if the address space has grown."""
         mapped = self._mapped()
-        if mapped > self._seen:
+        if mapped > self._seen and self._has_arenas:
             # Some pools of each arena hold what is kept: two thirds of it are room.
             gained = max(0, room(self._mapped) - self._room)
             self._bytes = math.ceil(gained * 1.5 / ARENA) * ARENA
