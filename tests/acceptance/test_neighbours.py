@@ -299,3 +299,12 @@ def test_magic(): pass
     result = project.run("inner", "-p", "harness.plugin", "-oharness_preload=", suites=None)
     assert result.verdicts == {"inner/test_it.py::test_rng": "passed", "inner/test_it.py::test_magic": "skipped"}
     assert result.terminal.count("extended, leaks, requires, types: marks that another plugin") == 1, result.tail()
+
+
+def test_an_error_in_a_mark_of_a_foreign_suite_says_how_to_claim_the_mark(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("pytest.ini", "[pytest]\n")
+    project.write("inner/test_it.py", "import pytest\n\n@pytest.mark.requires('rng')\ndef test_rng(): pass\n")
+    result = project.run("inner", "-p", "harness.plugin", "-oharness_preload=", "-n0", suites=None)
+    assert "requires('rng'): takes keyword arguments only" in result.terminal, result.tail()
+    assert "if it is a mark of your own, declare 'requires' in pytest's ini value 'markers'" in result.terminal
