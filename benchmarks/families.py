@@ -3,9 +3,8 @@
     pytest suites/operators --profile default --device soft -n2 --results-dir results/soft
     python benchmarks/families.py results/soft results/cpu
 
-A case belongs to the families of its operators (the mark ``operator`` in its id): those of torch's catalogue by the
-class of their entry and by their name, all others by their name alone. The time is that of set-up, call, teardown and
-the harness's checks.
+A case whose id names an operator of torch's catalogue belongs to the family of its name, or else of the class of its
+entry; other cases belong to their file. The time is that of set-up, call, teardown and the harness's checks.
 """
 
 from __future__ import annotations
