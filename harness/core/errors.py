@@ -25,9 +25,9 @@ class WriteError(HarnessError):
 
 
 @contextlib.contextmanager
-def convert_to_write_error(what: str) -> Generator[None]:
-    """Turn an OSError in the block into a WriteError: `what` cannot be written."""
+def convert_to_write_error(target: str) -> Generator[None]:
+    """Turn an OSError in the block into a WriteError: `target` cannot be written."""
     try:
         yield
     except OSError as error:
-        raise WriteError(f"cannot write {what}") from error
+        raise WriteError(f"cannot write {target}") from error

@@ -103,10 +103,10 @@ def figure_text(name: str, value: float) -> str:
 
 def read_figure(text: str) -> float | None:
     """Return the value in B/s, FLOP/s or seconds of a text as of `figure_text`. None if it is none."""
-    found = _FIGURE.fullmatch(text)
-    if found is None or found["unit"] not in _UNITS:
+    match = _FIGURE.fullmatch(text)
+    if match is None or match["unit"] not in _UNITS:
         return None
-    return float(found["number"]) * _UNITS[found["unit"]][1]
+    return float(match["number"]) * _UNITS[match["unit"]][1]
 
 
 def reach_of_floor(name: str, value: float, floor: str) -> float | None:

@@ -54,11 +54,11 @@ class FileKind:
         with self.errors(path):
             # Without O_NONBLOCK, opening a named pipe waits for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            found = os.fstat(descriptor)
+            status = os.fstat(descriptor)
             try:
-                if not stat.S_ISREG(found.st_mode):
+                if not stat.S_ISREG(status.st_mode):
                     raise self.error(f"{self.shown(path)!r} is not a regular file: {self.advice}")
-                self.check_size(path, found.st_size)
+                self.check_size(path, status.st_size)
             except HarnessError:
                 os.close(descriptor)
                 raise
