@@ -26,9 +26,9 @@ def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
     config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
 
 
-def send_write_failure(config: pytest.Config, what: str) -> None:
+def send_write_failure(config: pytest.Config, target: str) -> None:
     """Report a file that this worker cannot write."""
-    config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
+    config.workeroutput[_FAILURE] = target  # type: ignore[attr-defined]
 
 
 def send_failed(config: pytest.Config, count: int) -> None:
@@ -53,8 +53,8 @@ def late_reports_of(node: Any) -> Iterator[pytest.TestReport]:
 
 def write_failure_of(node: Any) -> str | None:
     """Return what an xdist worker could not write, or None."""
-    what: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
-    return what
+    target: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
+    return target
 
 
 def failed_of(node: Any) -> int:
