@@ -58,7 +58,8 @@ def decide_outcome(finishes: Sequence[E], started: int) -> Decision[E]:
         started,
     )
     ruled = next(
-        (each for each in reversed(finishes) if each.ruling is not None and each.ruling.outcome is outcome), None
+        (finish for finish in reversed(finishes) if finish.ruling is not None and finish.ruling.outcome is outcome),
+        None,
     )
     return Decision(outcome, _decided(outcome, finishes) if ruled is None else _ruled_on(finishes), ruled)
 

@@ -112,12 +112,12 @@ def read_environment(run_dir: Path) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        found = json.loads(data)
+        facts = json.loads(data)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        facts = None
+    if not isinstance(facts, dict):
         raise EnvironmentFileError(f"{str(path)!r} is not the environment file of a run: expected a JSON object")
-    return found
+    return facts
 
 
 def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -157,8 +157,8 @@ def git_state(folder: Path) -> dict[str, Any]:
 def _kit_state(folder: Path) -> dict[str, Any] | None:
     """Return the commit that the kit in `folder` was made from, without git; None if the folder is not a kit."""
     try:
-        known = json.loads((folder / "kit.json").read_bytes())
-        commit, dirty = known["commit"], known["dirty"]
+        kit = json.loads((folder / "kit.json").read_bytes())
+        commit, dirty = kit["commit"], kit["dirty"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not (isinstance(commit, str) and isinstance(dirty, bool)):

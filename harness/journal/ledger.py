@@ -56,10 +56,10 @@ class ListResult:
     def text(self) -> str:
         """One line: ``must-pass list cpu (124 cases, sha256:0123456789ab): satisfied``."""
         where = f" on {self.where}" if self.where else ""
-        what = f"must-pass list {self.name} ({format_count(self.cases, 'case')}, {self.hash[:19]}){where}"
+        title = f"must-pass list {self.name} ({format_count(self.cases, 'case')}, {self.hash[:19]}){where}"
         if not self.missed:
-            return f"{what}: satisfied"
-        return f"{what}: not satisfied, {len(self.missed)} did not pass, the first {self.missed[0]}"
+            return f"{title}: satisfied"
+        return f"{title}: not satisfied, {len(self.missed)} did not pass, the first {self.missed[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class Oddities:
         """One sentence per irregularity that is not a finding. Unreadable lines are a finding."""
         texts = []
         if self.unknown_lines:
-            named = ", ".join(f"line {each.number} {single_line(each.kind, 40)!r}" for each in self.unknown[:_NAMED])
-            what = format_count(self.unknown_lines, "line")
-            texts.append(f"the journal has {what} of an unknown kind, which a newer harness may read: {named}")
+            named = ", ".join(f"line {line.number} {single_line(line.kind, 40)!r}" for line in self.unknown[:_NAMED])
+            amount = format_count(self.unknown_lines, "line")
+            texts.append(f"the journal has {amount} of an unknown kind, which a newer harness may read: {named}")
         if self.doubled_lines:
             texts.append(f"the journal has {format_count(self.doubled_lines, 'duplicate line')}, counted once")
         return tuple(texts)
@@ -218,10 +218,10 @@ class Ledger(Summary):
         for event in events:
             if isinstance(event, Start | Finish | Levels | Reopened):
                 tally.see(event.t)
-                found = cases.get(event.case)
-                if found is None:
-                    found = cases[event.case] = CaseEvents()
-                found.add(event)
+                case_events = cases.get(event.case)
+                if case_events is None:
+                    case_events = cases[event.case] = CaseEvents()
+                case_events.add(event)
                 if isinstance(event, Levels):
                     levels.append(event)
                 continue
@@ -229,13 +229,13 @@ class Ledger(Summary):
             if isinstance(event, Collected):
                 tally.add_collected(CollectedList.of(event))
                 ids |= dict.fromkeys(event.ids)
-        mentioned = dict.fromkeys(case for case, found in cases.items() if found.mentioned)
+        mentioned = dict.fromkeys(case for case, case_events in cases.items() if case_events.mentioned)
         nothing = CaseEvents()
         verdicts = []
         for case in ids | mentioned:
-            found = cases.get(case, nothing)
-            verdicts.append(tally.decide(case, found, collected=case in ids, ended=tally.ended.get))
-        doubled = sum(found.doubled for found in cases.values())
+            case_events = cases.get(case, nothing)
+            verdicts.append(tally.decide(case, case_events, collected=case in ids, ended=tally.ended.get))
+        doubled = sum(case_events.doubled for case_events in cases.values())
         summary = tally.summary(replace(oddities, doubled_lines=doubled))
         return cls(
             runs=summary.runs,
@@ -365,8 +365,8 @@ class RunTally:
             case Bisected():
                 self._bisected.append(event)
             case SecondDevice():
-                known = self.second_devices.setdefault(event.case, [])
-                known += [event] if event not in known else []
+                earlier = self.second_devices.setdefault(event.case, [])
+                earlier += [event] if event not in earlier else []
             case Finding():
                 self._findings.append(event)
             case SessionProperty():
@@ -429,7 +429,7 @@ class RunTally:
             forced=tuple(self._forced),
             shards=tuple(self.shards),
             searches=tuple(self._searches),
-            second_devices=tuple(each for known in self.second_devices.values() for each in known),
+            second_devices=tuple(event for events in self.second_devices.values() for event in events),
             oddities=oddities,
             properties=tuple(self._properties),
         )
@@ -481,9 +481,9 @@ class RunTally:
 
     def _shortfalls(self, lists: Sequence[ListResult]) -> Iterator[Finding]:
         """Yield the findings for must-pass lists that were not satisfied and for too few cases."""
-        for each in lists:
-            if each.missed:
-                yield self._finding("must_pass", each.text, each.missed)
+        for result in lists:
+            if result.missed:
+                yield self._finding("must_pass", result.text, result.missed)
         run = self.runs[-1] if self.runs else None
         if run is not None and not run.shard and self._ran < run.minimum_cases:
             least = run.minimum_cases

@@ -41,8 +41,8 @@ def _is_plain(name: str, value: Any) -> bool:
     if name in _TEXTS:
         return kind is str
     if name in _NUMBERS:
-        wanted, known = _NUMBERS[name], value.values() if kind is dict else ()
-        return kind is dict and all(type(key) is str for key in value) and all(map(_fits(wanted), known))
+        wanted, numbers = _NUMBERS[name], value.values() if kind is dict else ()
+        return kind is dict and all(type(key) is str for key in value) and all(map(_fits(wanted), numbers))
     if name == "notes":
         return (kind is list or kind is tuple) and all(type(entry) is str for entry in value)
     if kind is float or name == "duration":
@@ -68,10 +68,10 @@ def mended_event(event: Mapping[str, Any]) -> dict[str, Any]:
     left = dict(event)
     refused: list[str] = []
     while errors := _refused(left):
-        found = {name for name in (_field(where) for where in errors) if name in left}
-        if not found:
+        fields = {name for name in (_field(where) for where in errors) if name in left}
+        if not fields:
             raise ValueError(f"no reader takes this line, because of {_listed(errors)}")
-        for name in found:
+        for name in fields:
             del left[name]
             if (instead := _INSTEAD.get((str(event["event"]), name))) is not None and name not in refused:
                 left[name] = instead
@@ -100,7 +100,7 @@ def _refused(event: Mapping[str, Any]) -> list[tuple[object, ...]]:
     try:
         EVENT.validate_json(without_surrogates(json.dumps(event).encode("ascii")))
     except ValidationError as error:
-        return [] if unknown_kind(error) is not None else [each["loc"] for each in error.errors(include_url=False)]
+        return [] if unknown_kind(error) is not None else [detail["loc"] for detail in error.errors(include_url=False)]
     return []
 
 

@@ -108,9 +108,9 @@ def merge_problems(parts: Sequence[Part]) -> list[str]:
 
     Reasons are missing or duplicate shards and cases, and shards that ran something else.
     """
-    found = [*_twice(parts), *_other_counts(parts)]
-    if found:
-        return found  # further problems would only repeat it
+    problems = [*_twice(parts), *_other_counts(parts)]
+    if problems:
+        return problems  # further problems would only repeat it
     return [*_missing_shards(parts), *_unlike(parts), *_unlisted(parts), *_wrong_cases(parts)]
 
 
@@ -177,8 +177,8 @@ def _wrong_cases(parts: Sequence[Part]) -> Iterator[str]:
         if part.selection != usual:
             more = [case for case in part.selected if case not in {*first.selected}]
             less = [case for case in first.selected if case not in {*part.selected}]
-            what = [f"{_cases(more)} more"] * bool(more) + [f"{_cases(less)} less"] * bool(less)
-            yield f"{part.text} selected other cases than {first.text}: {'; '.join(what)}"
+            differences = [f"{_cases(more)} more"] * bool(more) + [f"{_cases(less)} less"] * bool(less)
+            yield f"{part.text} selected other cases than {first.text}: {'; '.join(differences)}"
     times = Counter(case for part in listed for case in part.ids)
     for part in listed:
         missing = [case for case in first.selected if part.shard.has(case) and not times[case]]
@@ -248,16 +248,16 @@ def _copied(parts: Sequence[Part]) -> list[Event]:
     shard.
     """
     lines: list[Event] = []
-    known: set[tuple[str, str, tuple[str, ...]]] = set()
+    seen: set[tuple[str, str, tuple[str, ...]]] = set()
     for part in parts:
         for event in part.events:
             if isinstance(event, Finding):
                 if event.kind in finding_kinds.OF_SESSION:
                     event = event.model_copy(update={"message": f"shard {part.shard}: {event.message}"})
                 key = event.kind, event.message, event.cases
-                if key in known:
+                if key in seen:
                     continue
-                known.add(key)
+                seen.add(key)
             if not isinstance(event, _NOT_COPIED):
                 lines.append(_renamed(event, f"shard{part.shard.index}-"))
         if part.damaged:
@@ -296,7 +296,7 @@ def write_merged_run(
         raise WriteError(f"cannot make the folder {str(out)!r}") from error
     if environments:
         first = next(iter(environments.values()))
-        devices = [each for known in environments.values() for each in environment.devices_of(known)]
+        devices = [device for facts in environments.values() for device in environment.devices_of(facts)]
         by_uuid = {str(device.get("uuid")): device for device in devices}
         environment.write_environment(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
     write_atomically(path, b"".join(map(_line, events)))

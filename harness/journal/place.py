@@ -26,16 +26,16 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of a run. `known`: the facts of environment.json; None without the file."""
+    """The places of a run. `facts`: the facts of environment.json; None without the file."""
 
     def __init__(
-        self, runs: Sequence[RunStarted], shards: Sequence[MergedShard], known: Mapping[str, Any] | None
+        self, runs: Sequence[RunStarted], shards: Sequence[MergedShard], facts: Mapping[str, Any] | None
     ) -> None:
         self._runs = runs
         self._times = [run.t for run in runs]
         self._shards = {shard.shard: shard for shard in shards}
         self._count = max((int(text.rpartition("/")[2]) for text in self._shards if _is_shard(text)), default=0)
-        self._known = known or {}
+        self._recorded = facts or {}
 
     def of(self, verdict: Verdict) -> Place:
         """Return the place of a case: of its deciding attempt, otherwise of its latest one, otherwise the planned
@@ -64,17 +64,17 @@ class Places:
 
     def facts(self, place: Place) -> dict[str, str]:
         """Return the known facts of a place, by name. Unknown facts are left out."""
-        known = self._environment(place)
+        recorded = self._environment(place)
         run = self._runs[-1] if self._runs else None
         identity = run.identity if run is not None else {}
-        versions = known.get("versions")
+        versions = recorded.get("versions")
         versions = versions if isinstance(versions, dict) else {}
         facts = {
             "device": self.device(place),
             "uuid": " ".join(uuid for uuid in place.devices if uuid != "cpu"),
-            "driver": known.get("driver") or identity.get("driver"),
+            "driver": recorded.get("driver") or identity.get("driver"),
             "cuda": versions.get("cuda"),
-            "cuda_driver": known.get("cuda_driver"),
+            "cuda_driver": recorded.get("cuda_driver"),
             "torch": versions.get("torch") or identity.get("torch"),
         }
         return {name: str(value) for name, value in facts.items() if value and value != "none"}
@@ -87,13 +87,13 @@ class Places:
         return labels(place.devices) or ", ".join(dict.fromkeys(rows.get(uuid, uuid) for uuid in place.devices))
 
     def _environment(self, place: Place) -> Mapping[str, Any]:
-        known = self._known
-        shards = known.get("shards")
+        recorded = self._recorded
+        shards = recorded.get("shards")
         if isinstance(shards, dict):
-            found = shards.get(place.shard)
-            return found if isinstance(found, dict) else {}
+            of_shard = shards.get(place.shard)
+            return of_shard if isinstance(of_shard, dict) else {}
         # The file describes the last part of a run.
-        return known if not place.host or known.get("host") in (None, place.host) else {}
+        return recorded if not place.host or recorded.get("host") in (None, place.host) else {}
 
 
 def _is_shard(text: str) -> bool:

@@ -139,9 +139,9 @@ class JournalFile:
         """Return the offset of the next line feed, or the end of the file."""
         while at < self._size:
             block = self._read(at, _BLOCK)
-            found = block.find(b"\n")
-            if found >= 0:
-                return at + found
+            offset = block.find(b"\n")
+            if offset >= 0:
+                return at + offset
             if not block:
                 break
             at += len(block)
@@ -205,13 +205,13 @@ def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown]) -> JournalCont
     events: list[Event] = []
     damaged: list[Damaged] = []
     unknown: list[Unknown] = []
-    for found in lines:
-        if isinstance(found, Damaged):
-            damaged.append(found)
-        elif isinstance(found, Unknown):
-            unknown.append(found)
+    for line in lines:
+        if isinstance(line, Damaged):
+            damaged.append(line)
+        elif isinstance(line, Unknown):
+            unknown.append(line)
         else:
-            events.append(found)
+            events.append(line)
     return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
 
 

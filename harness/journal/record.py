@@ -70,8 +70,8 @@ class RunRecord:
     def is_explained(self) -> bool:
         """Whether a case or a finding makes the run red."""
         red = (
-            each.outcome.is_red or (self.fail_on_flaky and each.outcome is Outcome.FLAKY)
-            for each in self.cases.values()
+            record.outcome.is_red or (self.fail_on_flaky and record.outcome is Outcome.FLAKY)
+            for record in self.cases.values()
         )
         return bool(self.findings) or any(red)
 
@@ -85,13 +85,13 @@ def read_run_record(run_dir: Path) -> RunRecord:
         notes.append("it did not finish")
     if ledger.run is not None and ledger.run.imported is not None:
         notes.append(f"its cases were run {ledger.run.imported.text}")
-    known = environment.read_environment(run_dir)
-    if known is None:
+    run_facts = environment.read_environment(run_dir)
+    if run_facts is None:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
         name=escape_invalid_xml(str(run_dir)),
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
-        facts=environment_facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
+        facts=environment_facts(run_facts or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
         findings=tuple(
             FindingRecord(
@@ -104,48 +104,48 @@ def read_run_record(run_dir: Path) -> RunRecord:
     )
 
 
-def environment_facts(known: Mapping[str, Any]) -> dict[str, str]:
+def environment_facts(recorded: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of an environment file that can explain a difference, by name. Missing facts are left out.
 
     Device facts are kind, number, clocks, power limit and ECC, but not their identities.
     """
-    found: dict[str, str] = {}
+    facts: dict[str, str] = {}
     for name in ("driver", "cuda_driver", "isolation", "under"):
-        _put(found, name, known.get(name))
-    for name, version in _mapping(known.get("versions")).items():
-        _put(found, str(name), version)
-    system = _mapping(known.get("os"))
-    _put(found, "os", system.get("name"))
-    _put(found, "kernel", system.get("kernel"))
-    _put(found, "commit", _mapping(known.get("git")).get("commit"))
-    rows = environment.devices_of(known)
+        _put(facts, name, recorded.get(name))
+    for name, version in _mapping(recorded.get("versions")).items():
+        _put(facts, str(name), version)
+    system = _mapping(recorded.get("os"))
+    _put(facts, "os", system.get("name"))
+    _put(facts, "kernel", system.get("kernel"))
+    _put(facts, "commit", _mapping(recorded.get("git")).get("commit"))
+    rows = environment.devices_of(recorded)
     if rows:
         names = [str(row.get("name")) for row in rows]
-        found["devices"] = escape_invalid_xml(
+        facts["devices"] = escape_invalid_xml(
             ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
         )
         for name in (*_SPEED, "ecc"):
             if any(row.get(name) is not None for row in rows):
-                found[name.replace("_", " ")] = escape_invalid_xml(
+                facts[name.replace("_", " ")] = escape_invalid_xml(
                     ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
                 )
-    for name, value in _mapping(known.get("environment")).items():
-        _put(found, f"${name}", value)
-    return found
+    for name, value in _mapping(recorded.get("environment")).items():
+        _put(facts, f"${name}", value)
+    return facts
 
 
 def _conditions(run: RunStarted) -> dict[str, str]:
     """Return other facts that can explain a difference, by name: profile, hashes of suites and waivers, options."""
-    found = {"profile": run.profile or "none"}
+    facts = {"profile": run.profile or "none"}
     for name, value in identity.identity_facts(run).items():
         if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
             name.startswith("--") and name not in _TOLD
         ):
-            found[name] = (
+            facts[name] = (
                 escape_invalid_xml(value[:_HASH] if value.startswith("sha256:") else truncate_middle(value, _SHOWN))
                 or "not set"
             )
-    return found
+    return facts
 
 
 def _case(verdict: Verdict) -> CaseRecord:
@@ -161,19 +161,19 @@ def _case(verdict: Verdict) -> CaseRecord:
 
 def _figures(counting: Sequence[Finish]) -> dict[str, tuple[str, ...]]:
     """Return the recorded properties that are figures of speed."""
-    found: dict[str, tuple[str, ...]] = {}
+    figures: dict[str, tuple[str, ...]] = {}
     for finish in counting:
         for name, text in finish.properties:
             if name.startswith(PREFIX) and read_figure(text) is not None:
                 name = escape_invalid_xml(name.removeprefix(PREFIX))
-                found[name] = (*found.get(name, ()), text)
-    return found
+                figures[name] = (*figures.get(name, ()), text)
+    return figures
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _put(found: dict[str, str], name: str, value: object) -> None:
+def _put(facts: dict[str, str], name: str, value: object) -> None:
     if value is not None:
-        found[escape_invalid_xml(name)] = escape_invalid_xml(str(value))
+        facts[escape_invalid_xml(name)] = escape_invalid_xml(str(value))

@@ -142,19 +142,19 @@ class StoredRun:
 
     def _add(self, events: CaseEvents, case: str, line: Line, *, first: bool) -> None:
         """Add the event of a line to the events of its case."""
-        found = self._parsed(line.number, line.data)
-        if isinstance(found, _CASE_EVENTS) and found.case == case:
-            events.add(found)
+        parsed = self._parsed(line.number, line.data)
+        if isinstance(parsed, _CASE_EVENTS) and parsed.case == case:
+            events.add(parsed)
             if first:
-                self._tally.see(found.t)
-        elif first and isinstance(found, Damaged | Unknown):
-            self._enter_odd(found)
+                self._tally.see(parsed.t)
+        elif first and isinstance(parsed, Damaged | Unknown):
+            self._enter_odd(parsed)
         elif first:
             self._enter_odd(Damaged(line.number, "a field is there twice"))
 
     def _oddities(self, doubled: int) -> Oddities:
-        damaged = sorted(self._damaged, key=lambda each: each.number)
-        unknown = sorted(self._unknown, key=lambda each: each.number)
+        damaged = sorted(self._damaged, key=lambda entry: entry.number)
+        unknown = sorted(self._unknown, key=lambda entry: entry.number)
         numbers = self._damaged_lines, self._unknown_lines, doubled
         return Oddities(*numbers, tuple(damaged[:_KEPT]), tuple(unknown[:_KEPT]))
 
@@ -169,7 +169,7 @@ class StoredRun:
             self._unknown.append(line)
             kept = self._unknown
         if len(kept) >= 2 * _KEPT:
-            kept.sort(key=lambda each: each.number)
+            kept.sort(key=lambda entry: entry.number)
             del kept[_KEPT:]
 
     def _enter_others(self) -> None:
@@ -229,9 +229,9 @@ class StoredRun:
         self._database.execute("CREATE TEMP TABLE listed (id TEXT NOT NULL)")
         self._database.executemany("INSERT INTO listed VALUES (?)", ((case,) for case in lists.ids()))
         query = "SELECT id FROM listed GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)"
-        found = tuple(case for (case,) in self._database.execute(query))
+        doubled = tuple(case for (case,) in self._database.execute(query))
         self._database.execute("DROP TABLE listed")
-        return found
+        return doubled
 
     def _enter_cases(self) -> None:
         """Record the positions of the lines of each case."""
@@ -242,7 +242,7 @@ class StoredRun:
 
     def _case_lines(self) -> Iterator[tuple[str, Line]]:
         """Yield each line about a case with the case, in journal order."""
-        return heapq.merge(self._foreign, self._usual_case_lines(), key=lambda each: each[1].number)
+        return heapq.merge(self._foreign, self._usual_case_lines(), key=lambda entry: entry[1].number)
 
     def _usual_case_lines(self) -> Iterator[tuple[str, Line]]:
         for line in self._file.lines():

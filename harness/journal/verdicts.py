@@ -102,7 +102,7 @@ class CaseEvents:
         attempts.
         """
         every: list[Any] = [] if self._keys else [*self.starts, *self.finishes, *self.levels, *self._before]
-        self._keys.update((each.event, each.t, each.attempt) for each in every)
+        self._keys.update((earlier.event, earlier.t, earlier.attempt) for earlier in every)
         key = (event.event, event.t, event.attempt)
         if key in self._keys and event in (*self.starts, *self.finishes, *self.levels, *self._before):
             return True
@@ -113,7 +113,7 @@ class CaseEvents:
         """Drop the attempts that ended without a verdict on the case."""
         self._before += self.finishes
         self.finishes = decisions.reopened_attempts(
-            self.finishes, lambda each: each.model_copy(update={"final": False})
+            self.finishes, lambda finish: finish.model_copy(update={"final": False})
         )
 
     @property
