@@ -425,8 +425,8 @@ class Executor:
     def _expect_own_channel(self) -> None:
         """Return if this is the executor's own process and its channel is intact. Otherwise exit or wait."""
         self._expect_own_process()
-        for number, what in self._own.items():
-            if process.descriptor_identity(number) != what:
+        for number, identity in self._own.items():
+            if process.descriptor_identity(number) != identity:
                 _exit(EXIT_CHANNEL_GONE)
 
     def _expect_own_process(self) -> None:
