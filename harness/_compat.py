@@ -61,14 +61,14 @@ def root_of(options: Any, arguments: Sequence[str], folder: Path) -> tuple[Path,
 
     `options` are the values of its own options. Raises pytest.UsageError.
     """
-    found = determine_setup(
+    setup = determine_setup(
         inifile=options.inifilename,
         override_ini=None,
         args=arguments,
         rootdir_cmd_arg=options.rootdir or None,
         invocation_dir=folder,
     )
-    return found[0], found[1]
+    return setup[0], setup[1]
 
 
 def is_set_up(session: pytest.Session) -> bool:
@@ -117,8 +117,8 @@ def run_exit_callbacks(after: weakref.finalize[..., Any] | None) -> None:
     Of `weakref.finalize` objects only those that were made after the object `after`; all of them if it is None, or does
     not live any more. Those before are not even looked at: that would copy the memory page of each in a forked process.
     """
-    made = list(takewhile(lambda each: each is not after, reversed(_Finalize._registry)))
-    _Finalize._registry = {each: _Finalize._registry[each] for each in reversed(made)}
+    made = list(takewhile(lambda finalizer: finalizer is not after, reversed(_Finalize._registry)))
+    _Finalize._registry = {finalizer: _Finalize._registry[finalizer] for finalizer in reversed(made)}
     _run_exit_functions()
 
 

@@ -171,7 +171,11 @@ def _torch() -> ModuleType:
 def _unsafe_to_fork() -> str:
     """Return why ranks cannot be forks of this process, or an empty string."""
     torch_module = sys.modules.get("torch")
-    used = [] if torch_module is None else [each for each in BACKENDS.values() if each.is_initialized(torch_module)]
+    used = (
+        []
+        if torch_module is None
+        else [backend for backend in BACKENDS.values() if backend.is_initialized(torch_module)]
+    )
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     if used or threads:
         return f"this process uses {', '.join((*(backend.kind for backend in used), *threads))}"

@@ -100,7 +100,7 @@ def misspelt_marks(item: pytest.Item) -> list[str]:
 def _known(config: pytest.Config) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of all declared marks, and those that others declare otherwise. Conftests add lines later."""
     lines = config.getini("markers")
-    known = config.stash.get(_KNOWN, None)
-    if known is None or known[0] != len(lines):
-        known = config.stash[_KNOWN] = len(lines), frozenset(map(_name, lines)), declared_by_others(lines)
-    return known[1:]
+    cached = config.stash.get(_KNOWN, None)
+    if cached is None or cached[0] != len(lines):
+        cached = config.stash[_KNOWN] = len(lines), frozenset(map(_name, lines)), declared_by_others(lines)
+    return cached[1:]
