@@ -172,13 +172,13 @@ def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
 
 def _wanted(entries: Sequence[str], session: pytest.Session) -> list[str]:
     """Return the modules of entries ``MODULE`` and, if many cases of the folder were collected, ``FOLDER:MODULE``."""
-    found = []
+    modules = []
     for entry in entries:
         folder, _, module = entry.rpartition(":")
         begin = f"{folder.rstrip('/')}/" if folder else ""
         if sum(item.nodeid.startswith(begin) for item in session.items) >= options.MANY_CASES:
-            found.append(module)
-    return found
+            modules.append(module)
+    return modules
 
 
 def _import(ini: str, names: Sequence[str]) -> None:

@@ -63,8 +63,8 @@ class LinuxProcesses:
 
     def reap(self, pid: int) -> int | None:
         # Must not block: if a debugger holds the process, its pidfd is readable long before waitpid succeeds.
-        found, status = os.waitpid(pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if found else None
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if ended else None
 
     def children(self) -> list[int]:
         return linux.child_pids()
