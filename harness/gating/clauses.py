@@ -142,14 +142,14 @@ def least_count(clauses: Iterable[Clause]) -> int | None:
     return next(fitting, None)
 
 
-def compares(clause: Clause, found: Value) -> bool:
-    """Return whether the comparison holds for `found`. `found` has the type of the capability."""
-    if isinstance(found, tuple) and isinstance(clause.value, tuple):
+def compares(clause: Clause, value: Value) -> bool:
+    """Return whether the comparison holds for `value`. `value` has the type of the capability."""
+    if isinstance(value, tuple) and isinstance(clause.value, tuple):
         precision = len(clause.value)
-        found = (found + (0,) * precision)[:precision]
-    if isinstance(found, str) and isinstance(clause.value, str):
-        return (_pattern(clause.value).fullmatch(found) is not None) is (clause.operator == "==")
-    return _COMPARE[clause.operator](found, clause.value)
+        value = (value + (0,) * precision)[:precision]
+    if isinstance(value, str) and isinstance(clause.value, str):
+        return (_pattern(clause.value).fullmatch(value) is not None) is (clause.operator == "==")
+    return _COMPARE[clause.operator](value, clause.value)
 
 
 @functools.cache

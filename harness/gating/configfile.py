@@ -82,34 +82,34 @@ def load_config(path: Path, model: type[M]) -> Loaded[M]:
     return Loaded(value, path, document.lines)
 
 
-def find_config(name: str, folder: Path, what: str, base: Path, suffix: str = ".yaml") -> Path:
+def find_config(name: str, folder: Path, noun: str, base: Path, suffix: str = ".yaml") -> Path:
     """Return the file for `name`: ``<folder>/<name>.yaml``, or, if `name` is a path, that path relative to `base`.
 
-    `name` is a path if it contains a ``/`` or ends in `suffix` (or ``.yml``). `what` is the noun for errors, such as
+    `name` is a path if it contains a ``/`` or ends in `suffix` (or ``.yml``). `noun`: for errors, such as
     ``profile``. Raise ConfigError if there is no such file; the error lists the existing ones.
     """
     if "/" in name or name.endswith((suffix, ".yml")):
         path = base / name
         if os.path.isfile(path):  # returns False for a name that is too long; Path.is_file raises
             return path
-        raise ConfigError(f"{what} {name!r}: there is no file {shown_path(path)}")
+        raise ConfigError(f"{noun} {name!r}: there is no file {shown_path(path)}")
     path = folder / f"{name}{suffix}"
     if os.path.isfile(path):
         return path
     if not folder.is_dir():
-        raise ConfigError(f"there is no {what} {name!r}: the folder {shown_path(folder)} does not exist")
-    known = sorted(file.name.removesuffix(suffix) for file in folder.glob(f"*{suffix}"))
+        raise ConfigError(f"there is no {noun} {name!r}: the folder {shown_path(folder)} does not exist")
+    names = sorted(file.name.removesuffix(suffix) for file in folder.glob(f"*{suffix}"))
     raise ConfigError(
-        f"there is no {what} {name!r} in {shown_path(folder)}{'; ' if known else ''}{name_advice(name, known)}"
+        f"there is no {noun} {name!r} in {shown_path(folder)}{'; ' if names else ''}{name_advice(name, names)}"
     )
 
 
-def name_advice(name: str, known: Collection[str]) -> str:
+def name_advice(name: str, names: Collection[str]) -> str:
     """Return advice for the unknown `name`: the most similar known name, or all of them. Empty without known names."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"expected one of: {', '.join(known)}" if known else ""
+    return f"expected one of: {', '.join(names)}" if names else ""
 
 
 def shown_path(path: Path) -> str:
@@ -386,10 +386,10 @@ def _known(model: type[BaseModel], where: Where) -> list[str]:
     """Return the keys that `model` allows at this place of a file."""
     models = {model}
     for step in where:
-        fields = [found for each in models for name, found in _keys_of(each) if name == step]
+        fields = [info for candidate in models for name, info in _keys_of(candidate) if name == step]
         # A step that is not a field is an index or a key of a mapping: the models stay the same.
-        models = {inner for found in fields for inner in _models_in(found.annotation)} if fields else models
-    return sorted({name for each in models for name, _ in _keys_of(each)})
+        models = {inner for info in fields for inner in _models_in(info.annotation)} if fields else models
+    return sorted({name for candidate in models for name, _ in _keys_of(candidate)})
 
 
 def _keys_of(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
@@ -399,7 +399,7 @@ def _keys_of(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 def _models_in(annotation: object) -> set[type[BaseModel]]:
     inner = typing.get_args(annotation)
     if inner:
-        return {found for each in inner for found in _models_in(each)}
+        return {model for argument in inner for model in _models_in(argument)}
     return {annotation} if isinstance(annotation, type) and issubclass(annotation, BaseModel) else set()
 
 

@@ -96,7 +96,7 @@ def hardware_mismatches(hardware: Hardware, capabilities: Capabilities) -> list[
     """
     unmet = _unmet(hardware.device, capabilities)
     wanted = str(hardware.device["device"])
-    if capabilities["device"] != wanted and not any(each.capability == "device" for each in unmet):
+    if capabilities["device"] != wanted and not any(mismatch.capability == "device" for mismatch in unmet):
         unmet.insert(0, Unmet("device", wanted, capabilities.describe("device"), ("device",)))
     return unmet
 
@@ -108,7 +108,7 @@ def broken_hardware(hardware: Hardware, capabilities: Capabilities) -> list[Unme
 
 def _unmet(conditions: Mapping[str, Any], capabilities: Capabilities) -> list[Unmet]:
     # One at a time: `first_unmet` returns only the first unmet condition.
-    each = (
+    results = (
         requirements.first_unmet([condition], capabilities) for condition in requirements.parse_requirements(conditions)
     )
-    return [unmet for unmet in each if unmet is not None]
+    return [unmet for unmet in results if unmet is not None]

@@ -38,20 +38,24 @@ def implication(conditions: Iterable[Condition], declared: Iterable[Condition]) 
     Without declared conditions: whether `conditions` can hold at all, and whether they can fail. A declared ``any`` or
     ``not`` is ignored.
     """
-    known = {each.capability: each for each in declared if isinstance(each, Requirement)}
-    each = [_single(condition, known) for condition in conditions]
-    return Implication(all(one.can_hold for one in each), any(one.can_fail for one in each))
+    by_capability = {condition.capability: condition for condition in declared if isinstance(condition, Requirement)}
+    implications = [_single(condition, by_capability) for condition in conditions]
+    return Implication(
+        all(implied.can_hold for implied in implications), any(implied.can_fail for implied in implications)
+    )
 
 
-def _single(condition: Condition, known: Mapping[str, Requirement]) -> Implication:
+def _single(condition: Condition, by_capability: Mapping[str, Requirement]) -> Implication:
     match condition:
         case Requirement():
-            return _leaf(condition, known.get(condition.capability))
+            return _leaf(condition, by_capability.get(condition.capability))
         case AnyOf(options):
-            each = [implication(option, known.values()) for option in options]
-            return Implication(any(one.can_hold for one in each), all(one.can_fail for one in each))
+            implications = [implication(option, by_capability.values()) for option in options]
+            return Implication(
+                any(implied.can_hold for implied in implications), all(implied.can_fail for implied in implications)
+            )
         case Not(conditions):
-            inner = implication(conditions, known.values())
+            inner = implication(conditions, by_capability.values())
             return Implication(inner.can_fail, inner.can_hold)
 
 

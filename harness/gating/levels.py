@@ -57,7 +57,7 @@ class Level(BaseModel):
         """Return whether a case with these marks belongs to the level."""
         if not any(patterns.matches_pattern(case, case_id) for case in self.cases):
             return False
-        if any(patterns.matches_pattern(each, case_id) for each in self.exclude):
+        if any(patterns.matches_pattern(pattern, case_id) for pattern in self.exclude):
             return False
         mentioned = {name for mark in requires for name in _mentioned(mark)}
         if mentioned & _OF_ONE_KIND:
@@ -79,13 +79,13 @@ def load_levels(configs: Path, names: Iterable[str] = ()) -> list[ListedLevel]:
 
     Raise ConfigError, and MustPassError for a list that is missing or damaged.
     """
-    found = {path.stem: path for path in sorted((configs / FOLDER).glob("*.yaml"))}
-    wanted = sorted(set(names)) or list(found)  # a statement is proven in this order
+    files = {path.stem: path for path in sorted((configs / FOLDER).glob("*.yaml"))}
+    wanted = sorted(set(names)) or list(files)  # a statement is proven in this order
     for name in wanted:
-        if name not in found:
-            raise ConfigError(f"there is no level {name!r}: expected one of {', '.join(found) or 'none'}")
+        if name not in files:
+            raise ConfigError(f"there is no level {name!r}: expected one of {', '.join(files) or 'none'}")
     return [
-        ListedLevel(name, _load(found[name]).value, mustpass.read_must_pass(found[name].with_suffix(".txt")))
+        ListedLevel(name, _load(files[name]).value, mustpass.read_must_pass(files[name].with_suffix(".txt")))
         for name in wanted
     ]
 

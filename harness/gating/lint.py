@@ -90,14 +90,16 @@ def lint_waivers(
         for waiver, cases in zip(waivers, matched, strict=True)
     ]
     for first, second in itertools.combinations(range(len(waivers)), 2):
-        one, other = waivers[first], waivers[second]
+        earlier, other = waivers[first], waivers[second]
         shared = (
-            None if one.expired(today) or other.expired(today) else _shared(one, other, matched[first], matched[second])
+            None
+            if earlier.expired(today) or other.expired(today)
+            else _shared(earlier, other, matched[first], matched[second])
         )
         if shared:
-            text = f"applies to {shared}; the waiver in {one.source} does too: keep one"
+            text = f"applies to {shared}; the waiver in {earlier.source} does too: keep one"
             remarks[second].append(Remark(other.source, "two_waivers", text))
-    return [remark for each in remarks for remark in each]
+    return [remark for of_waiver in remarks for remark in of_waiver]
 
 
 def _alone(waiver: Waiver, today: date) -> Iterator[Remark]:
@@ -164,7 +166,7 @@ def _shared(
 
 def _possible(written: Iterable[Mapping[str, Any]], declared: Sequence[Condition] = ()) -> bool:
     """Return whether a machine on which the `declared` conditions hold can meet all `written` conditions."""
-    mappings = [dict(each) for each in written if each]
+    mappings = [dict(mapping) for mapping in written if mapping]
     if not mappings:
         return True
     try:

@@ -105,12 +105,12 @@ def read_must_pass(path: Path) -> MustPass:
     if counted is not None and counted[0] != len(ids):
         problem = f"{path}:{counted[1]}: the header says {counted[0]} cases, but the list has {len(ids)}"
         raise MustPassError(f"{problem}: the list was cut or edited by hand; {advice}")
-    found = digest_of_ids(ids)
-    if found != hashed[0]:
+    digest = digest_of_ids(ids)
+    if digest != hashed[0]:
         raise MustPassError(
-            f"{path}:{hashed[1]}: the hash of the ids is {found}: the list was edited by hand; {advice}"
+            f"{path}:{hashed[1]}: the hash of the ids is {digest}: the list was edited by hand; {advice}"
         )
-    return MustPass(path.name, description, tuple(ids), found)
+    return MustPass(path.name, description, tuple(ids), digest)
 
 
 def check_must_pass(must_pass: MustPass, case_ids: Collection[str]) -> tuple[str, ...]:

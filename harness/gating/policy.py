@@ -90,7 +90,7 @@ def idle_rules(
     """
     suites = {suite for _, suite in cases}
     everything = patterns.pattern_reaches("*", arguments)
-    found = [
+    idle = [
         (("suites", index), f"suite {name!r}")
         for index, name in enumerate(policy.suites or ())
         if name not in suites and (everything or patterns.pattern_reaches(f"suites/{name}/*", arguments))
@@ -100,10 +100,10 @@ def idle_rules(
             if (
                 patterns.pattern_reaches(pattern, arguments)
                 and not patterns.may_begin(patterns.literal_prefix(pattern), unread)
-                and not any(patterns.matches_pattern(pattern, each) for each, _ in cases)
+                and not any(patterns.matches_pattern(pattern, case_id) for case_id, _ in cases)
             ):
-                found.append(((key, index), f"pattern {pattern!r}"))
-    return found
+                idle.append(((key, index), f"pattern {pattern!r}"))
+    return idle
 
 
 def rule_on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capabilities) -> Ruling | None:
@@ -168,7 +168,7 @@ def rule_on_verification(together: Sequence[AttemptResult], afresh: Sequence[Att
     if (
         not first.outcome.is_red
         and first.outcome is not Outcome.PASSED
-        and len({each.outcome for each in attempts}) == 1
+        and len({attempt.outcome for attempt in attempts}) == 1
     ):
         return Ruling(first.outcome, first.message, source)
     if bad := [attempt for attempt in attempts if attempt.outcome is not Outcome.PASSED]:

@@ -91,9 +91,9 @@ def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
     loaded = configfile.load_config(configfile.find_config(name, configs / "profiles", "profile", base), Profile)
     problems = []
     for where, file in _files(loaded.value):
-        folder, what, suffix = _FOLDERS[where[0]]
+        folder, noun, suffix = _FOLDERS[where[0]]
         try:
-            configfile.find_config(file, configs / folder, what, base, suffix)
+            configfile.find_config(file, configs / folder, noun, base, suffix)
         except ConfigError as error:
             problems.append(loaded.problem(str(error), *where))
     if problems:

@@ -198,10 +198,10 @@ def mentioned_capabilities(condition: Condition) -> tuple[str, ...]:
         case Requirement(name):
             return (name,)
         case AnyOf(options):
-            inner = [each for option in options for each in option]
+            inner = [part for option in options for part in option]
         case Not(conditions):
             inner = list(conditions)
-    return tuple(dict.fromkeys(name for each in inner for name in mentioned_capabilities(each)))
+    return tuple(dict.fromkeys(name for part in inner for name in mentioned_capabilities(part)))
 
 
 def _found(names: Iterable[str], capabilities: Capabilities) -> str:
@@ -216,17 +216,17 @@ def _conjunction(conditions: Iterable[Condition]) -> str:
 def _conditions(kwargs: Mapping[str, object], *, depth: int) -> list[Condition]:
     if depth > _MOST_NESTED:
         raise RequirementError(f"requires(...): any, all and not have more than {_MOST_NESTED} levels of nesting")
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for name, value in kwargs.items():
         if name == "any":
-            found.append(AnyOf(tuple(_nested(name, option, depth) for option in _listed(name, value))))
+            conditions.append(AnyOf(tuple(_nested(name, option, depth) for option in _listed(name, value))))
         elif name == "all":
-            found += [each for option in _listed(name, value) for each in _nested(name, option, depth)]
+            conditions += [condition for option in _listed(name, value) for condition in _nested(name, option, depth)]
         elif name in ("not", "not_"):
-            found.append(Not(_nested(name, value, depth)))
+            conditions.append(Not(_nested(name, value, depth)))
         else:
-            found.append(_requirement(name, value))
-    return found
+            conditions.append(_requirement(name, value))
+    return conditions
 
 
 def _listed(name: str, value: object) -> list[object]:

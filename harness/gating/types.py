@@ -30,9 +30,9 @@ def parameter_types(item: object) -> tuple[str, ...]:
 
     A stand-in for an item that another process has collected has them as an attribute.
     """
-    known: tuple[str, ...] | None = getattr(item, "parameter_types", None)
-    if known is not None:
-        return known
+    described: tuple[str, ...] | None = getattr(item, "parameter_types", None)
+    if described is not None:
+        return described
     parameters: Mapping[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     return tuple(dict.fromkeys(name for value in parameters.values() if (name := _name(value))))
 
@@ -42,15 +42,15 @@ def types_needed(parameters: Iterable[str], marks: Iterable[Mark]) -> list[str]:
 
     Raise HarnessError for a mark that names no type.
     """
-    found = list(parameters)
+    names = list(parameters)
     for mark in marks:
         if not mark.args or mark.kwargs:
             raise HarnessError("types() takes the names of one or more types, such as types('float64')")
         for name in mark.args:
             if name not in KNOWN:
                 raise HarnessError(f"types({name!r}): expected names among {', '.join(KNOWN)}")
-            found.append(name)
-    return list(dict.fromkeys(found))
+            names.append(name)
+    return list(dict.fromkeys(names))
 
 
 def first_lacking(needed: Iterable[str], without: Sequence[str], hardware: str) -> Unmet | None:

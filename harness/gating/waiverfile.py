@@ -72,13 +72,13 @@ def _words(expect: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _expectable(expect: str | tuple[str, ...]) -> str | tuple[str, ...]:
     words = _words(expect)
-    known = [outcome.value for outcome in EXPECTABLE]
+    expectable = [outcome.value for outcome in EXPECTABLE]
     for word in words:
-        if word in known:
+        if word in expectable:
             continue
         if word in list(Outcome):
-            raise ValueError(f"a waiver cannot expect {word!r}; use one of: {', '.join(known)}")
-        raise ValueError(f"there is no outcome {word!r}; {name_advice(word, known)}")
+            raise ValueError(f"a waiver cannot expect {word!r}; use one of: {', '.join(expectable)}")
+        raise ValueError(f"there is no outcome {word!r}; {name_advice(word, expectable)}")
     if len(set(words)) < len(words):
         raise ValueError(f"an outcome appears twice in {', '.join(words)}: remove one")
     if set(words) <= {Outcome.PASSED}:
@@ -97,9 +97,9 @@ def _narrowing(when: dict[str, object]) -> dict[str, object]:
 def _asks_for_cpu(condition: Condition) -> bool:
     match condition:
         case AnyOf(options):
-            return any(_asks_for_cpu(each) for option in options for each in option)
+            return any(_asks_for_cpu(part) for option in options for part in option)
         case Not(conditions):
-            return any(_asks_for_cpu(each) for each in conditions)
+            return any(_asks_for_cpu(part) for part in conditions)
         case _:
             return condition.capability == "device" and any(clause.value == "cpu" for clause in condition.clauses)
 

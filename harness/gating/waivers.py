@@ -131,9 +131,9 @@ def rule_by_waivers(settled: Outcome, message: str, waivers: Sequence[Waiver]) -
 
 
 def _rule_of_several(settled: Outcome, message: str, waivers: Sequence[Waiver]) -> Ruling:
-    each = ", ".join(f"{waiver.case!r} in {waiver.source}" for waiver in waivers)
-    text = f"{len(waivers)} waivers apply ({each}): keep one; the case was {_with_message(settled, message)}"
-    return Ruling(settled if settled.is_red else Outcome.FAILED, text, ", ".join(each.source for each in waivers))
+    listed = ", ".join(f"{waiver.case!r} in {waiver.source}" for waiver in waivers)
+    text = f"{len(waivers)} waivers apply ({listed}): keep one; the case was {_with_message(settled, message)}"
+    return Ruling(settled if settled.is_red else Outcome.FAILED, text, ", ".join(waiver.source for waiver in waivers))
 
 
 def _rule_of_one(settled: Outcome, message: str, waiver: Waiver) -> tuple[Outcome, str]:
@@ -179,17 +179,19 @@ class WaiverFault(NamedTuple):
 
 def waiver_faults(waivers: Iterable[Waiver], today: date) -> list[WaiverFault]:
     """Return the faults of the waivers of a run that do not depend on its cases."""
-    found = []
+    faults = []
     for waiver in waivers:
         if waiver.expired(today):
             advice = f"see {waiver.link}" if waiver.link else "ask its owner"
             message = f"{waiver} expired on {waiver.expires}: {advice}, then renew or remove it"
-            found.append(WaiverFault("waiver_expired", f"{message} (owner: {waiver.owner})"))
+            faults.append(WaiverFault("waiver_expired", f"{message} (owner: {waiver.owner})"))
         if not is_link(waiver.link):
-            what = f"has the link {waiver.link!r}, which is not an http or https URL" if waiver.link else "has no link"
-            message = f"{waiver} {what}: give the URL of the issue that it waits for (owner: {waiver.owner})"
-            found.append(WaiverFault("waiver_no_link", message))
-    return found
+            problem = (
+                f"has the link {waiver.link!r}, which is not an http or https URL" if waiver.link else "has no link"
+            )
+            message = f"{waiver} {problem}: give the URL of the issue that it waits for (owner: {waiver.owner})"
+            faults.append(WaiverFault("waiver_no_link", message))
+    return faults
 
 
 def idle_waivers(
