@@ -35,8 +35,8 @@ _SWITCHED_OFF = {
 
 def disable_unused_snapshot_checks(config: pytest.Config) -> list[str]:
     """Stop plugins from drawing conclusions about cases that ran in other processes. Return lines for the user."""
-    for name, (plugin, what) in _SWITCHED_OFF.items():
+    for name, (plugin, target) in _SWITCHED_OFF.items():
         if getattr(config.option, name, None) is False:
             setattr(config.option, name, True)
-            return [f"{plugin} does not look for {what}, since cases run in other processes; --isolation=none would"]
+            return [f"{plugin} does not look for {target}, since cases run in other processes; --isolation=none would"]
     return []

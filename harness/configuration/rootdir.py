@@ -48,13 +48,13 @@ class RootFolder:
             more.append("--config-file=" + self.inifile)
         return insert_options(arguments, more)
 
-    def difference(self, found: RootFolder) -> str:
-        """Return the differences from the root that another process `found`, with both values; empty if none."""
+    def difference(self, root: RootFolder) -> str:
+        """Return the differences from `root`, which another process has, with both values; empty if none."""
         differences = [
-            f"the {what} is {other or 'none'} in this process, but {own or 'none'} in the process that began the run"
-            for what, own, other in (
-                ("root folder", self.folder, found.folder),
-                ("ini file", self.inifile, found.inifile),
+            f"the {noun} is {other or 'none'} in this process, but {own or 'none'} in the process that began the run"
+            for noun, own, other in (
+                ("root folder", self.folder, root.folder),
+                ("ini file", self.inifile, root.inifile),
             )
             if own != other
         ]
