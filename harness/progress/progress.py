@@ -54,7 +54,7 @@ class Snapshot:
     @property
     def line(self) -> str:
         """The snapshot as one line, for a run without a table."""
-        texts = [f"{doing_text(each)}, for {_span(self.now, each.since)}" for each in self.doing]
+        texts = [f"{doing_text(doing)}, for {_span(self.now, doing.since)}" for doing in self.doing]
         more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
         workers = [*texts[:SHOWN], *more, *stopped_texts(self.stopped)]
         if self.total is not None and not workers:
@@ -155,7 +155,7 @@ class Progress:
         """Return the progress. `now`: seconds since 1970. `stopped`: pids of workers that a signal stopped."""
         started = now if self._started is None else self._started
         doing = self._doing()
-        busy = {each.worker for each in doing}
+        busy = {entry.worker for entry in doing}
         again = [start.case for start in self._running.values() if start.case in self._outcomes]  # these are not done
         counts = self._counts - Counter(self._word(self._outcomes[case]) for case in {*again})
         done = counts.total()
@@ -201,7 +201,7 @@ class Progress:
 
     def _doing(self) -> tuple[Doing, ...]:
         """Return the activity of each busy worker, the longest first."""
-        found = []
+        activities = []
         for worker in self._running.keys() | self._activities.keys():
             activity, start = self._activities.get(worker), self._running.get(worker)
             if activity is not None:
@@ -213,8 +213,8 @@ class Progress:
                 doing = Doing(
                     worker, f"runs {_printable(start.case)}{attempt}", start.t, tuple(map(_printable, start.devices))
                 )
-            found.append(doing)
-        return tuple(sorted(found, key=lambda each: (each.since, each.worker)))
+            activities.append(doing)
+        return tuple(sorted(activities, key=lambda entry: (entry.since, entry.worker)))
 
 
 def _printable(text: str) -> str:

@@ -50,11 +50,11 @@ class ProgressTable:
 
     def _workers(self, width: int) -> Table:
         most = min(_MOST, max(_LEAST, int(self.height * _SHARE)))
-        shown = sorted(self.snapshot.doing[:most], key=lambda each: _natural(each.worker))
+        shown = sorted(self.snapshot.doing[:most], key=lambda entry: _natural(entry.worker))
         wide = width >= _WIDE
-        columns = [("worker", [each.worker for each in shown])]
-        columns += [("device", [_short(each) for each in shown])] if wide else []
-        columns += [("for", [time_span(self.snapshot.now - each.since) for each in shown])]
+        columns = [("worker", [entry.worker for entry in shown])]
+        columns += [("device", [_short(entry) for entry in shown])] if wide else []
+        columns += [("for", [time_span(self.snapshot.now - entry.since) for entry in shown])]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, width=width)
         for title, texts in columns:
             longest = max(map(cell_len, (title, *texts)))
