@@ -117,7 +117,7 @@ def write_api(path: Path, names: Iterable[PublicName]) -> None:
 
 def public_names(modules: Sequence[str] = MODULES) -> dict[str, tuple[CodeType, ...]]:
     """Return the public names of the installed torch with the code of each. A class has that of its constructor."""
-    found: dict[str, tuple[CodeType, ...]] = {}
+    codes: dict[str, tuple[CodeType, ...]] = {}
     seen: set[int] = set()
     for module_name in modules:
         with warnings.catch_warnings():
@@ -130,8 +130,8 @@ def public_names(modules: Sequence[str] = MODULES) -> dict[str, tuple[CodeType, 
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            found.update(_codes(f"{module_name}.{name}", value))
-    return dict(sorted(found.items()))
+            codes.update(_codes(f"{module_name}.{name}", value))
+    return dict(sorted(codes.items()))
 
 
 def _members(module: ModuleType) -> Iterator[tuple[str, object]]:
@@ -160,7 +160,7 @@ def _codes(name: str, value: object) -> Iterator[tuple[str, tuple[CodeType, ...]
     if inspect.isabstract(value):
         return
     own = vars(value)
-    if constructors := [code for each in _CALLED_BY_SYNTAX if (code := _code(own.get(each))) is not None]:
+    if constructors := [code for special in _CALLED_BY_SYNTAX if (code := _code(own.get(special))) is not None]:
         yield name, tuple(constructors)
     for method, member in own.items():
         if not method.startswith("_") and (code := _code(member)) is not None:
@@ -174,8 +174,8 @@ def _code(value: object) -> CodeType | None:
     value = getattr(value, "__func__", value)
     if not callable(value):
         return None
-    found = inspect.unwrap(value)
-    code = getattr(found, "__code__", None)
+    function = inspect.unwrap(value)
+    code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) and "/torch/" in code.co_filename else None
 
 
@@ -192,7 +192,7 @@ def called(
     `recorded`: whether calls of functions of a file are recorded. `reasons`: why no case
     calls a name.
     """
-    found = []
+    rows = []
     for name, own in codes.items():
         places = [
             f"{path}:{code.co_qualname}"
@@ -200,7 +200,7 @@ def called(
             if recorded(path := Path(code.co_filename).relative_to(root).as_posix())
         ]
         if not places:
-            found.append(PublicName(name, text=reasons.get(name, UNRECORDED)))
+            rows.append(PublicName(name, text=reasons.get(name, UNRECORDED)))
             continue
         cases = sorted({case for place in places for case in callers.get(place, ())})
         values: dict[str, set[str]] = {}
@@ -210,15 +210,15 @@ def called(
                     values.setdefault(parameter, set()).update(shown)
         words = "; ".join(f"{parameter}={'|'.join(sorted(shown))}" for parameter, shown in values.items() if shown)
         text = min(cases, key=lambda case: (len(case), case)) if cases else reasons.get(name, "")
-        found.append(PublicName(name, len(cases), text, "".join(c if c.isprintable() else "?" for c in words)[:_WIDTH]))
-    return found
+        rows.append(PublicName(name, len(cases), text, "".join(c if c.isprintable() else "?" for c in words)[:_WIDTH]))
+    return rows
 
 
 def with_installed_names(table: Iterable[PublicName], names: Iterable[str]) -> list[PublicName]:
     """Return the table, and after it the names of the installed torch that it lacks."""
-    found = list(table)
-    known = {each.name for each in found}
-    return [*found, *(PublicName(name) for name in names if name not in known)]
+    rows = list(table)
+    listed = {row.name for row in rows}
+    return [*rows, *(PublicName(name) for name in names if name not in listed)]
 
 
 def module_of_name(name: str, modules: Sequence[str] = MODULES) -> str:
@@ -228,18 +228,18 @@ def module_of_name(name: str, modules: Sequence[str] = MODULES) -> str:
 
 def shares(names: Iterable[PublicName]) -> dict[str, tuple[int, int, int]]:
     """Return by module how many names there are, how many a case calls, and how many have a reason."""
-    found: dict[str, tuple[int, int, int]] = {}
+    by_module: dict[str, tuple[int, int, int]] = {}
     for public in names:
         module = module_of_name(public.name)
-        whole, called_, excused = found.get(module, (0, 0, 0))
-        found[module] = whole + 1, called_ + (public.cases > 0), excused + (not public.cases and bool(public.text))
-    return dict(sorted(found.items()))
+        whole, called_, excused = by_module.get(module, (0, 0, 0))
+        by_module[module] = whole + 1, called_ + (public.cases > 0), excused + (not public.cases and bool(public.text))
+    return dict(sorted(by_module.items()))
 
 
 def api_summary(names: Sequence[PublicName]) -> str:
     """Return one sentence: how many names there are, how many a case calls, how many have a reason or none."""
     reached = sum(public.cases > 0 for public in names)
-    missing = sum(each.missing for each in names)
+    missing = sum(public.missing for public in names)
     total = format_count(len(names), "public name")
     return f"{total}: cases call {reached}, {len(names) - reached - missing} have a reason, {missing} have neither"
 

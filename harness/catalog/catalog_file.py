@@ -37,5 +37,5 @@ def read_catalog(path: Path) -> list[CatalogFileEntry]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        what = f"{where}: {first['msg']}".removeprefix(": ")
-        raise CatalogFileError(f"{str(path)!r} is not an output of {_WRITTEN!r}: {what}") from None
+        problem = f"{where}: {first['msg']}".removeprefix(": ")
+        raise CatalogFileError(f"{str(path)!r} is not an output of {_WRITTEN!r}: {problem}") from None

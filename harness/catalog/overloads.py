@@ -71,21 +71,21 @@ def registered_overloads(keys: Sequence[str] = ("CPU", "CUDA")) -> dict[str, tup
 
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    found = {name: tuple(key for key in keys if has(name, key)) for name in sorted(names)}
-    return {name: where for name, where in found.items() if where}
+    kernels = {name: tuple(key for key in keys if has(name, key)) for name in sorted(names)}
+    return {name: where for name, where in kernels.items() if where}
 
 
 def with_installed(table: Iterable[Overload], registered: dict[str, tuple[str, ...]]) -> list[Overload]:
     """Return the table, and after it the overloads of the installed torch that it lacks."""
-    found = list(table)
-    known = {each.name for each in found}
-    return [*found, *(Overload(name, keys, 0, "") for name, keys in registered.items() if name not in known)]
+    rows = list(table)
+    listed = {row.name for row in rows}
+    return [*rows, *(Overload(name, keys, 0, "") for name, keys in registered.items() if name not in listed)]
 
 
 def overloads_summary(overloads: Sequence[Overload]) -> str:
     """Return one sentence: how many overloads there are, how many a case calls, how many have a reason or none."""
     called = sum(overload.cases > 0 for overload in overloads)
-    missing = sum(each.missing for each in overloads)
+    missing = sum(overload.missing for overload in overloads)
     total = format_count(len(overloads), "overload")
     return f"{total}: cases call {called}, {len(overloads) - called - missing} have a reason, {missing} have neither"
 

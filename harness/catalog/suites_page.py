@@ -44,14 +44,14 @@ def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
         lines += _helpers(folder)
     shared = {(root / file).parent.parent for files in by_suite.values() for file in files}
     for folder in sorted(shared):
-        if folder.name == "suites" and (found := _helpers(folder)):
-            lines += ["", "## Helpers of several suites", *found]
+        if folder.name == "suites" and (table := _helpers(folder)):
+            lines += ["", "## Helpers of several suites", *table]
     return "\n".join(lines) + "\n"
 
 
 def _helpers(folder: Path) -> list[str]:
     """Return the table of the helpers in a folder; empty if there are none."""
-    helpers = [each for each in sorted(folder.glob("*.py")) if _is_helper(each)]
+    helpers = [path for path in sorted(folder.glob("*.py")) if _is_helper(path)]
     lines = ["", "| helper | what it is |", "| --- | --- |"] if helpers else []
     for helper in helpers:
         lines.append(markdown_row([f"`{helper.name}`", _summary(helper)]))
@@ -99,9 +99,9 @@ def _first_paragraph(docstring: str | None) -> str:
 def _requirements(cases: Sequence[CatalogEntry]) -> str:
     """Return the requirements of the cases of a file, the most common first."""
     marks = [dict.fromkeys(tuple(mark.items()) for mark in _marks_as_text(case)) for case in cases]
-    found = Counter(f"{name}={value}" for each in marks for mark in each for name, value in mark)
-    named = [f"`{text}`" for text, _ in found.most_common(_MOST_REQUIREMENTS)]
-    return ", ".join(named) + (", …" if len(found) > _MOST_REQUIREMENTS else "")
+    counts = Counter(f"{name}={value}" for case_marks in marks for mark in case_marks for name, value in mark)
+    named = [f"`{text}`" for text, _ in counts.most_common(_MOST_REQUIREMENTS)]
+    return ", ".join(named) + (", …" if len(counts) > _MOST_REQUIREMENTS else "")
 
 
 def _marks_as_text(case: CatalogEntry) -> list[dict[str, str]]:
