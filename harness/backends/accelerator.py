@@ -114,23 +114,27 @@ class AcceleratorDefaults:
 
     def properties(self, torch: ModuleType, index: int) -> Mapping[str, Any]:
         """Return name, UUID and memory in bytes, as far as torch knows them."""
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # each is optional, and may raise anything for a device without it
-            known = getattr(torch, self._type).get_device_properties(index)
-            found = {name: getattr(known, name) for name in ("name", "uuid", "total_memory") if hasattr(known, name)}
+            properties = getattr(torch, self._type).get_device_properties(index)
+            facts = {
+                name: getattr(properties, name)
+                for name in ("name", "uuid", "total_memory")
+                if hasattr(properties, name)
+            }
         with contextlib.suppress(Exception):
-            found.setdefault("name", getattr(torch, self._type).get_device_name(index))
+            facts.setdefault("name", getattr(torch, self._type).get_device_name(index))
         with contextlib.suppress(Exception):
-            found.setdefault("total_memory", torch.accelerator.get_memory_info(index)[1])
-        return found
+            facts.setdefault("total_memory", torch.accelerator.get_memory_info(index)[1])
+        return facts
 
     def counters(self) -> DeviceCounters:
         return AcceleratorCounters(self._type, self.device_count)
 
     def _function(self, torch: ModuleType, name: str) -> Callable[..., Any] | None:
         """Return a function of the device's module; None if it lacks it."""
-        found = getattr(getattr(torch, self._type, None), name, None)
-        return found if callable(found) else None
+        function = getattr(getattr(torch, self._type, None), name, None)
+        return function if callable(function) else None
 
     def _of_accelerator(self, torch: ModuleType, name: str) -> Callable[..., Any] | None:
         """Return a function of torch.accelerator, if that serves devices of this type."""
@@ -150,12 +154,12 @@ class AcceleratorCounters:
         values: dict[str, int] = {}
         for index in range(self._device_count(torch)):
             try:
-                found = torch.accelerator.memory_stats(index)
+                statistics = torch.accelerator.memory_stats(index)
             except Exception as error:  # noqa: BLE001 - a device without a caching allocator raises what it likes
                 for name in MEMORY_COUNTERS:
                     unreadable.setdefault(name, f"torch.accelerator.memory_stats raises {brief(error)}")
                 continue
-            take(values, found, {f"{name}[{index}]": key for name, key in MEMORY_COUNTERS.items()}, unreadable)
+            take(values, statistics, {f"{name}[{index}]": key for name, key in MEMORY_COUNTERS.items()}, unreadable)
         pinned = getattr(module, "host_memory_stats", None)
         if callable(pinned):
             take(values, pinned(), PINNED_COUNTERS, unreadable)
@@ -164,13 +168,13 @@ class AcceleratorCounters:
 
 def take(
     values: MutableMapping[str, int],
-    found: Mapping[str, Any],
+    statistics: Mapping[str, Any],
     keys: Mapping[str, str],
     unreadable: MutableMapping[str, str],
 ) -> None:
     """Add the counters under `keys` to `values`. A statistic that is no whole number goes to `unreadable`."""
     for name, key in keys.items():
-        counter = found.get(key, 0) if isinstance(found, Mapping) else found
+        counter = statistics.get(key, 0) if isinstance(statistics, Mapping) else statistics
         if isinstance(counter, int) and not isinstance(counter, bool):
             values[name] = counter
         else:

@@ -88,7 +88,7 @@ def count_private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]
         owner = tuple(segment.get("segment_pool_id", _NO_POOL))
         if owner != _NO_POOL:
             owners.setdefault(segment["device"], set()).add(owner)
-    return {f"cuda_pools[{device}]": len(found) for device, found in owners.items()}
+    return {f"cuda_pools[{device}]": len(pools) for device, pools in owners.items()}
 
 
 def torch_uses_cuda(torch: ModuleType) -> bool:

@@ -43,7 +43,7 @@ class BackendTable(Mapping[DeviceKind, Backend]):
     """The backends by kind, in the order of reports. Looking up the kind of an entry point imports it."""
 
     def __init__(self, own: tuple[Backend, ...]) -> None:
-        self._own = {each.kind: each for each in own}
+        self._own = {backend.kind: backend for backend in own}
         self._outside: dict[DeviceKind, Backend] = {}
         self._files: dict[str, DeviceKind] = {}
 
@@ -71,14 +71,14 @@ class BackendTable(Mapping[DeviceKind, Backend]):
         if is_file(name):
             place = str(Path(name).absolute())
             if place not in self._files:
-                found = _of_file(place)
-                if self.get(found.kind) is not None:
-                    raise RegistrationError(f"--backend={name!r}: the kind {found.kind!r} is registered already")
-                self._outside[found.kind] = found
-                self._files[place] = found.kind
+                backend = _of_file(place)
+                if self.get(backend.kind) is not None:
+                    raise RegistrationError(f"--backend={name!r}: the kind {backend.kind!r} is registered already")
+                self._outside[backend.kind] = backend
+                self._files[place] = backend.kind
             return self._outside[self._files[place]]
-        if (known := self.get(name)) is not None:
-            return known
+        if (existing := self.get(name)) is not None:
+            return existing
         if not is_kind(name):
             raise RegistrationError(
                 f"{name!r} is no kind of device: expected {', '.join((*self, *registered_kinds()))}"
@@ -89,7 +89,7 @@ class BackendTable(Mapping[DeviceKind, Backend]):
     def forget(self, kind: DeviceKind) -> None:
         """Remove a kind from outside: for tests, and for a name that torch turns out not to know."""
         self._outside.pop(kind, None)
-        self._files = {place: known for place, known in self._files.items() if known != kind}
+        self._files = {place: registered for place, registered in self._files.items() if registered != kind}
 
 
 #: By kind, in the order of reports.
@@ -138,16 +138,18 @@ def activate(name: str, environ: MutableMapping[str, str] = os.environ) -> Backe
     backend = BACKENDS.add(name)
     if backend.kind not in _OWN:
         word = str(Path(name).absolute()) if is_file(name) else name
-        used = [each for each in environ.get(VARIABLE, "").split(",") if each]
-        if word not in used and not any(BACKENDS.add(each) is backend for each in used):
+        used = [entry for entry in environ.get(VARIABLE, "").split(",") if entry]
+        if word not in used and not any(BACKENDS.add(entry) is backend for entry in used):
             environ[VARIABLE] = ",".join((*used, word))
     return backend
 
 
 def device_variables() -> tuple[str, ...]:
     """Return all environment variables that decide, together with the machine, which devices a process has."""
-    each = (name for backend in BACKENDS.values() for name in (backend.mask, *backend.variables) if name is not None)
-    return tuple(dict.fromkeys(each))
+    variables = (
+        name for backend in BACKENDS.values() for name in (backend.mask, *backend.variables) if name is not None
+    )
+    return tuple(dict.fromkeys(variables))
 
 
 def backend_of(uuid: str) -> Backend | None:
@@ -156,9 +158,9 @@ def backend_of(uuid: str) -> Backend | None:
     The longest prefix decides: UUIDs of simulated GPUs begin like those of GPUs.
     """
     fits = [
-        (len(prefix), each.kind)
-        for each in BACKENDS.values()
-        for prefix in each.uuid_prefixes
+        (len(prefix), backend.kind)
+        for backend in BACKENDS.values()
+        for prefix in backend.uuid_prefixes
         if uuid.startswith(prefix)
     ]
     if fits:
@@ -181,20 +183,24 @@ def names(kind: DeviceKind) -> tuple[str, ...]:
 
 def labels(uuids: tuple[str, ...] | list[str]) -> str:
     """Return the labels of the devices among these that are no GPUs, for reports; empty for runs on GPUs or the CPU."""
-    found = {each.label for uuid in uuids if (each := backend_of(uuid)) is not None and each.accelerator and each.label}
-    return ", ".join(sorted(found))
+    texts = {
+        backend.label
+        for uuid in uuids
+        if (backend := backend_of(uuid)) is not None and backend.accelerator and backend.label
+    }
+    return ", ".join(sorted(texts))
 
 
 def _of_entry_point(kind: DeviceKind) -> Backend:
     """Import the registration of a kind. Raise RegistrationError."""
     entry = next(point for point in importlib.metadata.entry_points(group=GROUP) if point.name == kind)
     try:
-        found = entry.load()
+        registration = entry.load()
     except Exception as error:  # noqa: BLE001 - a package may raise anything
         raise RegistrationError(
             f"the registration of the device {kind!r}, {entry.value!r}, cannot be imported: {single_line(repr(error))}"
         ) from None
-    return _checked(found, f"the entry point {kind!r} of {GROUP}, {entry.value!r},", kind)
+    return _checked(registration, f"the entry point {kind!r} of {GROUP}, {entry.value!r},", kind)
 
 
 def _of_file(place: str) -> Backend:
@@ -215,17 +221,19 @@ def _of_file(place: str) -> Backend:
     return _checked(module.BACKEND, f"--backend={place!r}: BACKEND", None)
 
 
-def _checked(found: Any, where: str, kind: DeviceKind | None) -> Backend:
+def _checked(registration: Any, where: str, kind: DeviceKind | None) -> Backend:
     """Return a registration that can be used. A text is the name alone. Raise RegistrationError."""
-    if isinstance(found, str) and is_kind(found):
-        found = Backend(found)
-    if not isinstance(found, Backend):
-        raise RegistrationError(f"{where} is {found!r:.80}, expected a harness.backends.backend.Backend")
-    if not is_kind(found.kind) or (kind is None and found.kind in _OWN):
-        raise RegistrationError(f"{where} has the kind {found.kind!r}: expected a new name of small letters and digits")
-    if kind is not None and found.kind != kind:
-        raise RegistrationError(f"{where} has the kind {found.kind!r}, expected the name of the entry point")
-    return found
+    if isinstance(registration, str) and is_kind(registration):
+        registration = Backend(registration)
+    if not isinstance(registration, Backend):
+        raise RegistrationError(f"{where} is {registration!r:.80}, expected a harness.backends.backend.Backend")
+    if not is_kind(registration.kind) or (kind is None and registration.kind in _OWN):
+        raise RegistrationError(
+            f"{where} has the kind {registration.kind!r}: expected a new name of small letters and digits"
+        )
+    if kind is not None and registration.kind != kind:
+        raise RegistrationError(f"{where} has the kind {registration.kind!r}, expected the name of the entry point")
+    return registration
 
 
 _OWN = tuple(BACKENDS)
