@@ -147,7 +147,7 @@ class Crew:
             if sizes == last and all(sizes[pid] > before[pid] for pid in sizes):
                 break
         silent = {pid for pid, size in sizes.items() if size == before[pid]}
-        states = {each.pid: _state(each.pid) if each.pid in silent else "" for each in processes}
+        states = {member.pid: _state(member.pid) if member.pid in silent else "" for member in processes}
         self._kill(processes)
         for process in processes:
             if _has_ended(process):
@@ -170,20 +170,20 @@ class Crew:
     def _left(self, leftovers: Callable[[int], str | None]) -> dict[int, tuple[str, ...]]:
         """Kill what runs in the groups of the ranks, which all have ended. Return descriptions by rank."""
         groups = {process.pid: process.rank.number for process in self._processes}
-        found: dict[int, tuple[str, ...]] = {}
+        left: dict[int, tuple[str, ...]] = {}
         for pid, group in _groups_of_processes():
             if group not in groups or pid in groups:
                 continue
             text = leftovers(pid)
             if text is None:
                 continue
-            found[groups[group]] = (*found.get(groups[group], ()), text)
+            left[groups[group]] = (*left.get(groups[group], ()), text)
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
             _reap(pid)
-        return found
+        return left
 
 
 def _is_broken(process: _Process) -> bool:
@@ -257,14 +257,14 @@ def _reap(pid: int) -> bool:
 
 def _groups_of_processes() -> list[tuple[int, int]]:
     """Return process and process group of all processes."""
-    found = []
+    pairs = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                found.append((int(entry), os.getpgid(int(entry))))
+                pairs.append((int(entry), os.getpgid(int(entry))))
             except ProcessLookupError:
                 continue
-    return found
+    return pairs
 
 
 def _read(path: Path) -> str:

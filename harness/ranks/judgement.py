@@ -171,8 +171,8 @@ def _names(numbers: Sequence[int]) -> str:
 
 
 def _detail(end: Ended, limit: float) -> str:
-    what = _what(end, limit) if end.how is not None else ("died as expected" if end.report is None else "returned")
-    parts = [f"rank {end.number} (process {end.pid}) {what}"]
+    ending = _what(end, limit) if end.how is not None else ("died as expected" if end.report is None else "returned")
+    parts = [f"rank {end.number} (process {end.pid}) {ending}"]
     if end.report is not None and end.report.traceback:
         parts.append(end.report.traceback)
     if end.stacks.strip() and end.how is not None:
