@@ -45,23 +45,23 @@ def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Po
     named = [
         (PurePath(path).name, name) for path, mark, name in (argument.partition("::") for argument in arguments) if mark
     ]
-    known: set[str] = set()
-    found = set()
+    all_operators: set[str] = set()
+    left_out = set()
     for position, case in enumerate(cases):
         extended = marks.nearest_mark(case, "extended") is not None
         about = marks.marks_of(case, "operator") if policy.operators else ()
         operators = [name for mark in about for name in mark.args]
-        known.update(operators)
+        all_operators.update(operators)
         if (extended or policy.operators) and not selects_marked(
-            policy, extended=extended, operators=operators, named=any(_names(each, case) for each in named)
+            policy, extended=extended, operators=operators, named=any(_names(argument, case) for argument in named)
         ):
-            found.add(position)
+            left_out.add(position)
     for name in policy.operators or ():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 3)
+        if name not in all_operators:
+            near = difflib.get_close_matches(name, all_operators, 3)
             hint = f"did you mean {', '.join(near)}?" if near else "no case of this run is about it"
             raise pytest.UsageError(f"--operators={name!r}: expected an operator that cases are about: {hint}")
-    return frozenset(found)
+    return frozenset(left_out)
 
 
 def _apart(cases: Sequence[pytest.Item]) -> frozenset[int]:

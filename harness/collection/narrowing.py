@@ -30,12 +30,12 @@ class NarrowCollection:
         except ValueError:
             return None
         if collection_path.suffix == ".py":
-            known, start = self._reach.has_file(path), f"{path}::"
+            reached, start = self._reach.has_file(path), f"{path}::"
         elif collection_path.is_dir():
-            known, start = self._reach.has_folder(path), f"{path}/"
+            reached, start = self._reach.has_folder(path), f"{path}/"
         else:
             return None
-        if known:
+        if reached:
             return None
         self._unread[start] = None
         return True
