@@ -103,14 +103,14 @@ class _SummaryContents:
     gates: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, results: Results, known: Mapping[str, Any] | None) -> _SummaryContents:
+    def of(cls, results: Results, facts: Mapping[str, Any] | None) -> _SummaryContents:
         run = results.runs[-1] if results.runs else None
-        places = Places(results.runs, results.shards, known)
-        found = cls(run is not None and run.fail_on_flaky, "" if run is None else run.rootdir)
+        places = Places(results.runs, results.shards, facts)
+        contents = cls(run is not None and run.fail_on_flaky, "" if run is None else run.rootdir)
         for verdict, _ in results.cases():
-            found._add(verdict, places)
-        found._keep_worst()
-        return found
+            contents._add(verdict, places)
+        contents._keep_worst()
+        return contents
 
     def _add(self, verdict: Verdict, places: Places) -> None:
         place = places.of(verdict)
@@ -128,19 +128,19 @@ class _SummaryContents:
             self.flaky.append((verdict.case, verdict.message))
 
     def _keep_worst(self) -> None:
-        self.red.sort(key=lambda each: -each.outcome.severity)
+        self.red.sort(key=lambda case: -case.outcome.severity)
         del self.red[_KEPT:]
 
 
-def job_summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
-    """Return the job summary, red cases first. `known`: the facts of environment.json.
+def job_summary(results: Results, facts: Mapping[str, Any] | None) -> bytes:
+    """Return the job summary, red cases first. `facts`: the facts of environment.json.
 
     The summary begins and ends with an empty line, so that it can follow other text.
     """
-    found = _SummaryContents.of(results, known)
+    contents = _SummaryContents.of(results, facts)
     room = MOST_BYTES - 200  # for the last line
     parts = []
-    for part in _parts(results.summary, found):
+    for part in _parts(results.summary, contents):
         data = part.encode("utf-8")
         if len(data) > room:
             parts.append(b"\n_More is left out: GitHub takes 1 MiB. The run directory has all of it._\n")
@@ -150,7 +150,7 @@ def job_summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
     return b"".join(parts)
 
 
-def _parts(summary: Summary, found: _SummaryContents) -> Iterator[str]:
+def _parts(summary: Summary, contents: _SummaryContents) -> Iterator[str]:
     """Yield the summary in independent pieces, the most important first."""
     yield f"\n## {_headline(summary)}\n\n"
     yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
@@ -162,22 +162,22 @@ def _parts(summary: Summary, found: _SummaryContents) -> Iterator[str]:
         )
         yield f"\n- **finding** {markdown_code(finding.kind)}: {markdown_code(finding.message)}{cases}\n"
         yield f"    - {markdown_code(finding.reproduce)}\n" if finding.reproduce else ""
-    for remark in (*summary.oddities.remarks, *(f"resumed by force: {each}" for each in summary.forced)):
+    for remark in (*summary.oddities.remarks, *(f"resumed by force: {change}" for change in summary.forced)):
         yield f"\n- {markdown_code(remark)}\n"
     yield "\n"
     for result in summary.lists:
         yield f"- {markdown_code(result.text)}\n"
-    yield "\n### Red cases\n\n" if found.red else ""
-    yield from map(_red, found.red)
-    if found.red_cases > len(found.red):
-        yield f"\n_And {found.red_cases - len(found.red)} more red cases._\n"
-    yield "\n### Flaky cases\n\n" if found.flaky else ""
-    yield from (f"- {markdown_code(case)}: {markdown_code(message)}\n" for case, message in found.flaky)
-    yield from _suite_tables(found)
-    if found.gates:
+    yield "\n### Red cases\n\n" if contents.red else ""
+    yield from map(_red, contents.red)
+    if contents.red_cases > len(contents.red):
+        yield f"\n_And {contents.red_cases - len(contents.red)} more red cases._\n"
+    yield "\n### Flaky cases\n\n" if contents.flaky else ""
+    yield from (f"- {markdown_code(case)}: {markdown_code(message)}\n" for case, message in contents.flaky)
+    yield from _suite_tables(contents)
+    if contents.gates:
         yield "\n<details><summary>Gated cases, by reason</summary>\n\n"
         yield _table(
-            ("cases", "reason"), ((str(number), markdown_code(text)) for text, number in found.gates.most_common())
+            ("cases", "reason"), ((str(number), markdown_code(text)) for text, number in contents.gates.most_common())
         )
         yield "\n</details>\n"
     yield _run_line(summary)
@@ -197,7 +197,7 @@ def _headline(summary: Summary) -> str:
 
 
 def _by_severity(summary: Summary) -> list[tuple[Outcome, int]]:
-    return sorted(summary.counts.items(), key=lambda each: -each[0].severity)
+    return sorted(summary.counts.items(), key=lambda entry: -entry[0].severity)
 
 
 def _red(case: _RedCase) -> str:
@@ -207,17 +207,17 @@ def _red(case: _RedCase) -> str:
     return f"<details><summary>{title}</summary>\n\n{markdown_block(lines)}\n\n</details>\n"
 
 
-def _suite_tables(found: _SummaryContents) -> Iterator[str]:
-    if not found.suites:
+def _suite_tables(contents: _SummaryContents) -> Iterator[str]:
+    if not contents.suites:
         return
     rows = [
         (
             markdown_code(suite),
             markdown_code(f"{host}: {device}" if host else device),
             *(str(number) if number else "" for number in _numbers(counts)),
-            f"{found.seconds[suite, host, device]:.1f}",
+            f"{contents.seconds[suite, host, device]:.1f}",
         )
-        for (suite, host, device), counts in sorted(found.suites.items())
+        for (suite, host, device), counts in sorted(contents.suites.items())
     ]
     yield "\n<details><summary>Suites</summary>\n\n"
     yield _table(("suite", "where", "red", "flaky", "passed", "gated, skipped or waived", "seconds"), rows)
@@ -276,18 +276,18 @@ def _visible(text: str) -> str:
 def failure_location(case: str, detail: str, rootdir: str) -> Location:
     """Return where a case failed: the last line of its own file in the traceback or stack, otherwise the file alone."""
     own = case.partition("::")[0]
-    found = Location(own)
+    location = Location(own)
     # In the stack of a crashed process, the call that crashed comes first.
     stack = "most recent call first" in detail
     for pattern in (_PYTEST_LINE, _FRAME):
         for match in pattern.finditer(detail):
             if _relative(match["file"], rootdir) == own:
-                found = Location(own, int(match["line"]))
+                location = Location(own, int(match["line"]))
                 if stack:
-                    return found
-        if found.line:
-            return found
-    return found
+                    return location
+        if location.line:
+            return location
+    return location
 
 
 def _relative(file: str, rootdir: str) -> str:
@@ -300,12 +300,12 @@ def workflow_commands(results: Results) -> Iterator[str]:
 
     Some places are reserved for findings, because one finding may explain all red cases.
     """
-    found = _SummaryContents.of(results, None)
+    contents = _SummaryContents.of(results, None)
     findings = results.summary.findings
-    total = found.red_cases + len(findings)
+    total = contents.red_cases + len(findings)
     room = MOST_ANNOTATIONS if total <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
-    of_cases = min(len(found.red), room - min(len(findings), _LEAST_FINDINGS))
-    yield from map(_case_command, found.red[:of_cases])
+    of_cases = min(len(contents.red), room - min(len(findings), _LEAST_FINDINGS))
+    yield from map(_case_command, contents.red[:of_cases])
     yield from map(_finding_command, findings[: room - of_cases])
     if total > MOST_ANNOTATIONS:
         yield _command({"title": "more"}, f"{total - room} more red cases and findings: see the job summary")
@@ -331,4 +331,6 @@ def _command(properties: Mapping[str, str], message: str) -> str:
 
 
 def _escaped(text: str, more: str) -> str:
-    return "".join(f"%{ord(each):02X}" if each in "%\r\n" or each in more else each for each in text)
+    return "".join(
+        f"%{ord(character):02X}" if character in "%\r\n" or character in more else character for character in text
+    )

@@ -79,20 +79,20 @@ def _document(run_dir: Path, results: Results | None, flavour: str) -> Iterator[
         if results is None:
             results = stack.enter_context(StoredRun.of(run_dir))
         try:
-            known = environment.read_environment(run_dir)
+            facts = environment.read_environment(run_dir)
         except EnvironmentFileError:
-            known = None
-        yield stack.enter_context(JunitDocument(results, known, flavour=flavour))
+            facts = None
+        yield stack.enter_context(JunitDocument(results, facts, flavour=flavour))
 
 
 def serialise_junit(
-    results: Results, known: Mapping[str, Any] | None = None, *, flavour: str = "", most_bytes: int = MOST_BYTES
+    results: Results, facts: Mapping[str, Any] | None = None, *, flavour: str = "", most_bytes: int = MOST_BYTES
 ) -> tuple[bytes, int]:
     """Return the report as bytes, and the limit on single texts that it needed, in characters. See `JunitDocument`.
 
     `known`: the facts of environment.json.
     """
-    with JunitDocument(results, known, flavour=flavour, most_bytes=most_bytes) as document:
+    with JunitDocument(results, facts, flavour=flavour, most_bytes=most_bytes) as document:
         return b"".join(document.chunks()), document.text_limit
 
 
@@ -134,7 +134,7 @@ class JunitDocument:
     def __init__(
         self,
         results: Results,
-        known: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
         *,
         flavour: str = "",
         most_bytes: int = MOST_BYTES,
@@ -143,7 +143,7 @@ class JunitDocument:
         setting = results.runs[-1].settings.get("junit_flavour") if results.runs else None
         self._flavour = named(flavour or setting)
         self._names = Names(results.ids, whole=self._flavour.whole_ids)
-        self._places = Places(results.runs, results.shards, known)
+        self._places = Places(results.runs, results.shards, facts)
         # Cases are written before their totals are known, although the totals come first in the document.
         self._file: IO[bytes] | None = None
         self._suites: dict[Place, _Suite] = {}
@@ -229,15 +229,15 @@ class JunitDocument:
             findings.add("error", 0.0)
         every = [*self._suites.values(), findings]
         root = xunit2.JUnitXml("conformance")
-        root.tests = sum(each.tests for each in every)
-        root.failures = sum(each.failures for each in every)
-        root.errors = sum(each.errors for each in every)
-        root.time = round(sum(each.seconds for each in every), 3)
+        root.tests = sum(totals.tests for totals in every)
+        root.failures = sum(totals.failures for totals in every)
+        root.errors = sum(totals.errors for totals in every)
+        root.time = round(sum(totals.seconds for totals in every), 3)
         begin, end = _halves(root, xunit2.TestSuite())
         yield _HEAD + begin, None
         apart = len({(place.host, place.devices) for place in self._suites if place.devices}) > 1
         number = 0
-        for number, (place, suite) in enumerate(sorted(self._suites.items(), key=lambda each: each[0]), start=1):
+        for number, (place, suite) in enumerate(sorted(self._suites.items(), key=lambda entry: entry[0]), start=1):
             where = ", ".join(filter(None, [place.host, " ".join(place.devices) or "no device"]))
             name = f"{place.suite} ({where})" if apart else place.suite
             facts = self._places.facts(place)
@@ -249,7 +249,7 @@ class JunitDocument:
             suite_begin, suite_end = self._around(
                 "harness", number, findings, summary, {}, "" if run is None else run.host
             )
-            cases = b"".join(finding_case(each, at) for at, each in enumerate(summary.findings, start=1))
+            cases = b"".join(finding_case(finding, at) for at, finding in enumerate(summary.findings, start=1))
             yield suite_begin + cases + suite_end, None
         yield end, None
 

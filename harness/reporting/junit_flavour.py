@@ -23,8 +23,8 @@ class Flavour:
 #: instead of its message, and shows names without classes. In every flavour each finding is a case with an error,
 #: because readers show only cases and judge a run by them.
 FLAVOURS = {
-    each.name: each
-    for each in (
+    flavour.name: flavour
+    for flavour in (
         Flavour("default"),
         Flavour("jenkins"),
         Flavour("gitlab", interim=False, whole_ids=True),

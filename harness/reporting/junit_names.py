@@ -27,7 +27,7 @@ class Names:
         self._whole = whole
         # Eight bytes per case: the names of a million cases would need ten times the memory.
         hashes = array("q", (hash(self._pair(case)) for case in ids()))
-        twice = {one for one, other in pairwise(sorted(hashes)) if one == other}
+        twice = {first for first, second in pairwise(sorted(hashes)) if first == second}
         times = Counter(pair for case in ids() if hash(pair := self._pair(case)) in twice) if twice else Counter()
         self._clashing = frozenset(pair for pair, number in times.items() if number > 1)
 

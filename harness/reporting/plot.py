@@ -39,13 +39,13 @@ def plot(
         else list(values)
     )
     signs = _BLOCKS if blocks else _PLAIN
-    each = len(signs) - 1
+    steps = len(signs) - 1
     # The smallest value gets a small bar, so that no column is empty.
-    filled = [1 + (value - low) * (each * height - 1) // max(high - low, 1) for value in columns]
+    filled = [1 + (value - low) * (steps * height - 1) // max(high - low, 1) for value in columns]
     margin = max(len(top), len(bottom))
     lines = []
     for row in reversed(range(height)):
         text = top if row == height - 1 else bottom if row == 0 else ""
-        bars = "".join(signs[min(max(fill - row * each, 0), each)] for fill in filled)
+        bars = "".join(signs[min(max(fill - row * steps, 0), steps)] for fill in filled)
         lines.append(f"{text:>{margin}} {_AXES[signs]}{bars}".rstrip())
     return lines

@@ -40,11 +40,11 @@ class Metric:
             yield f"{self.name}{{{written}}} {_number(value)}" if written else f"{self.name} {_number(value)}"
 
 
-def prometheus_text(results: Results, known: Mapping[str, Any] | None) -> bytes:
-    """Return all metrics of a run. `known`: the facts of environment.json. Their number does not grow with the number
+def prometheus_text(results: Results, facts: Mapping[str, Any] | None) -> bytes:
+    """Return all metrics of a run. `facts`: the facts of environment.json. Their number does not grow with the number
     of cases.
     """
-    places = Places(results.runs, results.shards, known)
+    places = Places(results.runs, results.shards, facts)
     cases: Counter[Labels] = Counter()
     seconds: dict[Labels, float] = {}
     of_place: dict[Place, Labels] = {}
@@ -90,7 +90,7 @@ def _of_run(summary: Summary, places: Places) -> Iterator[Metric]:
     yield _one("harness_run_findings", "Findings of the run.", len(summary.findings))
     kinds = Counter(_labels(kind=finding.kind) for finding in summary.findings)
     yield Metric("harness_findings", "Findings of the run by kind.", dict(sorted(kinds.items())))
-    missed = {_labels(list=each.name, hash=each.hash): len(each.missed) for each in summary.lists}
+    missed = {_labels(list=result.name, hash=result.hash): len(result.missed) for result in summary.lists}
     yield Metric("harness_must_pass_missed_cases", "Cases on a must-pass list that did not pass.", missed)
     lines = {"damaged": odd.damaged_lines, "unknown": odd.unknown_lines, "doubled": odd.doubled_lines}
     states = {_labels(state=state): number for state, number in lines.items()}

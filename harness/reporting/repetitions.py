@@ -35,7 +35,7 @@ class Repeated:
     def text(self) -> str:
         """One line, without the case."""
         text = f"{self.series.text}, in executor {self.series.executor}"
-        others = (f"{each.meter} by {soak.format_slope(each.trend.slope, each.unit)}" for each in self.also)
+        others = (f"{series.meter} by {soak.format_slope(series.trend.slope, series.unit)}" for series in self.also)
         return f"{text}; also {', '.join(others)}" if self.also else text
 
     def plot(self, *, blocks: bool) -> list[str]:
@@ -50,14 +50,14 @@ def repetitions(ledger: Ledger) -> list[Repeated]:
     for line in ledger.levels:
         by_case.setdefault(line.case, []).append(line)
     cases = [verdict.case for verdict in ledger.verdicts if verdict.case in by_case]
-    return [each for case in cases for each in repeated(case, by_case[case])]
+    return [entry for case in cases for entry in repeated(case, by_case[case])]
 
 
 def repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
     """Return the entry of a case with these ``levels`` lines, or nothing if no meter could be read."""
-    found = soak.trend_series(LevelSample(line.executor, line.values) for line in lines)
-    if not found:
+    series = soak.trend_series(LevelSample(line.executor, line.values) for line in lines)
+    if not series:
         return []
-    first, *others = found
+    first, *others = series
     grown = [other for other in others if other.trend.shape is TrendShape.GROWS and other.executor == first.executor]
     return [Repeated(case, first, tuple(grown) if first.trend.shape is TrendShape.GROWS else ())]

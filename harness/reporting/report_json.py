@@ -202,15 +202,15 @@ class Report(_Model):
     """In collection order."""
 
 
-def report_json_chunks(results: Results, known: Mapping[str, Any] | None) -> Iterator[bytes]:
-    """Yield the report in pieces, one line per case. `known`: the facts of environment.json.
+def report_json_chunks(results: Results, facts: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield the report in pieces, one line per case. `facts`: the facts of environment.json.
 
     Equal results give equal bytes.
     """
     summary = results.summary
-    head = _head(summary, known).model_dump(mode="json", by_alias=True, exclude={"cases"})
+    head = _head(summary, facts).model_dump(mode="json", by_alias=True, exclude={"cases"})
     yield json.dumps(head, ensure_ascii=True, allow_nan=False)[:-1].encode("ascii") + b', "cases": ['
-    places = Places(results.runs, results.shards, known)
+    places = Places(results.runs, results.shards, facts)
     separator = b"\n"
     for verdict, _ in results.cases():
         case = _case(verdict, places, summary)
@@ -219,7 +219,7 @@ def report_json_chunks(results: Results, known: Mapping[str, Any] | None) -> Ite
     yield b"\n]}\n"
 
 
-def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
+def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Report:
     run, end, odd, cost = summary.run, summary.end, summary.oddities, summary.cost
     return Report(
         schema=SCHEMA,
@@ -234,8 +234,14 @@ def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
             for finding in summary.findings
         ),
         lists=tuple(
-            ListRow(name=each.name, hash=each.hash, cases=each.cases, satisfied=not each.missed, missed=each.missed)
-            for each in summary.lists
+            ListRow(
+                name=result.name,
+                hash=result.hash,
+                cases=result.cases,
+                satisfied=not result.missed,
+                missed=result.missed,
+            )
+            for result in summary.lists
         ),
         cost=Cost(
             executors=cost.executors,
@@ -248,15 +254,15 @@ def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
             unknown=odd.unknown_lines,
             doubled=odd.doubled_lines,
             first_damaged=tuple(
-                OddLine(number=each.number, reason=escape_invalid_xml(each.reason)) for each in odd.damaged[:10]
+                OddLine(number=line.number, reason=escape_invalid_xml(line.reason)) for line in odd.damaged[:10]
             ),
             first_unknown=tuple(
-                OddLine(number=each.number, reason=escape_invalid_xml(each.kind)) for each in odd.unknown[:10]
+                OddLine(number=line.number, reason=escape_invalid_xml(line.kind)) for line in odd.unknown[:10]
             ),
         ),
         environment=None
-        if known is None
-        else {escape_invalid_xml(name): _jsonable(value) for name, value in known.items()},
+        if facts is None
+        else {escape_invalid_xml(name): _jsonable(value) for name, value in facts.items()},
         cases=(),
     )
 
@@ -270,8 +276,8 @@ def _jsonable(value: object, depth: int = 20) -> Any:
     if isinstance(value, dict | list) and not depth:
         return None
     if isinstance(value, dict):
-        return {escape_invalid_xml(name): _jsonable(each, depth - 1) for name, each in value.items()}
-    return [_jsonable(each, depth - 1) for each in value] if isinstance(value, list) else value
+        return {escape_invalid_xml(name): _jsonable(item, depth - 1) for name, item in value.items()}
+    return [_jsonable(item, depth - 1) for item in value] if isinstance(value, list) else value
 
 
 def _run(summary: Summary) -> RunRow:

@@ -118,8 +118,11 @@ def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     """Return the cases whose memory grew over their repetitions with ``--repeat``. Information only, no verdict."""
     grown = [repetition for repetition in repetitions(ledger) if repetition.grows]
     lines = []
-    for each in grown[:PLOTTED]:
-        lines += [f"GROWS {each.case} - {each.text}", *(f"    {line}" for line in each.plot(blocks=blocks))]
+    for repetition in grown[:PLOTTED]:
+        lines += [
+            f"GROWS {repetition.case} - {repetition.text}",
+            *(f"    {line}" for line in repetition.plot(blocks=blocks)),
+        ]
     if len(grown) > PLOTTED:
         lines.append(f"... and {len(grown) - PLOTTED} more that grow, see harness report {run_dir}")
     return lines

@@ -77,7 +77,7 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
         "executors": columns.executors.texts,
         "names": {inert.inert_line(use.device, 200): use.name for use in page.uses},
         "bins": [[_seconds(low), _seconds(high), number] for low, high, number in page.durations.bins],
-        "plots": [_plot(each) for each in page.repeated[:MOST_PLOTS]],
+        "plots": [_plot(entry) for entry in page.repeated[:MOST_PLOTS]],
     }
 
 
@@ -136,35 +136,35 @@ class _Columns:
 
 def _commands(page: Page) -> dict[str, str]:
     """Return every command in its exact form for copying: by case number, and f0 and b0 for findings and searches."""
-    found = {str(case.index): case.reproduce for case in page.cases if case.reproduce}
-    found |= {f"f{number}": each.reproduce for number, each in enumerate(page.findings) if each.reproduce}
-    return found | {f"b{number}": each.reproduce for number, each in enumerate(page.bisected)}
+    commands = {str(case.index): case.reproduce for case in page.cases if case.reproduce}
+    commands |= {f"f{number}": finding.reproduce for number, finding in enumerate(page.findings) if finding.reproduce}
+    return commands | {f"b{number}": search.reproduce for number, search in enumerate(page.bisected)}
 
 
 def _more(attempt: Attempt) -> dict[str, Any]:
     """Return the rare fields of an attempt."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if attempt.message and attempt.outcome is not Outcome.PASSED:
-        found["message"] = attempt.message
+        fields["message"] = attempt.message
     if attempt.facts:
-        found["facts"] = attempt.facts
+        fields["facts"] = attempt.facts
     if attempt.texts:
-        found["texts"] = [[text.title, text.body, text.cut] for text in attempt.texts]
+        fields["texts"] = [[text.title, text.body, text.cut] for text in attempt.texts]
     if attempt.files:
-        found["files"] = attempt.files
-    return found
+        fields["files"] = attempt.files
+    return fields
 
 
 def _seconds(seconds: float) -> float:
     return -1 if seconds == float("inf") else seconds
 
 
-def _plot(each: Repeated) -> dict[str, Any]:
-    values = each.series.values
+def _plot(entry: Repeated) -> dict[str, Any]:
+    values = entry.series.values
     step = -(-len(values) // _MOST_POINTS)
     return {
-        "unit": each.series.unit,
+        "unit": entry.series.unit,
         "x": [*range(1, len(values) + 1, step)],
         "y": [*values[::step]],
-        "label": f"{inflect_noun(each.series.about.noun, 0)}, executor {inert.inert_line(each.series.executor, 100)}",
+        "label": f"{inflect_noun(entry.series.about.noun, 0)}, executor {inert.inert_line(entry.series.executor, 100)}",
     }

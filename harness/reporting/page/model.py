@@ -93,7 +93,7 @@ class Page:
 
 def page_of(
     contents: JournalContents,
-    known: Mapping[str, Any] | None,
+    facts: Mapping[str, Any] | None,
     problem: str = "",
     ledger: Ledger | None = None,
     has_files: Callable[[str], bool] = lambda _: True,
@@ -109,7 +109,7 @@ def page_of(
         ledger = Ledger.from_journal(contents)
     axis = Axis.from_events(events)
     lives = timeline.lives(events, axis)
-    ends = {each.executor: each.t for each in events if isinstance(each, Executor) and each.state == "ended"}
+    ends = {end.executor: end.t for end in events if isinstance(end, Executor) and end.state == "ended"}
     starts: dict[str, list[Start]] = {}
     for event in events:
         if isinstance(event, Start):
@@ -119,14 +119,14 @@ def page_of(
     shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
     bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]
     marks = timeline.marks(events, axis)
-    names = _device_names(ledger, known or {})
-    repeated = sorted(repetitions(ledger), key=lambda each: not each.grows)
+    names = _device_names(ledger, facts or {})
+    repeated = sorted(repetitions(ledger), key=lambda entry: not entry.grows)
     return Page(
         title=inert.inert_line(ledger.run.run_id if ledger.run is not None else "a run without a beginning", 200),
         headline=_headline(ledger, events),
         counts=tuple(ledger.counts.items()),
-        facts=tuple(_headline_facts(ledger, known or {})),
-        doubts=tuple(_doubts(contents, doubled, known, problem, ledger)),
+        facts=tuple(_headline_facts(ledger, facts or {})),
+        doubts=tuple(_doubts(contents, doubled, facts, problem, ledger)),
         findings=ledger.findings,
         bisected=ledger.bisected,
         cases=cases,
@@ -144,9 +144,9 @@ def page_of(
         grew=tuple(inert.inert_line(text, 600) for text in leak_searches.unproven_leaks(ledger.searches)),
         figures=tables.figure_rows(ledger.verdicts, cases),
         gates=tables.gate_rows(ledger.verdicts, cases),
-        waivers=tables.waiver_rows([each for each in events if isinstance(each, Waiver)], cases, _day(ledger)),
+        waivers=tables.waiver_rows([waiver for waiver in events if isinstance(waiver, Waiver)], cases, _day(ledger)),
         lists=ledger.lists,
-        environment=tuple(tables.environment_rows(ledger.run, known)),
+        environment=tuple(tables.environment_rows(ledger.run, facts)),
         text_limit=limit,
     )
 
@@ -191,7 +191,7 @@ def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
     return Headline("red", word, f"{'; '.join(parts)}; exit status {status}.{more}")
 
 
-def _headline_facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _headline_facts(ledger: Ledger, facts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Yield the facts below the verdict, as pairs of name and text."""
     run, end = ledger.run, ledger.end
     if run is not None:
@@ -199,7 +199,7 @@ def _headline_facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[
     yield "Duration", "not known" if end is None else duration_text(end.duration)
     if run is not None:
         yield "Host", inert.inert_line(run.host, 200)
-        rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(known)}
+        rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(facts)}
         named = Counter(rows.get(uuid, uuid) for uuid in run.devices)
         texts = [f"{times} x {name}" if times > 1 else name for name, times in named.items()]
         label = labels(run.devices)
@@ -207,11 +207,11 @@ def _headline_facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[
             "Devices",
             inert.inert_line(", ".join(texts) + (f" ({label})" if label and label not in texts else ""), 300),
         )
-    versions = known.get("versions")
+    versions = facts.get("versions")
     if isinstance(versions, dict) and versions.get("torch"):
         yield "torch", inert.inert_line(str(versions["torch"]), 100)
-    if known.get("driver"):
-        yield "Driver", inert.inert_line(str(known["driver"]), 100)
+    if facts.get("driver"):
+        yield "Driver", inert.inert_line(str(facts["driver"]), 100)
     if run is not None:
         yield from (
             (name, inert.inert_line(text, 200))
@@ -242,7 +242,7 @@ def duration_text(seconds: float) -> str:
 
 
 def _doubts(
-    contents: JournalContents, doubled: int, known: Mapping[str, Any] | None, problem: str, ledger: Ledger
+    contents: JournalContents, doubled: int, facts: Mapping[str, Any] | None, problem: str, ledger: Ledger
 ) -> Iterable[str]:
     """Yield the problems of the files that the page was made from, one text per problem."""
     for damaged in contents.damaged[:20]:
@@ -250,11 +250,11 @@ def _doubts(
     if len(contents.damaged) > 20:
         yield f"{len(contents.damaged) - 20} more lines of the journal cannot be read."
     for unknown in contents.unknown[:20]:
-        what = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
-        yield inert.inert_line(f"{what} and was ignored: use a newer harness to read it")
+        line = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
+        yield inert.inert_line(f"{line} and was ignored: use a newer harness to read it")
     if doubled:
         yield f"{format_count(doubled, 'duplicate line')} in the journal, counted once."
-    if problem or known is None:
+    if problem or facts is None:
         yield f"The environment is not known: {inert.inert_line(problem) or 'there is no environment.json'}."
     for change in ledger.forced:
         yield inert.inert_line(f"The run was resumed by force, though this had changed: {change}")
@@ -267,10 +267,10 @@ def _groups(cases: Iterable[PageCase]) -> tuple[Group, ...]:
     return tuple(Group(message, tuple(listed)) for message, listed in by_message.items())
 
 
-def _device_names(ledger: Ledger, known: Mapping[str, Any]) -> dict[str, str]:
+def _device_names(ledger: Ledger, facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the devices of the run, with their names and numbers if environment.json has them."""
     names = dict.fromkeys(ledger.run.devices if ledger.run is not None else (), "")
-    for row in environment.devices_of(known):
+    for row in environment.devices_of(facts):
         uuid, name, index = str(row.get("uuid")), str(row.get("name") or ""), row.get("index")
         if uuid in names:
             number = f"{index}: " if isinstance(index, int) else ""

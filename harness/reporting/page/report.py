@@ -32,10 +32,10 @@ def write_html_report(
         contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     problem = ""
     try:
-        known = environment.read_environment(run_dir)
+        facts = environment.read_environment(run_dir)
     except EnvironmentFileError:
-        known, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # the path is left out
+        facts, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # the path is left out
     path = run_dir / FILE_NAME if out is None else out
     beside = path.parent.resolve() == run_dir.resolve()
-    page = model.page_of(contents, known, problem, ledger, has_files=lambda folder: (run_dir / folder).is_dir())
+    page = model.page_of(contents, facts, problem, ledger, has_files=lambda folder: (run_dir / folder).is_dir())
     return write_atomically(path, document.render_report(page, beside=beside))

@@ -45,12 +45,12 @@ def gate_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple[G
             continue
         gate = verdict.decided.gate if verdict.decided is not None else None
         name = "not recorded" if gate is None else inert.inert_line(gate.capability, 200)
-        wanted, found = (
+        wanted, actual = (
             ("", case.message)
             if gate is None
             else (inert.inert_line(gate.wanted, 300), inert.inert_line(gate.found, 300))
         )
-        groups.setdefault(name, {}).setdefault((wanted, found), []).append(case)
+        groups.setdefault(name, {}).setdefault((wanted, actual), []).append(case)
     found_gates = [
         GateRow(name, tuple((*reason, tuple(listed)) for reason, listed in reasons.items()))
         for name, reasons in groups.items()
@@ -162,7 +162,9 @@ def duration_table(cases: Sequence[PageCase]) -> DurationTable:
         count=len(ran),
         slowest=tuple(sorted(ran, key=lambda case: -case.duration)[:SLOWEST]),
         bins=tuple(bins[filled[0] : filled[-1] + 1]) if filled else (),
-        suites=tuple(sorted(((n, len(each), sum(each)) for n, each in by_suite.items()), key=lambda row: -row[2])),
+        suites=tuple(
+            sorted(((n, len(durations), sum(durations)) for n, durations in by_suite.items()), key=lambda row: -row[2])
+        ),
     )
 
 
@@ -180,7 +182,7 @@ class FigureRow:
 
 def figure_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple[FigureRow, ...]:
     """Return the figures of the deciding attempts, in the order of the cases."""
-    found = []
+    rows = []
     for verdict, case in zip(verdicts, cases, strict=True):
         recorded = dict(verdict.decided.properties) if verdict.decided is not None else {}
         for key, text in recorded.items():
@@ -190,7 +192,7 @@ def figure_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple
             name, plain = key.removeprefix(figures.PREFIX), key.removesuffix(".again")
             floor = recorded.get(f"{plain}.floor", "")
             reach = figures.reach_of_floor(plain.removeprefix(figures.PREFIX), value, floor) if floor else None
-            found.append(
+            rows.append(
                 FigureRow(
                     name=inert.inert_line(name, 200),
                     value=text,
@@ -200,7 +202,7 @@ def figure_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple
                     case=case,
                 )
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +219,17 @@ _BYTES = frozenset({"memory", "total_memory", "free_memory"})
 _OWN = {"versions": "Versions", "environment": "Variables", "devices": "Devices", "hidden_devices": "Hidden devices"}
 
 
-def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) -> Iterable[FactTable]:
+def environment_rows(run: RunStarted | None, facts: Mapping[str, Any] | None) -> Iterable[FactTable]:
     """Yield the facts of the ``run`` line and of environment.json, in groups. Every fact of the file is shown."""
     if run is not None:
         ran = "" if run.imported is None else run.imported.text
         yield FactTable("Run", tuple(_flat({**{name: getattr(run, name) for name in _RUN}, "ran": ran})))
-    if known is not None:
+    if facts is not None:
         yield FactTable(
-            "Machine and command", tuple(_flat({n: v for n, v in known.items() if n not in (*_OWN, "schema")}))
+            "Machine and command", tuple(_flat({n: v for n, v in facts.items() if n not in (*_OWN, "schema")}))
         )
         for name, title in _OWN.items():
-            if rows := tuple(_flat(known.get(name))):
+            if rows := tuple(_flat(facts.get(name))):
                 yield FactTable(title, rows)
     if run is not None:
         if run.identity:
@@ -238,11 +240,11 @@ def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) ->
 def _flat(value: object, name: str = "", depth: int = 0) -> Iterable[tuple[str, str]]:
     """Yield the leaves of a JSON value as pairs of name and text. A list of plain values is one leaf."""
     if isinstance(value, Mapping) and depth < 6:
-        for key, each in value.items():
-            yield from _flat(each, f"{name}.{key}" if name else str(key), depth + 1)
-    elif isinstance(value, list | tuple) and depth < 6 and any(isinstance(each, Mapping | list) for each in value):
-        for number, each in enumerate(value):
-            yield from _flat(each, f"{name}[{number}]" if name else str(number), depth + 1)
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else str(key), depth + 1)
+    elif isinstance(value, list | tuple) and depth < 6 and any(isinstance(member, Mapping | list) for member in value):
+        for number, item in enumerate(value):
+            yield from _flat(item, f"{name}[{number}]" if name else str(number), depth + 1)
     elif isinstance(value, int) and name.rpartition(".")[2] in _BYTES:
         yield inert.inert_line(name, 200), format_bytes(value)
     elif value not in (None, "", [], (), {}):

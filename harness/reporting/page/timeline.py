@@ -76,11 +76,11 @@ def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
             if event.state == "started" and searching.get(event.worker):
                 searches.add(event.executor)
     seen: set[str] = set()
-    found = []
+    executors = []
     for name, first in started.items():
         last = ended.get(name)
         start = max(0.0, axis.of(first.t) - (first.startup or 0.0))
-        found.append(
+        executors.append(
             Life(
                 executor=name,
                 worker=first.worker,
@@ -93,7 +93,7 @@ def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
             )
         )
         seen.add(first.worker)
-    return tuple(found)
+    return tuple(executors)
 
 
 def _end_text(last: Executor | None) -> str:
@@ -123,7 +123,7 @@ def uses(
             for device in attempt.devices or (NONE,):
                 spans.setdefault(device, []).append((attempt.start, attempt.start + attempt.duration))
                 workers.setdefault(device, {})[attempt.worker] = None
-    found = []
+    result = []
     for device, intervals in spans.items():
         merged = _union(intervals)
         busy = sum(end - start for start, end in merged)
@@ -132,7 +132,7 @@ def uses(
             default=(0.0, 0.0),
         )
         own = [life for life in executors if device in (life.devices or (NONE,))]
-        found.append(
+        result.append(
             Use(
                 device=device,
                 name=names.get(device, ""),
@@ -147,7 +147,7 @@ def uses(
                 health=tuple(mark for mark in events if mark.device == device),
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
