@@ -48,9 +48,9 @@ class RunOrder:
 
     def ahead(self, behind: int, count: int) -> list[Ahead]:
         """Up to `count` cases that pytest asks for next, without the first `behind`. It ends before what is no case."""
-        found: list[Ahead] = []
+        upcoming: list[Ahead] = []
         if not self._is_known:
-            return found
+            return upcoming
         first = self._position + behind
         self._refresh(self._items[0].session, behind + count + 1)
         for position in range(first, min(first + count, len(self._items))):
@@ -59,8 +59,8 @@ class RunOrder:
             if not self._is_case(item) or (is_last and not self._is_whole):
                 break
             following = None if is_last else self._items[position + 1]
-            found.append(Ahead(item, following if following is not None and self._is_case(following) else None))
-        return found
+            upcoming.append(Ahead(item, following if following is not None and self._is_case(following) else None))
+        return upcoming
 
     @property
     def starves(self) -> bool:

@@ -414,13 +414,13 @@ def phases_in(message: Message) -> list[PassedPhase]:
             raise ProtocolError(f"an executor sent the phases {other!r}, expected a list")
 
 
-def _larger(known: tuple[int, int], sizes: object) -> tuple[int, int]:
+def _larger(before: tuple[int, int], sizes: object) -> tuple[int, int]:
     """Return the larger of each size. Raises ProtocolError."""
     match sizes:
         case None:
-            return known
+            return before
         case [int(host), int(device)] if host >= 0 and device >= 0:
-            return max(known[0], host), max(known[1], device)
+            return max(before[0], host), max(before[1], device)
         case other:
             raise ProtocolError(f"an executor sent the memory {other!r}, expected two sizes")
 

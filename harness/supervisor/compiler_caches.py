@@ -84,21 +84,21 @@ def release_locks(run_dir: Path) -> None:
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    found = {}
+    identities = {}
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
-            found[path] = status.st_dev, status.st_ino
-    return found
+            identities[path] = status.st_dev, status.st_ino
+    return identities
 
 
 def _open_anywhere() -> set[tuple[int, int]]:
     """Return device and inode of every file that is open in a process that we may inspect."""
-    found = set()
+    identities = set()
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             for entry in os.scandir(f"/proc/{process}/fd"):
                 with contextlib.suppress(OSError):
                     status = entry.stat()
-                    found.add((status.st_dev, status.st_ino))
-    return found
+                    identities.add((status.st_dev, status.st_ino))
+    return identities

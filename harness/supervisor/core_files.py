@@ -54,7 +54,7 @@ def place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -
 
 def newest(files: str, since: float) -> Path | None:
     """The newest file that matches `files` and was written at `since` or later, in seconds since 1970."""
-    found = []
+    candidates = []
     for name in glob.glob(files):
         path = Path(name)
         try:
@@ -62,8 +62,8 @@ def newest(files: str, since: float) -> Path | None:
         except OSError:
             continue  # removed meanwhile
         if path.is_file() and written >= since:
-            found.append((written, path))
-    return max(found)[1] if found else None
+            candidates.append((written, path))
+    return max(candidates)[1] if candidates else None
 
 
 def of_process(pid: int, folder: Path, since: float) -> tuple[Path | None, str]:
@@ -77,8 +77,8 @@ def of_process(pid: int, folder: Path, since: float) -> tuple[Path | None, str]:
     where = place(pattern, uses_pid=uses_pid, limit=limit, pid=pid, folder=folder)
     if where.why:
         return None, where.why
-    found = newest(where.files, since)
-    return found, "" if found is not None else f"there is none at {where.files}"
+    path = newest(where.files, since)
+    return path, "" if path is not None else f"there is none at {where.files}"
 
 
 def _value(specifier: str, pid: int) -> str:

@@ -143,11 +143,11 @@ class DeviceMonitor:
             elif device.uuid in suspect and self._pool.drained(device) is None:
                 try:
                     with self._slot.set_aside():
-                        found = self._examine(device, moment, [case.id])
+                        result = self._examine(device, moment, [case.id])
                 except StoppedError as error:
                     notes.append(f"device {device.uuid} was not examined after the case: {error}")
                 else:
-                    notes.append(f"device {device.uuid} examined after the case: {found}")
+                    notes.append(f"device {device.uuid} examined after the case: {result}")
         return replace(attempt, notes=tuple(notes))
 
     def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> str:
@@ -161,12 +161,12 @@ class DeviceMonitor:
 
     def _examine_now(self, device: Device, moment: str, cases: Sequence[str]) -> str:
         try:
-            handle, found = self._examine_once(device)
+            handle, health = self._examine_once(device)
         except ZygoteError:
             self._slot.drop_zygote()
-            handle, found = self._examine_once(device)
+            handle, health = self._examine_once(device)
         if handle.harness_error is not None:
-            handle, found = self._examine_once(device)
+            handle, health = self._examine_once(device)
         if handle.harness_error is not None:
             self._pool.leave_unexamined(device)
             text = f"not known, because the harness failed: {handle.harness_error.error}"
@@ -174,17 +174,17 @@ class DeviceMonitor:
             self._add_finding("unexamined_device", unexamined, cases)
             return text
         self._pool.record_examination(
-            device, healthy=found.healthy, text=found.text, moment=moment, seconds=found.seconds, cases=cases
+            device, healthy=health.healthy, text=health.text, moment=moment, seconds=health.seconds, cases=cases
         )
         for _, event in self._pool.new_events([device.uuid]):
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
             elif event.kind == "hang":
                 self._add_finding("device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases)
-        return found.text
+        return health.text
 
     def _examine_once(self, device: Device) -> tuple[ExecutorHandle, DeviceHealth]:
         handle = self._slot.spawn(self._bind([device]))
-        found = examination.examine(handle, seed=self._seed, limit=self._limit)
+        health = examination.examine(handle, seed=self._seed, limit=self._limit)
         self._slot.dispose(handle, "examination", hold=True)
-        return handle, found
+        return handle, health

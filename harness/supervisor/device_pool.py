@@ -178,15 +178,15 @@ class DevicePool:
         """Return the NVML events of these devices since the last call; on the first call, the existing faults."""
         if self._watch is None:
             return []
-        found = []
+        events = []
         for device in self.known(uuids):
             # The comparison is with the last call, not with a reading right before the case: Xids may arrive late.
             before, now = self._readings.get(device.uuid), self._watch.read(device.uuid)
             self._readings[device.uuid] = now
-            found += [
+            events += [
                 (device, sign) for sign in (standing_problems(now) if before is None else compare_readings(before, now))
             ]
-        return found
+        return events
 
     def users_left_before(self, device: Device) -> frozenset[int]:
         """Return the ids of ended processes that the driver lists as users of a device; to be asked before it is used.

@@ -108,11 +108,11 @@ class Diagnostics:
             for path in sorted(failure.folder.glob(SNAPSHOTS)):
                 collected.take(path)
         elif item == "core" and _writes_core(failure.exit_status):
-            found, why = core_files.of_process(failure.pid, self._working_folder, failure.begun[1])
-            if found is None:
+            core_file, why = core_files.of_process(failure.pid, self._working_folder, failure.begun[1])
+            if core_file is None:
                 collected.missing.append(f"core file: {why}")
             else:
-                collected.elsewhere.append(f"core file: {found}")
+                collected.elsewhere.append(f"core file: {core_file}")
 
     def _run_program(self, item: str, collected: _Collected) -> None:
         if self._is_stopping():

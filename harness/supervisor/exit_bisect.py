@@ -22,8 +22,8 @@ class ExitBisect:
         self._slot = slot
         self._case_timeout = case_timeout
 
-    def investigate(self, handle: ExecutorHandle, what: str) -> None:
-        """Bisect the cases of an executor that ended badly. `what` describes its end."""
+    def investigate(self, handle: ExecutorHandle, ending: str) -> None:
+        """Bisect the cases of an executor that ended badly. `ending` describes its end."""
         activity = f"bisecting {format_count(len(handle.cases), 'case')}, because executor {handle.name} ended badly"
         try:
             with self._slot.activities.doing(activity):
@@ -32,11 +32,11 @@ class ExitBisect:
                 guilty = self._try_culprits(list(dict.fromkeys(handle.cases)))
         except (NoDeviceError, StoppedError) as error:
             self._runner.add_finding(
-                "executor_exit", f"{what}; the case that causes this was not found: {error}", handle.cases
+                "executor_exit", f"{ending}; the case that causes this was not found: {error}", handle.cases
             )
             return
         if not guilty:
-            self._runner.add_finding("executor_exit", f"{what}; no single case causes this alone", handle.cases)
+            self._runner.add_finding("executor_exit", f"{ending}; no single case causes this alone", handle.cases)
 
     def _try_culprits(self, suspects: list[str]) -> bool:
         """Run each suspected case alone. Returns whether any of them breaks the end of its process.

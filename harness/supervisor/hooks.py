@@ -80,9 +80,9 @@ class WorkerHooks:
         begun = kept_results.may_keep_results(manager, root)
         try:
             result = yield
-            found = [name for name in kept_results.may_keep_results(manager, root) if name not in begun]
-            if found and self._worker.isolated and hasattr(session.config, "workerinput"):
-                self._worker.tell(kept_results.kept_results_text(found))  # the controller meets no conftest of a folder
+            names = [name for name in kept_results.may_keep_results(manager, root) if name not in begun]
+            if names and self._worker.isolated and hasattr(session.config, "workerinput"):
+                self._worker.tell(kept_results.kept_results_text(names))  # the controller meets no conftest of a folder
             return result
         except pytest.UsageError as error:
             if hasattr(session.config, "workerinput"):

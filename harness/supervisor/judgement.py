@@ -138,9 +138,11 @@ def judge(seen: Evidence) -> Judgement:
         broken = _aborted(seen, where)
         return Judgement(broken.outcome, broken.message, where, notes)
     reported = _reported(seen)
-    found = [reported, *_found_after(seen)]
-    worst = max(found, key=lambda judgement: judgement.outcome.severity)
-    others = tuple(f"also {other.outcome}: {other.message}" for other in found if other is not worst and other.message)
+    judgements = [reported, *_found_after(seen)]
+    worst = max(judgements, key=lambda judgement: judgement.outcome.severity)
+    others = tuple(
+        f"also {other.outcome}: {other.message}" for other in judgements if other is not worst and other.message
+    )
     if seen.stopped:
         others += (f"its process was not fully checked: {seen.stopped}",)
     return Judgement(worst.outcome, worst.message, worst.when, others + notes)
@@ -201,25 +203,25 @@ def _reported(seen: Evidence) -> Judgement:
 
 def _found_after(seen: Evidence) -> list[Judgement]:
     """Return the problems found after the case: in its process, on its device, and at the end of the process."""
-    found = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
+    judgements = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
     if seen.interruption:
         when = _current_phase(seen)
-        found.append(Judgement(Outcome.FAILED if when == "call" else Outcome.ERROR, seen.interruption, when))
+        judgements.append(Judgement(Outcome.FAILED if when == "call" else Outcome.ERROR, seen.interruption, when))
     if seen.hook_error is not None:
         text = f"a hook of a plugin or conftest raised {seen.hook_error.error}"
-        found.append(Judgement(Outcome.ERROR, text, _current_phase(seen)))
+        judgements.append(Judgement(Outcome.ERROR, text, _current_phase(seen)))
     if seen.poison:
         first = seen.poison.splitlines()[0]
-        found.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))
+        judgements.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))
     if seen.late or _timer_fired(seen):
-        found.append(_timeout(seen, f"the process did not end within {seen.limit:g} s", "teardown"))
+        judgements.append(_timeout(seen, f"the process did not end within {seen.limit:g} s", "teardown"))
     elif seen.exit_status is not None and (seen.exit_status != 0 or not seen.leaving):
         moment = "at interpreter exit" if seen.leaving else "after the case finished"
         if (damage := _damage(seen.exit_status, f"noticed {moment}")) is not None:
-            found.append(replace(damage, when="teardown"))
+            judgements.append(replace(damage, when="teardown"))
         else:
-            found.append(Judgement(Outcome.CRASHED, f"{format_exit_code(seen.exit_status)} {moment}", "teardown"))
-    return found
+            judgements.append(Judgement(Outcome.CRASHED, f"{format_exit_code(seen.exit_status)} {moment}", "teardown"))
+    return judgements
 
 
 def _damage(exit_status: int | None, when: str) -> Judgement | None:

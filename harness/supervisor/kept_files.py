@@ -67,8 +67,8 @@ def _files(source: Path, leave_out: Callable[[Path, str], object]) -> Iterator[P
             leave_out(folder, f"more than {_DEEPEST} folders deep")
             continue
         try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
             folders = [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:  # unreadable, or its path is longer than the kernel takes
             leave_out(folder, error.strerror or str(error))

@@ -51,7 +51,7 @@ def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], 
 
     They are tried in this order, until `enough` is true of those that were tried, or the time for trials is used up.
     """
-    found: list[Culprits] = []
+    culprits: list[Culprits] = []
     for number, case in enumerate(cases):
         if enough(cases[:number]):
             break
@@ -60,8 +60,8 @@ def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], 
         except SpentError:
             break
         if leaks:
-            found += _confirmed([Culprits((case,), case, leaks, certain=True)], trial)
-    return found
+            culprits += _confirmed([Culprits((case,), case, leaks, certain=True)], trial)
+    return culprits
 
 
 def find_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
@@ -69,19 +69,19 @@ def find_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     return _confirmed(_found(cases, trial), trial)
 
 
-def _confirmed(found: Sequence[Culprits], trial: Trial) -> list[Culprits]:
+def _confirmed(candidates: Sequence[Culprits], trial: Trial) -> list[Culprits]:
     """The same culprits, those that do not leak again left out, and uncertain ones where no trial was left."""
     kept = []
-    for each in found:
-        if not each.certain:
-            kept.append(each)
+    for candidate in candidates:
+        if not candidate.certain:
+            kept.append(candidate)
             continue
-        place = each.cases.index(each.grows) if each.grows else None
+        place = candidate.cases.index(candidate.grows) if candidate.grows else None
         try:
-            if leaks := tuple(_grows_in(each.cases, place, trial)):
-                kept.append(replace(each, leaks=leaks))
+            if leaks := tuple(_grows_in(candidate.cases, place, trial)):
+                kept.append(replace(candidate, leaks=leaks))
         except SpentError:
-            kept.append(replace(each, certain=False))
+            kept.append(replace(candidate, certain=False))
     return kept
 
 
@@ -100,19 +100,19 @@ def _found(cases: Sequence[str], trial: Trial) -> list[Culprits]:
 
     def growing(rounds: CountedRounds) -> dict[int, tuple[Leak, ...]]:
         """The cases of `rest` that grow, with their leaks; largest growth first."""
-        found = {position: tuple(leaks_of_case(rounds, position, rest)) for position in rest}
-        most = {position: max(map(leak_excess, leaks)) for position, leaks in found.items() if leaks}
-        return {position: found[position] for position in sorted(most, key=lambda each: (-most[each], each))}
+        leaks_at = {position: tuple(leaks_of_case(rounds, position, rest)) for position in rest}
+        most = {position: max(map(leak_excess, leaks)) for position, leaks in leaks_at.items() if leaks}
+        return {position: leaks_at[position] for position in sorted(most, key=lambda index: (-most[index], index))}
 
     try:
         rounds = trial(
-            cases, lambda rounds: may_leak_together(rounds, rest) or any(may_case_leak(rounds, each) for each in rest)
+            cases, lambda rounds: may_leak_together(rounds, rest) or any(may_case_leak(rounds, index) for index in rest)
         )
     except SpentError:
         return []
     if not rounds:
         return []
-    found: list[Culprits] = []
+    culprit_sets: list[Culprits] = []
     cleared: set[int] = set()
     while suspects := {position: leaks for position, leaks in growing(rounds).items() if position not in cleared}:
         position, leaks = next(iter(suspects.items()))
@@ -123,12 +123,12 @@ def _found(cases: Sequence[str], trial: Trial) -> list[Culprits]:
         if culprits is None:
             cleared.add(position)
         else:
-            found.append(culprits)
-            rest = [each for each in rest if cases[each] not in culprits.cases]
+            culprit_sets.append(culprits)
+            rest = [index for index in rest if cases[index] not in culprits.cases]
     rest = [position for position in rest if position not in cleared]
     if leaks := tuple(leaks_together(rounds, rest)):
-        found.append(_narrowed([cases[position] for position in rest], leaks, trial))
-    return found
+        culprit_sets.append(_narrowed([cases[position] for position in rest], leaks, trial))
+    return culprit_sets
 
 
 def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], trial: Trial) -> Culprits | None:
@@ -137,12 +137,12 @@ def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], 
     Raises SpentError if not even one trial was possible.
     """
     case = cases[position]
-    others = [each for each in cases if each != case]
+    others = [other for other in cases if other != case]
     kept, seen, asked = others, leaks, False
 
     def grows_with(part: Sequence[str]) -> bool:
         nonlocal kept, seen, asked
-        members = [each for each in cases if each == case or each in part]
+        members = [member for member in cases if member == case or member in part]
         leaking = _grows_in(members, members.index(case), trial)
         asked = True
         if leaking:
@@ -158,7 +158,7 @@ def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], 
         certain = False
     if not others and seen is leaks:
         return None
-    members = tuple(each for each in cases if each == case or each in kept)
+    members = tuple(member for member in cases if member == case or member in kept)
     return Culprits(members, case, seen, certain)
 
 

@@ -53,7 +53,7 @@ def repeat(
     handle.send({**message, **counts})
     answer = handle.receive(time.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
-        return Repeated(tuple(dict(each) for each in answer["growths"]), answer["origins"])
+        return Repeated(tuple(dict(grown) for grown in answer["growths"]), answer["origins"])
     if answer is NoMessage.DEADLINE:
         return Repeated(failure=f"its repetitions did not finish within {limit:.3g} s")
     ended = (
@@ -91,23 +91,23 @@ class LeakConfirmation:
                 shm_turn.shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.heard() is not None)
             )
             repeated = self._repeat(case, within=not is_exact)
-            found = _leaks(attempt, repeated)
-            if found and not any(meter_of(leak.meter).is_exact for leak in found):
+            leaks = _leaks(attempt, repeated)
+            if leaks and not any(meter_of(leak.meter).is_exact for leak in leaks):
                 self._end_current()
                 again = self._repeat(case, within=not is_exact)
                 shown = {leak.meter for leak in _leaks(attempt, again)}
-                found = [leak for leak in found if leak.meter in shown]
+                leaks = [leak for leak in leaks if leak.meter in shown]
                 repeated = replace(repeated, failure=again.failure)
             where = None
-            if found:
+            if leaks:
                 self._end_current()
-                where = self._repeat(case, [leak.meter for leak in found], within=not is_exact).origins
+                where = self._repeat(case, [leak.meter for leak in leaks], within=not is_exact).origins
         self._record(
             journal_lines.confirmation(
                 case.id,
                 suspicions=attempt.suspicions,
                 growths=repeated.growths,
-                leaks=[leak.text for leak in found],
+                leaks=[leak.text for leak in leaks],
                 failure=repeated.failure,
             )
         )
@@ -115,10 +115,10 @@ class LeakConfirmation:
             grew = f"it grew by {format_growths(attempt.suspicions)}"
             notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure} ({grew})")
             return replace(attempt, notes=notes)
-        if not found:
+        if not leaks:
             return attempt
-        judgement = replace(attempt.judgement, outcome=Outcome.LEAKED, message=found[0].text)
-        return replace(attempt, judgement=judgement, notes=(*attempt.notes, *leak_lines(found, where)))
+        judgement = replace(attempt.judgement, outcome=Outcome.LEAKED, message=leaks[0].text)
+        return replace(attempt, judgement=judgement, notes=(*attempt.notes, *leak_lines(leaks, where)))
 
     def _end_current(self) -> None:
         if self._slot.current is not None:
@@ -146,10 +146,10 @@ def _leaks(attempt: Attempt, repeated: Repeated) -> list[Leak]:
     return growth.confirmed_leaks(attempt.suspicions, repeated.growths) if repeated.growths else []
 
 
-def leak_lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:
+def leak_lines(leaks: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return a line for each leak but the first, each followed by lines about its origin."""
     result = []
-    for position, leak in enumerate(found):
+    for position, leak in enumerate(leaks):
         if position:
             result.append(f"also leaked: {leak.text}")
         result += [f"{leak.meter}: {line}" for line in (origins or {}).get(leak.meter, ())]

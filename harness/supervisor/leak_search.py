@@ -75,14 +75,14 @@ class LeakSearch:
             cases = tuple(dict.fromkeys(handle.cases))
             self._suspicions.append(LeakSuspicion(handle, cases, len(handle.cases), suspected))
 
-    def search(self, known: Container[str]) -> None:
+    def search(self, reported: Container[str]) -> None:
         """Look into all executors that were suspected, as far as there is time, and report the cases that leak.
 
-        Cases that are `known` to leak already have that verdict and are left out.
+        Cases in `reported` already have that verdict and are left out.
         """
         suspicions, self._suspicions = self._suspicions, []
         for suspicion in suspicions:
-            if cases := [case for case in suspicion.cases if case not in known]:
+            if cases := [case for case in suspicion.cases if case not in reported]:
                 self._look_into(suspicion, cases)
 
     def close(self, reason: str) -> None:

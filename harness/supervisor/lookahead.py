@@ -119,17 +119,17 @@ class Lookahead:
 
     def _following(self, before: Case, upcoming: Sequence[Ahead]) -> Next:
         """The longest sequence of these cases that one request may have."""
-        found: list[tuple[CaseHistory, Ahead]] = []
+        sequence: list[tuple[CaseHistory, Ahead]] = []
         for ahead in upcoming:
             case = self._prepare(ahead.item)
             # A waiver may make a case red that has passed.
-            if not may_follow(case, before) or (found and case.waivers) or case.id in self._skipped:
+            if not may_follow(case, before) or (sequence and case.waivers) or case.id in self._skipped:
                 break
-            found.append((CaseHistory(case), ahead))
+            sequence.append((CaseHistory(case), ahead))
             before = case
             if case.waivers:
                 break
-        return found
+        return sequence
 
     def start_lines(self, cases: Next) -> Sequence[Mapping[str, Any]]:
         """Return the `start` line of the case that runs next: one that has begun, or the first of `cases`."""

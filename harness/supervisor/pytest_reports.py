@@ -98,7 +98,7 @@ def _footer(history: CaseHistory, attempt: Attempt, reproduce: str) -> str:
     lines = [f"reproduce: {reproduce}"]
     lines.append(f"device {', '.join(attempt.devices)}, seed {history.case.seed}, executor {attempt.executor}")
     if len(history.attempts) > 1:
-        lines += [_attempt_line(each) for each in history.attempts[:_ATTEMPTS_LISTED]]
+        lines += [_attempt_line(earlier) for earlier in history.attempts[:_ATTEMPTS_LISTED]]
     if len(history.attempts) > _ATTEMPTS_LISTED:
         lines.append(f"… and {len(history.attempts) - _ATTEMPTS_LISTED} more attempts, see the journal")
     return "\n".join([*lines, *attempt.notes, *where_files_are(attempt)])
@@ -197,8 +197,8 @@ def lost_dependency(item: pytest.Item, attempt: Attempt) -> list[RecordedWarning
         "process of another executor; with --isolation=none all tests have one process"
     )
     file, line, _ = item.location
-    found = warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
-    return [RecordedWarning(found, "runtest")]
+    warning = warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
+    return [RecordedWarning(warning, "runtest")]
 
 
 def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:

@@ -19,9 +19,9 @@ def texts(reports: Sequence[pytest.TestReport]) -> list[tuple[str, str]]:
     Each report has those of the phases before it, so the last one that has any has all.
     """
     recorded = next((report.user_properties for report in reversed(reports) if report.user_properties), [])
-    found = [(_text(name, MOST_OF_NAME), _text(value, MOST_OF_VALUE)) for name, value in recorded[:MOST]]
+    properties = [(_text(name, MOST_OF_NAME), _text(value, MOST_OF_VALUE)) for name, value in recorded[:MOST]]
     more = len(recorded) - MOST
-    return [*found, ("more properties", str(more))] if more > 0 else found
+    return [*properties, ("more properties", str(more))] if more > 0 else properties
 
 
 def _text(value: object, most: int) -> str:

@@ -24,7 +24,7 @@ def read_waits(pid: int, proc: Path = _PROC) -> dict[int, float]:
 
     Threads that end are left out. Empty for a kernel without these figures.
     """
-    found: dict[int, float] = {}
+    waits: dict[int, float] = {}
     waiting = [pid]
     while waiting:
         tasks = proc / str(waiting.pop()) / "task"
@@ -38,9 +38,9 @@ def read_waits(pid: int, proc: Path = _PROC) -> dict[int, float]:
                 children = (tasks / thread / "children").read_text().split()
             except (OSError, ValueError):
                 continue
-            found[int(thread)] = int(waited) / 1e9
+            waits[int(thread)] = int(waited) / 1e9
             waiting += map(int, children)
-    return found
+    return waits
 
 
 def describe_starvation(first: Mapping[int, float], last: Mapping[int, float], span: float) -> str:

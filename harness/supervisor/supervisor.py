@@ -175,7 +175,7 @@ class Supervisor:
             self._session.testsfailed += news.failed
             worker_messages.send_failed(self._session.config, news.failed)
         if news.properties:
-            self._journal.record(*(lines.session_property(*each) for each in news.properties))
+            self._journal.record(*(lines.session_property(*pair) for pair in news.properties))
 
     @property
     def has_begun(self) -> bool:

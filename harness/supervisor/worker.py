@@ -206,17 +206,17 @@ class Worker:
                 note_change(Path(self.context.temp_dir), changed)
             if not self._resumption.forced:
                 raise ResumeError(changed)
-        found = digest_of_ids(ids)
+        digest = digest_of_ids(ids)
         with self.context.journal.open("rb") as file:
             first = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
-            listed = any(found.encode() in line for line in first)
+            listed = any(digest.encode() in line for line in first)
         shard: dict[str, Any] = {}
         if self.context.shard:
             shard = {"selection": digest_of_ids(sorted(selected)), "selected": () if listed else selected}
         line = lines.collected(
             self.name,
             count=len(ids),
-            digest=found,
+            digest=digest,
             part=self._resumption.part,
             ids=() if listed else ids,
             deselected=() if listed else deselected,
@@ -362,7 +362,7 @@ class Worker:
             with self._recording():
                 record.finish(stopped)
                 properties = item.config.stash.get(SUITE_PROPERTIES, [])
-                self._record(*(lines.session_property(*each) for each in properties))
+                self._record(*(lines.session_property(*pair) for pair in properties))
                 properties.clear()
             if self.over:
                 item.session.shouldstop = self.over
