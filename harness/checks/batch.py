@@ -191,7 +191,7 @@ def runs_to_suspect(leak: Leak, cases: int) -> int:
     growths = (
         suspicious_batch_growth({leak.meter: times * leak.amount // 2}, times * cases) for times in range(1, _MOST_RUNS)
     )
-    return next((times for times, found in enumerate(growths, start=1) if found), 1)
+    return next((times for times, grown in enumerate(growths, start=1) if grown), 1)
 
 
 def leaks_together(rounds: CountedRounds, among: Sequence[int]) -> list[Leak]:
@@ -256,10 +256,10 @@ def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Le
         if (slope := sustained_slope(levels, allowed(name))) is None:
             continue
         unit, amount = meter_of(name).unit, max(1, round(slope.estimate))
-        what = f"{trend.format_slope(slope.estimate, unit)} more {inflect_noun(noun_of(name), amount)}"
+        gain = f"{trend.format_slope(slope.estimate, unit)} more {inflect_noun(noun_of(name), amount)}"
         low, high = trend.format_slope(slope.low, unit), trend.format_slope(slope.high, unit)
         between = "" if low == high else f" ({low} to {high})"
-        leaks.append(Leak(name, amount, f"{what} per round over {len(series)} rounds{between}"))
+        leaks.append(Leak(name, amount, f"{gain} per round over {len(series)} rounds{between}"))
     return growth.drop_covered_leaks(leaks)
 
 

@@ -98,7 +98,9 @@ class StateInspector:
         if self._meters is not None:
             reasons |= {f"meter {name}": why for name, why in self._meters.unreadable.items()}
         new = [
-            f"the leak check cannot read {what}: {why}" for what, why in reasons.items() if what not in self._reported
+            f"the leak check cannot read {subject}: {why}"
+            for subject, why in reasons.items()
+            if subject not in self._reported
         ]
         self._reported |= set(reasons)
         return new
@@ -152,7 +154,11 @@ def heap_of_drivers() -> int:
     torch = sys.modules.get("torch")
     if torch is None:
         return 0
-    return sum(each.heap_per_case for each in BACKENDS.values() if each.heap_per_case and each.is_initialized(torch))
+    return sum(
+        backend.heap_per_case
+        for backend in BACKENDS.values()
+        if backend.heap_per_case and backend.is_initialized(torch)
+    )
 
 
 def _levels(reading: MeterReading) -> dict[str, int]:

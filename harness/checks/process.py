@@ -132,8 +132,8 @@ def compare_process_states(before: ProcessState, after: ProcessState) -> list[St
         changes.append("left a timer running that sends SIGALRM")
     if after.temp not in (before.temp, _UNKNOWN):
         changes.append(f"{'removed' if after.temp is None else 'replaced'} the folder for temporary files")
-    for number, what in before.descriptors.items():
-        if after.descriptors[number] != what:
+    for number, identity in before.descriptors.items():
+        if after.descriptors[number] != identity:
             verb = "closed" if after.descriptors[number] is None else "replaced"
             changes.append(f"{verb} descriptor {number}, which belongs to the process")
     return [StateProblem(Outcome.CONTAMINATED, change) for change in changes]
@@ -199,8 +199,8 @@ def leaked_children(
         description = describe(pid)
         if description is None or description[0] in "ZX" or any(helper in description[1] for helper in KEPT_HELPERS):
             continue
-        what = f"{pid}, {FORK_OF_CASE}" if description[1] == own else f"{pid} {description[1][:200]!r}"
-        problems.append(StateProblem(Outcome.LEAKED, f"left a child process running: {what}"))
+        child = f"{pid}, {FORK_OF_CASE}" if description[1] == own else f"{pid} {description[1][:200]!r}"
+        problems.append(StateProblem(Outcome.LEAKED, f"left a child process running: {child}"))
     return problems
 
 

@@ -159,9 +159,9 @@ def trend_series(samples: Iterable[LevelSample]) -> list[MeterSeries]:
     return sorted(all_series, key=_rank)
 
 
-def _rank(each: MeterSeries) -> tuple[int, float, int, int, str]:
-    rank = _SHAPE_RANK[each.trend.shape]
-    moved = (max(each.values) - min(each.values)) / max(each.rule.step, 1)
-    if each.trend.shape in (TrendShape.GROWS, TrendShape.SHORT):
+def _rank(series: MeterSeries) -> tuple[int, float, int, int, str]:
+    rank = _SHAPE_RANK[series.trend.shape]
+    moved = (max(series.values) - min(series.values)) / max(series.rule.step, 1)
+    if series.trend.shape in (TrendShape.GROWS, TrendShape.SHORT):
         moved = 0.0
-    return rank, -moved, -len(each.values), each.rule.rank, each.meter
+    return rank, -moved, -len(series.values), series.rule.rank, series.meter

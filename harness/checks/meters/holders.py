@@ -23,23 +23,23 @@ _CONTAINERS = (list, tuple, set, frozenset, deque)
 _ENDS = (types.FrameType, types.ModuleType, type)
 
 
-def describe_holders(thing: object, ignore: Sequence[object] = ()) -> str:
-    """Return what holds `thing`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
+def describe_holders(target: object, ignore: Sequence[object] = ()) -> str:
+    """Return what holds `target`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
 
     `ignore`: containers of the caller that hold it too. The garbage collector does not see the variables of a running
     function. If no other holder is found, the text names C, C++ or a running function.
     """
     modules = {id(vars(m)): name for name, m in list(sys.modules.items()) if _is(m, types.ModuleType)}
-    path = _path(thing, modules, {id(container) for container in ignore})
+    path = _path(target, modules, {id(container) for container in ignore})
     if len(path) == 1:
         return "C, C++ or a running function (no object that the garbage collector tracks)"
     return ", ".join(_words(path, modules))
 
 
-def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object]:
-    """Return the objects from `thing` to the nearest one with a name, or to the farthest one if none has a name."""
-    chain_objects: list[object] = [thing]
-    seen = {id(thing): 0}  # by object id, the position in `chain_objects` of the object that it holds
+def _path(target: object, modules: dict[int, str], skip: set[int]) -> list[object]:
+    """Return the objects from `target` to the nearest one with a name, or to the farthest one if none has a name."""
+    chain_objects: list[object] = [target]
+    seen = {id(target): 0}  # by object id, the position in `chain_objects` of the object that it holds
     skip |= {id(chain_objects), id(seen), id(modules), id(skip)}
     level = [0]
     reached = 0
@@ -68,18 +68,18 @@ def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object
     return _trace(chain_objects, seen, reached)
 
 
-def _trace(found: list[object], seen: dict[int, int], position: int) -> list[object]:
-    path = [found[position]]
+def _trace(objects: list[object], seen: dict[int, int], position: int) -> list[object]:
+    path = [objects[position]]
     while position:
-        position = seen[id(found[position])]
-        path.append(found[position])
+        position = seen[id(objects[position])]
+        path.append(objects[position])
     path.reverse()
     return path
 
 
-def _is(thing: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+def _is(value: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
     """Return isinstance, without access to ``__class__``, which may be code of the case."""
-    return issubclass(type(thing), kinds)
+    return issubclass(type(value), kinds)
 
 
 def _words(path: Sequence[object], modules: dict[int, str]) -> list[str]:
@@ -159,12 +159,12 @@ def _within(function: types.FunctionType, child: object) -> str:
 
 
 def _key(mapping: dict[object, object], value: object) -> str:
-    for key, found in mapping.items():
-        if found is value:
+    for key, member in mapping.items():
+        if member is value:
             return f"{key!r:.80}" if type(key) in (str, int) else f"a {_name(type(key))}"
     return "a key"
 
 
-def _name(thing: object) -> str:
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", type(thing).__name__)
+def _name(value: object) -> str:
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__name__)
     return f"{module}.{name}" if module and module != "builtins" else str(name)

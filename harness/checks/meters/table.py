@@ -418,7 +418,9 @@ class MeterReader:
         self.unreadable: dict[str, str] = {}
         self._tier = tier
         self._files = meters_process.FileMeters(temp or Path(tempfile.gettempdir()), shm)
-        self._counters = {each.kind: each.counters() for each in BACKENDS.values() if each.counters is not None}
+        self._counters = {
+            backend.kind: backend.counters() for backend in BACKENDS.values() if backend.counters is not None
+        }
         self._last: MeterReading | None = None
         self._frozen = meters_torch.TorchObjectCounts()
         self._freeze_above = self.FREEZE_ABOVE if freeze else sys.maxsize
@@ -537,7 +539,7 @@ def read_device_meters(
     values.update({meter: getattr(objects, counted) for meter, counted in backend.objects.items()})
     try:
         # A query of torch would initialise the device.
-        found = counters.read(torch, unreadable, full=full) if initialized else {}
+        readings = counters.read(torch, unreadable, full=full) if initialized else {}
         threads = backend.own_threads(torch)
     except Exception as error:  # noqa: BLE001
         # A case may have replaced what is read here, or this release of torch may lack it.
@@ -546,7 +548,7 @@ def read_device_meters(
     values["threads"] -= threads
     for name in backend.ignored_meters:
         values.pop(name, None)
-    values.update(found)
+    values.update(readings)
 
 
 def collect_garbage() -> None:

@@ -52,13 +52,13 @@ def count_torch_objects(objects: Sequence[object], torch: ModuleType | None) -> 
     sizes: dict[int, int] = {}
     kept = set(map(id, _compat.kept_by_dynamo()))  # it depends on the last graph, and does not grow
     with torch._C.DisableTorchFunctionSubclass():
-        for thing in compress(objects, map(kinds.__contains__, map(type, objects))):
-            name = kinds[type(thing)]
-            if id(thing) in kept and name not in ("tensors", "storages"):
+        for item in compress(objects, map(kinds.__contains__, map(type, objects))):
+            name = kinds[type(item)]
+            if id(item) in kept and name not in ("tensors", "storages"):
                 continue
             counts[name] += 1
             if name in ("tensors", "storages"):
-                _add_storage(thing if name == "storages" else _storage(thing), sizes)
+                _add_storage(item if name == "storages" else _storage(item), sizes)
     del counts["storages"]
     return TorchObjectCounts(tensor_bytes=sum(sizes.values()), **counts)
 
@@ -67,11 +67,11 @@ def tensors_and_storages(objects: Iterable[object], torch: ModuleType) -> list[A
     """Return the tensors among `objects`, and the storages that belong to none of them."""
     tensors: list[Any] = []
     storages: list[Any] = []
-    for thing in objects:
-        if torch.Tensor in type(thing).__mro__:
-            tensors.append(thing)
-        elif torch.UntypedStorage in type(thing).__mro__:
-            storages.append(thing)
+    for item in objects:
+        if torch.Tensor in type(item).__mro__:
+            tensors.append(item)
+        elif torch.UntypedStorage in type(item).__mro__:
+            storages.append(item)
     with torch._C.DisableTorchFunctionSubclass():
         storages_of_tensors = {storage._cdata for tensor in tensors if (storage := _storage(tensor)) is not None}
     return tensors + [storage for storage in storages if storage._cdata not in storages_of_tensors]

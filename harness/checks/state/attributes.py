@@ -99,13 +99,13 @@ class KernelStatus(FlatSection):
     def _unknown_to_python(self, ignored: bytes, caught: bytes) -> tuple[str, ...]:
         """Return the signals, with what the kernel does, where Python expects something else."""
         by_kernel = {"ignored": int(ignored, 16), "caught": int(caught, 16)}
-        found = []
+        texts = []
         for number, name in self._signals.items():
             done = next((word for word, mask in by_kernel.items() if mask >> (number - 1) & 1), "default")
             text = f"{name} {done}"
             if done != _expected(_compat.bare_signal_handler(number)) and _KEPT_BY.get(text) not in sys.modules:
-                found.append(text)
-        return tuple(found)
+                texts.append(text)
+        return tuple(texts)
 
 
 #: What a library sets for good once it is used, by its module: gevent's loop learns in this way how its children end.

@@ -177,8 +177,8 @@ class StateGuard:
                 first.changes[key] = later_serial, StateChange(name, change.old, later.new)
                 continue
             value = section.value(now[position], name)
-            expected, found = section.expecting({}, name, change.old), section.expecting({}, name, value)
-            if section.changes(expected, found, imported):
+            expected, actual = section.expecting({}, name, change.old), section.expecting({}, name, value)
+            if section.changes(expected, actual, imported):
                 left = StateChange(name, change.old, value)
                 self._fixture_texts.append(f"{held.label} {describe_change(left)}")
                 self._undo(position, left)

@@ -108,9 +108,9 @@ def decimal_settings() -> Sequence[StateRow] | None:
         return None
     default = decimal.DefaultContext
 
-    def row(what: str, name: str) -> StateRow:
+    def row(noun: str, name: str) -> StateRow:
         return StateRow(
-            f"the {what} of the decimal context",
+            f"the {noun} of the decimal context",
             lambda: getattr(decimal.getcontext(), name),
             lambda old: setattr(decimal.getcontext(), name, old),
             getattr(default, name),
@@ -211,8 +211,8 @@ def _callback_of_hypothesis(old: object, new: object, imported: frozenset[str]) 
     return kept == tuple(entry for entry in old if not _module_of(entry).startswith("hypothesis."))
 
 
-def _module_of(thing: object) -> str:
-    name = getattr(thing, "__module__", None)
+def _module_of(value: object) -> str:
+    name = getattr(value, "__module__", None)
     return name if isinstance(name, str) else ""
 
 

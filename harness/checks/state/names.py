@@ -99,8 +99,8 @@ class _Copy:
         return self._copy
 
 
-def _identical(one: dict[str, object], other: dict[str, object]) -> bool:
-    return len(one) == len(other) and all(map(operator.is_, map(other.get, one, repeat(ABSENT)), one.values()))
+def _identical(first: dict[str, object], second: dict[str, object]) -> bool:
+    return len(first) == len(second) and all(map(operator.is_, map(second.get, first, repeat(ABSENT)), first.values()))
 
 
 class ModulesSection(FlatSection):
@@ -189,7 +189,7 @@ class NamespacesSection(FlatSection):
                 owner = getattr(owner, step, None)
             if name not in self._owners and isinstance(owner, type):
                 # The dictionary behind the read-only view: it has a version.
-                behind = [thing for thing in gc.get_referents(owner.__dict__) if isinstance(thing, dict)]
+                behind = [referent for referent in gc.get_referents(owner.__dict__) if isinstance(referent, dict)]
                 self._owners[name] = owner
                 self._copies[name] = _Copy(behind[0])
 
@@ -258,4 +258,4 @@ def _wrapped_by_library(owner: str, old: object, new: object) -> bool:
         return False
     cells = [cell.cell_contents for cell in getattr(new, "__closure__", None) or ()]
     inside = [getattr(new, "__wrapped__", None), getattr(new, "_torchdynamo_orig_callable", None), *cells]
-    return any(thing is old for thing in inside) and code.co_filename.startswith(tuple(package.__path__))
+    return any(candidate is old for candidate in inside) and code.co_filename.startswith(tuple(package.__path__))
