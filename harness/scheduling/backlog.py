@@ -138,11 +138,11 @@ class Backlog:
         return bool(self._wide) or len(self._given) > self._grouped // self._group
 
     def _more_wide(self, queue: Sequence[int], most: int) -> list[int]:
-        found: list[int] = []
-        while self._wide and len(queue) + len(found) < most:
-            found.append(self._pop(self._wide))
-            self._given.add(found[-1])
-        return found
+        positions: list[int] = []
+        while self._wide and len(queue) + len(positions) < most:
+            positions.append(self._pop(self._wide))
+            self._given.add(positions[-1])
+        return positions
 
     def _next(self, *, behind_long: bool) -> int:
         if behind_long and self._short:
@@ -168,7 +168,7 @@ def _leaders(seconds: Sequence[float], shares: Sequence[float], wide: frozenset[
 
     `shares`: how many workers each case occupies. `most`: the maximum number of leaders.
     """
-    total = sum(each * share for each, share in zip(seconds, shares, strict=True))
+    total = sum(duration * share for duration, share in zip(seconds, shares, strict=True))
     time = WIDE * total / workers
     wanted = math.ceil(sum(seconds[position] for position in wide) / time) if time > 0 else 1
     return min(max(wanted, 1), most)

@@ -28,10 +28,10 @@ class CaseFacts:
     def read(cls, folder: Path) -> CaseFacts:
         """Return the facts that a worker has written; empty facts if none has."""
         try:
-            found = json.loads((folder / _FILE).read_text(encoding="ascii"))
+            fields = json.loads((folder / _FILE).read_text(encoding="ascii"))
         except FileNotFoundError:
             return cls()
-        return cls(**found)
+        return cls(**fields)
 
     def write(self, folder: Path) -> None:
         """Write the facts. Raise WriteError."""

@@ -148,7 +148,7 @@ class DeviceLeases:
         process = Process.of(pid)
         if self._entry is None or process is None:
             return
-        used = (*(each for each in self._entry.processes if each.lives), process)
+        used = (*(user for user in self._entry.processes if user.lives), process)
         self._entry = mine = replace(self._entry, processes=used)
         with self._changing() as change:
             change.board = change.board.updated(mine)
@@ -175,7 +175,7 @@ class DeviceLeases:
         seen = status.st_mtime_ns, status.st_ino
         if seen != self._seen:
             held = {*self._lease.devices}
-            self._seen, self._wanted = seen, any(held & {*each} for each in self._read().awaited().values())
+            self._seen, self._wanted = seen, any(held & {*devices} for devices in self._read().awaited().values())
         return self._wanted
 
     def close(self) -> None:
@@ -256,10 +256,10 @@ class DeviceLeases:
 
     def _mine(self, board: LeaseBoard) -> BoardEntry:
         assert self._entry is not None
-        found = board.find(self._entry.turn)
-        if found is None:
+        entry = board.find(self._entry.turn)
+        if entry is None:
             raise BoardError(f"the claim of this worker is gone from {str(self._folder / _BOARD)!r}: who removed it?")
-        return found
+        return entry
 
     def _blocked(self) -> tuple[str, str]:
         """Return a device that this worker waits for, and its holder: a text that changes with each new holder."""

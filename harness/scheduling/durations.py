@@ -42,25 +42,25 @@ class Durations:
         """
         path = base / _RESULTS / FILE_NAME
         own = settings["results_dir"] is None and settings["resume"] is None
-        device = ", ".join(sorted({each.name for each in inventory.usable}))
+        device = ", ".join(sorted({usable.name for usable in inventory.usable}))
         try:
             slow = slow_files.load_slow_files(configs)
         except HarnessError as error:
             raise pytest.UsageError(str(error)) from None
-        found = cls(DurationHistory(slow=slow), device, path if own else None, settings["history"])
-        if found.given:
+        durations = cls(DurationHistory(slow=slow), device, path if own else None, settings["history"])
+        if durations.given:
             try:
-                known = DurationHistory.of_runs(base / each for each in found.given)
+                earlier = DurationHistory.of_runs(base / folder for folder in durations.given)
             except HarnessError as error:
-                raise pytest.UsageError(f"--history={found._names}: {error}") from None
-            found.history = replace(known, slow=slow)
-            return found
+                raise pytest.UsageError(f"--history={durations._names}: {error}") from None
+            durations.history = replace(earlier, slow=slow)
+            return durations
         try:
-            found.history = replace(DurationHistory.read(path, device), slow=slow)
+            durations.history = replace(DurationHistory.read(path, device), slow=slow)
         except DurationHistoryError as error:
-            found.notes.append(f"no durations are known: {error}")
-            found.file = None
-        return found
+            durations.notes.append(f"no durations are known: {error}")
+            durations.file = None
+        return durations
 
     @property
     def _names(self) -> str:
@@ -68,10 +68,10 @@ class Durations:
 
     def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
         """Return the expected seconds of each case, see `DurationHistory.expected`. Note a history of other cases."""
-        known = self.history.seconds
-        if self.given and ids and not any(case in known for case in ids):
+        seconds = self.history.seconds
+        if self.given and ids and not any(case in seconds for case in ids):
             self.remarks.append(
-                f"--history={self._names}: none of its {len(known)} cases is in this run: it is of another tree"
+                f"--history={self._names}: none of its {len(seconds)} cases is in this run: it is of another tree"
             )
         return self.history.expected(ids, limits, limit)
 

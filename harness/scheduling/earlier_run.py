@@ -68,8 +68,8 @@ class EarlierRun:
         missing = [case for case in self.ids if case not in cases and patterns.pattern_reaches(case, arguments)]
         if not missing:
             return ""
-        what = "a case" if len(missing) == 1 else f"{len(missing)} cases"
-        return f"--from names {what} that this tree does not have: {list_first(missing)}"
+        amount = "a case" if len(missing) == 1 else f"{len(missing)} cases"
+        return f"--from names {amount} that this tree does not have: {list_first(missing)}"
 
     def write(self, folder: Path) -> Path:
         """Write the ids to a file that workers read (`harness.scheduling.selection.read_ids`). Raise WriteError."""

@@ -61,12 +61,12 @@ class HandedOutList:
             data = self._rest + os.read(self._descriptor, 1 << 20)
         except OSError:
             return
-        found = array("q")
-        whole = len(data) - len(data) % found.itemsize
-        found.frombytes(data[:whole])
+        entries = array("q")
+        whole = len(data) - len(data) % entries.itemsize
+        entries.frombytes(data[:whole])
         self._rest = data[whole:]
-        self.ended = self.ended or _END in found
-        self.positions += [position for position in found if position != _END]
+        self.ended = self.ended or _END in entries
+        self.positions += [position for position in entries if position != _END]
 
     def close(self) -> None:
         if self._descriptor >= 0:

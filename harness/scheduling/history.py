@@ -57,12 +57,12 @@ class DurationHistory:
     @classmethod
     def of_runs(cls, run_dirs: Iterable[Path]) -> DurationHistory:
         """Return the durations of several runs: the median per case. Raise JournalError if a folder has no run."""
-        found: dict[str, list[float]] = defaultdict(list)
+        by_case: dict[str, list[float]] = defaultdict(list)
         for run_dir in run_dirs:
             ledger = Ledger.of(run_dir)
             for case, seconds in cls.of_ledger(ledger).seconds.items():
-                found[case].append(seconds)
-        return cls({case: statistics.median(values) for case, values in found.items()})
+                by_case[case].append(seconds)
+        return cls({case: statistics.median(values) for case, values in by_case.items()})
 
     @classmethod
     def read(cls, path: Path, device: str) -> DurationHistory:
@@ -81,10 +81,10 @@ class DurationHistory:
             self._keep(path, device)
 
     def _keep(self, path: Path, device: str) -> None:
-        known = _read(path)
-        before = known.get(device, {})
-        known[device] = {**before, **self._mixed(before)}
-        text = json.dumps({"schema": _SCHEMA, "seconds": known}, separators=(",", ":"))
+        stored = _read(path)
+        before = stored.get(device, {})
+        stored[device] = {**before, **self._mixed(before)}
+        text = json.dumps({"schema": _SCHEMA, "seconds": stored}, separators=(",", ":"))
         write_atomically(path, text.encode("ascii") + b"\n")
 
     def _mixed(self, before: Mapping[str, float]) -> dict[str, float]:
@@ -102,20 +102,20 @@ class DurationHistory:
         the case, compared with the usual `limit`.
         """
         by_test, by_file = _means(self.seconds, _test), _means(self.seconds, _file)
-        known = {case: max(seconds, by_file[_file(case)]) for case, seconds in self.seconds.items()}
+        estimates = {case: max(seconds, by_file[_file(case)]) for case, seconds in self.seconds.items()}
         unknown = _UNKNOWN
         if self.slow is not None:
             by_file = {**self.slow.files, **by_file}
             unknown = self.slow.other
         # Somebody may have run the few slow cases of a history by name.
-        is_representative = self.slow is None or 2 * len(known.keys() & set(ids)) > len(ids)
+        is_representative = self.slow is None or 2 * len(estimates.keys() & set(ids)) > len(ids)
         usual = statistics.median(self.seconds.values()) if self.seconds and is_representative else unknown
 
         def guess(case: str) -> float:
             like = by_test.get(_test(case), by_file.get(_file(case)))
             return usual * limits.get(case, limit) / limit if like is None else like
 
-        return [known[case] if case in known else guess(case) for case in ids]
+        return [estimates[case] if case in estimates else guess(case) for case in ids]
 
 
 def _means(seconds: Mapping[str, float], key: Any) -> dict[str, float]:
@@ -141,18 +141,18 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
     if data is None:
         return {}
     try:
-        found = json.loads(data)
+        contents = json.loads(data)
     except (ValueError, RecursionError):
-        found = None
-    known = found.get("seconds") if isinstance(found, dict) and found.get("schema") == _SCHEMA else None
-    if not isinstance(known, dict) or not all(_is_seconds(cases) for cases in known.values()):
+        contents = None
+    seconds = contents.get("seconds") if isinstance(contents, dict) and contents.get("schema") == _SCHEMA else None
+    if not isinstance(seconds, dict) or not all(_is_seconds(cases) for cases in seconds.values()):
         raise DurationHistoryError(
             f"{str(path)!r} is not a history of durations: remove it, and the next run makes a new one"
         )
-    return known
+    return seconds
 
 
 def _is_seconds(cases: object) -> bool:
     return isinstance(cases, dict) and all(
-        isinstance(each, int | float) and math.isfinite(each) and each >= 0 for each in cases.values()
+        isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0 for seconds in cases.values()
     )

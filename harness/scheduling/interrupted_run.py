@@ -67,12 +67,10 @@ class InterruptedRun:
     @property
     def text(self) -> str:
         """What is left of the run, for people."""
-        known, running = self.resumption, len(self._in_flight)
+        total, finished, running = len(self.resumption.ids), len(self.resumption.finished), len(self._in_flight)
         flight = f", {running} of them in flight when it was interrupted" if running else ""
-        replayed = (
-            f"{len(known.finished)} of {format_count(len(known.ids), 'case')} have their verdict and are replayed"
-        )
-        return f"resumed, part {known.part}: {replayed}; {len(known.ids) - len(known.finished)} are left{flight}"
+        replayed = f"{finished} of {format_count(total, 'case')} have their verdict and are replayed"
+        return f"resumed, part {self.resumption.part}: {replayed}; {total - finished} are left{flight}"
 
     def changes(self, run: RunStarted) -> tuple[str, ...]:
         """Return what has changed since the run was started, one text per fact. `run`: its next ``run`` line.
@@ -80,13 +78,13 @@ class InterruptedRun:
         Raise ResumeError if something has changed and the run is not forced.
         """
         before, now = (
-            {**identity.identity_facts(each), "devices": ", ".join(each.devices), "--shard": each.shard}
-            for each in (self._first, run)
+            {**identity.identity_facts(started), "devices": ", ".join(started.devices), "--shard": started.shard}
+            for started in (self._first, run)
         )
-        found = tuple(difference.text for difference in identity.differences(before, now))
-        if found and not self.force:
-            raise ResumeError(changed_conditions_message(found))
-        return found
+        changes = tuple(difference.text for difference in identity.differences(before, now))
+        if changes and not self.force:
+            raise ResumeError(changed_conditions_message(changes))
+        return changes
 
     def keep_environment(self) -> None:
         """Keep the environment.json of the earlier part. Raise OSError."""

@@ -98,19 +98,19 @@ class LeaseBoard:
         held = [entry.lease for entry in self.entries if entry.lease is not None]
         leases = grant_leases([entry.claim for entry in waiting], held, self.memory).leases
         granted = {waiting[position].turn: lease for position, lease in leases.items()}
-        entries = (replace(each, lease=granted.get(each.turn, each.lease)) for each in self.entries)
+        entries = (replace(entry, lease=granted.get(entry.turn, entry.lease)) for entry in self.entries)
         return replace(self, entries=tuple(entries))
 
     def awaited(self) -> dict[int, tuple[str, ...]]:
         """Return, by turn, the devices that each waiting claim waits for."""
         waiting = [entry for entry in self.entries if entry.lease is None]
         held = [entry.lease for entry in self.entries if entry.lease is not None]
-        found = grant_leases([entry.claim for entry in waiting], held, self.memory).awaited
-        return {waiting[position].turn: devices for position, devices in found.items()}
+        awaited = grant_leases([entry.claim for entry in waiting], held, self.memory).awaited
+        return {waiting[position].turn: devices for position, devices in awaited.items()}
 
     def updated(self, entry: BoardEntry) -> LeaseBoard:
         """Return the board with another version of an entry."""
-        return replace(self, entries=tuple(entry if each.turn == entry.turn else each for each in self.entries))
+        return replace(self, entries=tuple(entry if other.turn == entry.turn else other for other in self.entries))
 
     def without(self, *turns: int) -> LeaseBoard:
         return replace(self, entries=tuple(entry for entry in self.entries if entry.turn not in turns))

@@ -153,12 +153,16 @@ class PullScheduling(WorkerScheduling):
         while self._wide and leader is not None and len(self._queues[leader]) < LEAST:
             self._send(leader, self._wide.popleft().case)
         while self._buffer and ready:
-            node = min(ready, key=lambda each: len(self._queues[each]))
+            node = min(ready, key=lambda candidate: len(self._queues[candidate]))
             if len(self._queues[node]) >= max(deep, LEAST):
                 break
             given = self._buffer.popleft()
-            others = [each for each in ready if self._device_of(each.gateway.id) != given.avoid] if given.avoid else []
-            self._send(min(others, key=lambda each: len(self._queues[each])) if others else node, given.case)
+            others = (
+                [candidate for candidate in ready if self._device_of(candidate.gateway.id) != given.avoid]
+                if given.avoid
+                else []
+            )
+            self._send(min(others, key=lambda candidate: len(self._queues[candidate])) if others else node, given.case)
         if self._ended:
             for node in ready if not self._buffer else ():
                 if not (self._wide and node is leader):

@@ -60,8 +60,8 @@ class Resumption:
         now, before = {*ids}, {*self.ids}
         new = [case for case in ids if case not in before]
         gone = [case for case in self.ids if case not in now]
-        found = [_changed(new, "new")] * bool(new) + [_changed(gone, "gone")] * bool(gone)
-        return "; ".join(found)
+        differences = [_changed(new, "new")] * bool(new) + [_changed(gone, "gone")] * bool(gone)
+        return "; ".join(differences)
 
     def write(self, folder: Path) -> Path:
         """Write the file. Raise WriteError."""

@@ -47,11 +47,11 @@ class Selection:
         that leave the process of the others. In a random order they come last, since each between two others would end
         an executor that has loaded what the next cases need.
         """
-        known = order.selected_positions(self.policy, ids)
+        candidates = order.selected_positions(self.policy, ids)
         if self.only is None:
-            selected = [position for position in known if position not in left_out]
+            selected = [position for position in candidates if position not in left_out]
         else:
-            selected = [position for position in known if ids[position] in self.only]
+            selected = [position for position in candidates if ids[position] in self.only]
         here = [position for position in selected if self.shard is None or self.shard.has(ids[position])]
         if self.policy.shuffle:
             here = [here[place] for place in order.shuffled_positions([ids[position] for position in here], self.seed)]

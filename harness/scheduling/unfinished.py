@@ -88,32 +88,32 @@ def _finished(verdict: Verdict) -> Finished:
 
 
 def _numbers(names: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    highest: dict[str, int] = {}
     for name in names:
         worker, _, number = name.rpartition("-e")
         if number.isdecimal():
-            found[worker] = max(found.get(worker, 0), int(number))
-    return found
+            highest[worker] = max(highest.get(worker, 0), int(number))
+    return highest
 
 
-def reopened_lines(contents: JournalContents, known: Resumption) -> list[dict[str, Any]]:
+def reopened_lines(contents: JournalContents, resumption: Resumption) -> list[dict[str, Any]]:
     """Return a journal line for each case that runs again although it has ended: this end no longer counts."""
     ended = {
         event.case: None
         for event in contents.events
         if isinstance(event, Finish) and event.final and event.outcome in _NO_VERDICT
     }
-    return [lines.reopened(case) for case in ended if case in known.attempts]
+    return [lines.reopened(case) for case in ended if case in resumption.attempts]
 
 
-def in_flight(contents: JournalContents, known: Resumption) -> frozenset[str]:
+def in_flight(contents: JournalContents, resumption: Resumption) -> frozenset[str]:
     """Return the unfinished cases that ran when the run was interrupted: their last attempt has not ended, or was lost.
 
     A worker that lives on for a moment may have written the loss itself.
     """
     last: dict[str, Start | Finish] = {}
     for event in contents.events:
-        if isinstance(event, Start | Finish) and event.case in known.attempts:
+        if isinstance(event, Start | Finish) and event.case in resumption.attempts:
             last[event.case] = event
     return frozenset(case for case, event in last.items() if isinstance(event, Start) or event.outcome is Outcome.LOST)
 

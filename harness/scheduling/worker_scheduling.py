@@ -57,7 +57,7 @@ class WorkerScheduling:
         """What all workers have collected. None if they differ; the difference is then an error of the collection."""
         (first, wanted), *others = self._collections.items()
         differences = [
-            (node, report_collection_diff(wanted, found, first.gateway.id, node.gateway.id)) for node, found in others
+            (node, report_collection_diff(wanted, ids, first.gateway.id, node.gateway.id)) for node, ids in others
         ]
         for node, text in differences:
             if text:
