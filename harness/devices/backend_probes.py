@@ -42,8 +42,8 @@ def probe_all(kind: str, tell: Callable[[list[Probed]], None]) -> list[Probed]:
     """Make all probes of one kind. `tell` gets the results so far. Stop after a device that cannot be counted."""
     results: list[Probed] = []
 
-    def add(name: str, state: str, found: str) -> None:
-        results.append(Probed(name, state, found))
+    def add(name: str, state: str, text: str) -> None:
+        results.append(Probed(name, state, text))
         tell(results)
 
     backend = BACKENDS.add(kind)
@@ -62,8 +62,8 @@ def probe_all(kind: str, tell: Callable[[list[Probed]], None]) -> list[Probed]:
     threads = guard.threads_lost_in_fork()
     add("fork", WRONG if threads else WORKS, ", ".join(threads) or "no thread and no device before the fork")
     for name, probe in _PROBES.items():
-        found = census.in_fork(lambda probe=probe: _answer(probe, backend, torch), None)  # type: ignore[misc]
-        add(name, str(found.get("state", WRONG)), str(found.get("found", found.get("error"))))
+        result = census.in_fork(lambda probe=probe: _answer(probe, backend, torch), None)  # type: ignore[misc]
+        add(name, str(result.get("state", WRONG)), str(result.get("found", result.get("error"))))
     return results
 
 
@@ -83,12 +83,12 @@ def _mask(backend: Backend, answer: dict[str, Any]) -> tuple[str, str]:
 
 def _answer(probe: Callable[[Backend, Any], tuple[str, str]], backend: Backend, torch: ModuleType) -> dict[str, Any]:
     try:
-        state, found = probe(backend, torch)
+        state, text = probe(backend, torch)
     except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
-        state, found = MISSING, accelerator.brief(error)
+        state, text = MISSING, accelerator.brief(error)
     except Exception as error:  # noqa: BLE001
-        state, found = WRONG, single_line(repr(error))
-    return {"state": state, "found": found}
+        state, text = WRONG, single_line(repr(error))
+    return {"state": state, "found": text}
 
 
 def _memory(backend: Backend, torch: Any) -> tuple[str, str]:

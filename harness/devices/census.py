@@ -61,22 +61,22 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
     touched = guard.device_in_use(backend)
     tell({"step": "count of the devices"})
     ask = _directly if touched else in_fork
-    found = ask(lambda: _count(backend, torch), None)
-    if "error" in found:
-        return found
+    counted = ask(lambda: _count(backend, torch), None)
+    if "error" in counted:
+        return counted
     tell({"step": "check whether work is pending behind its launch"})
     pending = ask(lambda: {"asynchronous": _is_asynchronous(backend, torch)}, None)
     sparse = ask(lambda: {"sparse": _has_sparse(backend, torch)}, None)
     groups = ask(lambda: {"process_groups": _has_process_groups(backend)}, None)
     answer = {
-        **found,
+        **counted,
         "asynchronous": pending.get("asynchronous"),
         "sparse": sparse.get("sparse", False),
         "process_groups": groups.get("process_groups", False),
         "touched": touched or "",
         "mask": "",
     }
-    count = len(found["devices"])
+    count = len(counted["devices"])
     if backend.mask is not None and count > 1 and not touched:
         tell({"step": f"check of {backend.mask}"})
         last = mask_entries(backend, os.environ, count)[-1]
@@ -100,15 +100,15 @@ def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
     notes: dict[str, str] = {}
     devices = []
     for index in range(count):
-        known = dict(backend.properties(torch, index))
-        memory = known.get("total_memory")
+        properties = dict(backend.properties(torch, index))
+        memory = properties.get("total_memory")
         if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool)):
             notes["memory"] = f"total_memory is {memory!r:.80}, not a number of bytes"
             memory = None
-        uuid = known.get("uuid")
+        uuid = properties.get("uuid")
         devices.append(
             {
-                "name": single_line(str(known.get("name") or backend.device_name or backend.noun)),
+                "name": single_line(str(properties.get("name") or backend.device_name or backend.noun)),
                 "uuid": None if uuid is None else single_line(str(uuid)),
                 "memory": memory,
             }
@@ -213,13 +213,13 @@ def in_fork(
         data = file.read(_MOST_BYTES)
     _, ended = os.waitpid(child, 0)
     try:
-        found = json.loads(data)
+        reply = json.loads(data)
     except ValueError:
         code = os.waitstatus_to_exitcode(ended)
         if code == -signal.SIGALRM:
             return {"error": f"hangs: no answer within {limit} s, after a fork"}
         return {"error": f"the process ends with {format_exit_code(code)}, after a fork"}
-    return found if isinstance(found, dict) else {"error": "the process answers nothing, after a fork"}
+    return reply if isinstance(reply, dict) else {"error": "the process answers nothing, after a fork"}
 
 
 def main(arguments: list[str]) -> int:

@@ -209,14 +209,14 @@ def _bytes_of(torch: Any, there: torch.Tensor) -> bytearray:
     return fetched
 
 
-def _same(wanted: bytes, found: bytearray) -> None:
-    if zlib.crc32(wanted) == zlib.crc32(found):
+def _same(wanted: bytes, actual: bytearray) -> None:
+    if zlib.crc32(wanted) == zlib.crc32(actual):
         return
-    difference = int.from_bytes(wanted, "little") ^ int.from_bytes(found, "little")
+    difference = int.from_bytes(wanted, "little") ^ int.from_bytes(actual, "little")
     first = ((difference & -difference).bit_length() - 1) // 8
     raise HealthError(
         f"{difference.bit_count()} of {8 * len(wanted)} bits differ; "
-        f"the first is in byte {first}: {found[first]:#04x} instead of {wanted[first]:#04x}"
+        f"the first is in byte {first}: {actual[first]:#04x} instead of {wanted[first]:#04x}"
     )
 
 
@@ -226,11 +226,11 @@ def _integers(torch: Any, source: random.Random, pattern: bytes, words: torch.Te
     scrambled = (words ^ key) * factor + term
     count = words.numel()
     places = range(0, count, count // _SAMPLES)
-    for place, found in zip(places, scrambled[:: places.step].tolist(), strict=True):
+    for place, actual in zip(places, scrambled[:: places.step].tolist(), strict=True):
         word = int.from_bytes(pattern[8 * place : 8 * place + 8], sys.byteorder)
         wanted = ((word ^ key) * factor + term) % _WORD
-        if found % _WORD != wanted:
-            raise HealthError(f"word {place} is {found % _WORD:#018x} instead of {wanted:#018x}")
+        if actual % _WORD != wanted:
+            raise HealthError(f"word {place} is {actual % _WORD:#018x} instead of {wanted:#018x}")
     inverse = _signed(pow(factor, -1, _WORD))
     restored = ((scrambled - term) * inverse) ^ key
     _same(pattern, _bytes_of(torch, restored.view(torch.uint8)))
@@ -243,14 +243,14 @@ def _signed(word: int) -> int:
 def _reductions(torch: Any, device: torch.device, pattern: bytes, there: torch.Tensor) -> None:
     counted = torch.arange(_COUNTED, dtype=torch.int64, device=device)
     part = pattern[:_SUMMED_BYTES]
-    for name, found, wanted in (
+    for name, actual, wanted in (
         ("the sum of arange", counted.sum(), _COUNTED * (_COUNTED - 1) // 2),
         ("the maximum of arange", counted.max(), _COUNTED - 1),
         ("the sum of the pattern", there[:_SUMMED_BYTES].sum(dtype=torch.int64), sum(part)),
         ("the maximum of the pattern", there[:_SUMMED_BYTES].max(), max(part)),
     ):
-        if int(found.item()) != wanted:
-            raise HealthError(f"{name} is {int(found.item())} instead of {wanted}")
+        if int(actual.item()) != wanted:
+            raise HealthError(f"{name} is {int(actual.item())} instead of {wanted}")
 
 
 def _product(torch: Any, source: random.Random, device: torch.device, dtype: torch.dtype) -> None:
@@ -259,7 +259,7 @@ def _product(torch: Any, source: random.Random, device: torch.device, dtype: tor
     A single wrong element is always found; other errors are missed with a probability of one in 2**30.
     """
     left, right = (array("b", source.randbytes(_EDGE * _EDGE).translate(_ELEMENTS)) for _ in range(2))
-    here = [torch.frombuffer(each, dtype=torch.int8).view(_EDGE, _EDGE).to(dtype) for each in (left, right)]
+    here = [torch.frombuffer(matrix, dtype=torch.int8).view(_EDGE, _EDGE).to(dtype) for matrix in (left, right)]
     product = here[0].to(device) @ here[1].to(device)
     vector = [source.randint(1, 1 << 30) for _ in range(_EDGE)]
     wanted = _times(left, _times(right, vector))

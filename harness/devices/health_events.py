@@ -258,14 +258,14 @@ class _Queries:
     lost: str = ""
     faults: list[str] = field(default_factory=list)
 
-    def __call__(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
+    def __call__(self, query: str, call: Callable[..., T], *arguments: object) -> T | None:
         if self.lost:
             return None
-        self.before(what)
+        self.before(query)
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
-            text = f"{what}: {single_line(str(error))}"
+            text = f"{query}: {single_line(str(error))}"
             if error.value in _LOST:
                 self.lost = text
             elif error.value not in _NOT_AVAILABLE:
@@ -350,8 +350,8 @@ class HealthWatch:
 
     # The methods below run in the thread.
 
-    def _set_query(self, what: str) -> None:
-        self._query = what
+    def _set_query(self, query: str) -> None:
+        self._query = query
 
     def _start(self, devices: Sequence[Device]) -> None:
         self._set_query("start")

@@ -112,18 +112,18 @@ class _Questions:
 
     faults: list[str] = field(default_factory=list)
 
-    def __call__(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
+    def __call__(self, query: str, call: Callable[..., T], *arguments: object) -> T | None:
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
             if error.value not in _NOT_OFFERED:
-                self.faults.append(f"{what}: {_printable(str(error))}")
+                self.faults.append(f"{query}: {_printable(str(error))}")
         except UnicodeDecodeError as error:
-            self.faults.append(f"{what}: nvml's text is not utf-8 ({error.reason})")
+            self.faults.append(f"{query}: nvml's text is not utf-8 ({error.reason})")
         return None
 
-    def text(self, what: str, call: Callable[..., str], handle: object) -> str | None:
-        answer = self(what, call, handle)
+    def text(self, query: str, call: Callable[..., str], handle: object) -> str | None:
+        answer = self(query, call, handle)
         return None if answer is None else _printable(answer)
 
     def uuid(self, handle: object) -> str | None:

@@ -137,12 +137,12 @@ def _kinds_of_links(devices: Sequence[Device], handles: Sequence[Any]) -> Detect
             status = pynvml.nvmlDeviceGetP2PStatus(handle, peer_handle, _P2P_NVLINK)
             kind = "nvlink" if status == _P2P_OK else "pcie"
         pairs[kind].append(f"{device.index}-{peer.index}")
-    found = {kind: names for kind, names in pairs.items() if names}
-    commonest = max(found.values(), key=len)
+    kinds = {kind: names for kind, names in pairs.items() if names}
+    commonest = max(kinds.values(), key=len)
     parts = [
-        f"{len(names)} {kind}" + ("" if names is commonest else f" ({_some(names)})") for kind, names in found.items()
+        f"{len(names)} {kind}" + ("" if names is commonest else f" ({_some(names)})") for kind, names in kinds.items()
     ]
-    return Detected(", ".join(found), f"pairs: {', '.join(parts)}")
+    return Detected(", ".join(kinds), f"pairs: {', '.join(parts)}")
 
 
 def _some(names: Sequence[str]) -> str:

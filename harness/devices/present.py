@@ -34,14 +34,14 @@ _TYPES: Mapping[ValueKind, str] = {
 }
 
 
-def inventory_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> dict[str, Any]:
-    """Return everything found, as JSON values. `found` maps the UUID of each usable device to its capabilities.
+def inventory_json(inventory: Inventory, detected: Mapping[str, Capabilities]) -> dict[str, Any]:
+    """Return everything found, as JSON values. `detected` maps the UUID of each usable device to its capabilities.
 
     Memory is in bytes; versions are texts (``"9.0"``). Each capability is an object with ``value`` (null if absent),
     ``detail`` (the reason, or what else a reader should know) and ``text`` (both, for a reader). ``capabilities`` are
     those of the first device of ``device_capabilities``.
     """
-    capabilities = {uuid: _capabilities(each) for uuid, each in found.items()}
+    capabilities = {uuid: _capabilities(of_device) for uuid, of_device in detected.items()}
     return {
         "driver": inventory.driver,
         "cuda_driver": inventory.cuda_driver,
@@ -78,17 +78,17 @@ def inventory_tables(inventory: Inventory, capabilities: Capabilities) -> list[T
         )
         devices.add_row(*(Text(cell) for cell in cells))
 
-    found = Table("capability", "found", title="capabilities")
+    values = Table("capability", "found", title="capabilities")
     for name in capabilities:
-        found.add_row(Text(name), Text(capabilities.describe(name)))
+        values.add_row(Text(name), Text(capabilities.describe(name)))
 
     notes = Table("note", title="notes", show_header=False)
     for note in (*([inventory.nvml_error] if inventory.nvml_error else []), *inventory.notes):
         notes.add_row(Text(note))
-    return [devices, found, *([notes] if notes.row_count else [])]
+    return [devices, values, *([notes] if notes.row_count else [])]
 
 
-def capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -> list[Table]:
+def capability_tables(inventory: Inventory, detected: Mapping[str, Capabilities]) -> list[Table]:
     """Return tables for a terminal: one per usable device, with all its capabilities and how each is detected.
 
     Their types are in docs/capabilities.md and in the JSON.
@@ -103,7 +103,7 @@ def capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -
         for column in ("found", "source"):
             table.add_column(column, overflow="fold")
         for name, entry in VOCABULARY.items():
-            table.add_row(*(Text(cell) for cell in (name, found[device.uuid].describe(name), entry.source)))
+            table.add_row(*(Text(cell) for cell in (name, detected[device.uuid].describe(name), entry.source)))
         tables.append(table)
     return tables
 

@@ -84,19 +84,19 @@ class Prober:
 
         key = {"format": _FORMAT, "reading": name, "device": self._device.uuid}
         file = self._cache / f"{_name_of(key)}.json"
-        found = None
+        detected = None
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
             with FileLock(file.with_suffix(".lock"), timeout=self._limit_of(Question.DRIVER)):
                 stored = _load(file, key)
                 if stored is not None and isinstance(stored.get("value"), int):
                     return Detected(stored["value"], str(stored.get("detail", "")))
-                found = read()
-                if isinstance(found.value, int):
-                    _store(file, {"key": key, "value": found.value, "detail": found.detail})
+                detected = read()
+                if isinstance(detected.value, int):
+                    _store(file, {"key": key, "value": detected.value, "detail": detected.detail})
         except (OSError, NotImplementedError):  # the folder cannot be written or locked
-            return read() if found is None else found
-        return found
+            return read() if detected is None else detected
+        return detected
 
     def _cached(self, question: Question, folder: Path) -> Answers:
         from filelock import FileLock  # slow to import, and needed only here
@@ -186,7 +186,7 @@ def _finding(entry: Any) -> Detected | None:
 
 
 def _as_json(findings: Answers) -> dict[str, Any]:
-    return {name: {"value": found.value, "detail": found.detail} for name, found in findings.items()}
+    return {name: {"value": answer.value, "detail": answer.detail} for name, answer in findings.items()}
 
 
 def _none(question: Question, reason: str) -> Answers:

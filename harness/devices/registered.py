@@ -40,18 +40,18 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
     entries = census.mask_entries(backend, environ, count)
     devices = tuple(
         Device(
-            uuid=f"{backend.uuid_prefixes[0]}{entries[index] if each['uuid'] is None else each['uuid']}",
+            uuid=f"{backend.uuid_prefixes[0]}{entries[index] if row['uuid'] is None else row['uuid']}",
             kind=backend.kind,
-            name=each["name"],
+            name=row["name"],
             index=index,
-            memory=each["memory"],
+            memory=row["memory"],
             mask_entry=entries[index],
             graphs=answer["graphs"],
             asynchronous=answer["asynchronous"],
             sparse=answer["sparse"],
             process_groups=answer["process_groups"],
         )
-        for index, each in enumerate(answer["devices"])
+        for index, row in enumerate(answer["devices"])
     )
     notes = [f"{backend.kind}: {note}" for note in answer["notes"]]
     if backend.mask is None and count > 1:
@@ -132,9 +132,9 @@ def _with_advice(backend: Backend, answer: dict[str, Any]) -> dict[str, Any]:
 
 def _read(place: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(place.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
+        answer = json.loads(place.read_text(encoding="utf-8"))
+        if isinstance(answer, dict):
+            return answer
     return {}
 
 
