@@ -38,7 +38,7 @@ def _rules(plan: Plan, inline: bool) -> list[str]:
     policy, settings = plan.policy, plan.settings
     parts = [f"{name} {settings[name]}" for name in ("profile", "hardware") if settings[name]]
     parts += [f"waivers {', '.join(settings['waivers'])} ({len(policy.waivers)})"] if settings["waivers"] else []
-    parts += [f"must pass {', '.join(each.name for each in plan.lists)}"] if plan.lists else []
+    parts += [f"must pass {', '.join(must_pass.name for must_pass in plan.lists)}"] if plan.lists else []
     parts += [f"shard {settings['shard']}"] if settings["shard"] else []
     parts += ["shuffled by the seed"] if policy.shuffle else []
     beside = [f"verify {policy.verify}"] if policy.verify else []

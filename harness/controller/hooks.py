@@ -99,8 +99,8 @@ class ControllerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
-        if what := worker_messages.write_failure_of(node):
-            self._run.fail(what)
+        if problem := worker_messages.write_failure_of(node):
+            self._run.fail(problem)
         self._usage_error = self._usage_error or worker_messages.usage_error_of(node)
         if self._session is not None:
             self._session.testsfailed += worker_messages.failed_of(node)
@@ -127,8 +127,8 @@ class ControllerHooks:
         """Return a line that names who may keep results of tests in executors, each once."""
         if self._run.context.isolation == "none":
             return []
-        found = kept_results.may_keep_results(self._config.pluginmanager, self._config.rootpath)
-        new = [name for name in found if name not in self._named]
+        names = kept_results.may_keep_results(self._config.pluginmanager, self._config.rootpath)
+        new = [name for name in names if name not in self._named]
         self._named += new
         return [f"harness: {kept_results.kept_results_text(new)}"] if new else []
 
@@ -213,8 +213,8 @@ class ControllerHooks:
 
     def _of_plugins(self, method: str) -> list[Callable[..., Any]]:
         """Return a method of each plugin that has it: of pytest's JUnit report, for which there is no other way."""
-        found = (getattr(plugin, method, None) for plugin in self._config.pluginmanager.get_plugins())
-        return [each for each in found if callable(each)]
+        attributes = (getattr(plugin, method, None) for plugin in self._config.pluginmanager.get_plugins())
+        return [attribute for attribute in attributes if callable(attribute)]
 
     @property
     def _reports_are_missing_properties(self) -> bool:

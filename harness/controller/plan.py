@@ -54,34 +54,35 @@ class Plan:
 
     def refuse_mismatches(self, machine: Machine) -> None:
         """Raise pytest.UsageError if a device does not match the hardware file or the profile."""
-        found = []
+        problems = []
         for uuid, capabilities in machine.items():
             if self.hardware is not None:
                 from harness.gating import hardware
 
                 unmet = hardware.hardware_mismatches(self.hardware, capabilities)
-                found += [
-                    f"device {uuid} does not match hardware {self.policy.hardware}: {each.text}" for each in unmet
+                problems += [
+                    f"device {uuid} does not match hardware {self.policy.hardware}: {mismatch.text}"
+                    for mismatch in unmet
                 ]
             if self.profile is not None:
                 wanted = requirements.parse_requirements(self.profile.value.requires)
-                each = [requirements.first_unmet([condition], capabilities) for condition in wanted]
-                each.append(requirements.disguised_device(wanted, capabilities))
-                found += [
+                results = [requirements.first_unmet([condition], capabilities) for condition in wanted]
+                results.append(requirements.disguised_device(wanted, capabilities))
+                problems += [
                     f"device {uuid} does not meet the requirements of profile {self.policy.profile}: {unmet.text}"
-                    for unmet in each
+                    for unmet in results
                     if unmet
                 ]
-        if found:
-            raise pytest.UsageError("\n".join(found))
+        if problems:
+            raise pytest.UsageError("\n".join(problems))
 
     def problems_before_collection(self, machine: Machine, today: date) -> list[ConfigProblem]:
         """The problems known before collection: promises that the machine does not keep, and faulty waivers."""
-        found: list[ConfigProblem] = []
+        problems: list[ConfigProblem] = []
         if self.hardware is not None:
             from harness.gating import hardware
 
-            found += [
+            problems += [
                 ConfigProblem(
                     "broken_promise",
                     f"hardware {self.policy.hardware} promises what device {uuid} does not have: {unmet.text}",
@@ -89,8 +90,8 @@ class Plan:
                 for uuid, capabilities in machine.items()
                 for unmet in hardware.broken_hardware(self.hardware, capabilities)
             ]
-        found += [ConfigProblem(*fault) for fault in waivers.waiver_faults(self.policy.waivers, today)]
-        return found
+        problems += [ConfigProblem(*fault) for fault in waivers.waiver_faults(self.policy.waivers, today)]
+        return problems
 
     def problems_after_collection(
         self, cases: Sequence[tuple[str, str]], arguments: Sequence[str], unread: Collection[str] = ()
@@ -100,24 +101,26 @@ class Plan:
         `unread`: the beginnings of ids that were not collected, since the run selects none of them.
         """
         ids = [case_id for case_id, _ in cases]
-        found = [ConfigProblem(*fault) for fault in waivers.idle_waivers(self.policy.waivers, ids, arguments, unread)]
+        problems = [
+            ConfigProblem(*fault) for fault in waivers.idle_waivers(self.policy.waivers, ids, arguments, unread)
+        ]
         if self.profile is not None:
             idle = policy.idle_rules(self.policy, cases, arguments, unread)
-            found += [
+            problems += [
                 ConfigProblem(
                     "profile_matches_nothing", self.profile.problem(f"{text} matches no case of this run", *where)
                 )
                 for where, text in idle
             ]
             if not idle and not any(self.policy.selects(case_id, suite) for case_id, suite in cases):
-                known = (
+                cases_text = (
                     f"{format_count(len(cases), 'case')} of this run, such as {ids[0]!r}"
                     if ids
                     else "cases of this run"
                 )
-                text = f"the profile selects none of the {known}; look at its suites, cases and exclude"
-                found.append(ConfigProblem("profile_matches_nothing", f"{self.profile.path}: {text}"))
-        return found
+                text = f"the profile selects none of the {cases_text}; look at its suites, cases and exclude"
+                problems.append(ConfigProblem("profile_matches_nothing", f"{self.profile.path}: {text}"))
+        return problems
 
 
 def make(config: pytest.Config) -> Plan:
@@ -183,9 +186,9 @@ def _expect_faults(injections: Sequence[str], kind: str) -> None:
     if not injections:
         return
     if kind not in faults.injectable_kinds():
-        known = ", ".join(f"--device={each}" for each in faults.injectable_kinds())
+        devices = ", ".join(f"--device={other}" for other in faults.injectable_kinds())
         raise options.OptionError(
-            f"--inject={'; '.join(injections)!r}: --device={kind} has no faults; name a device that has: {known}"
+            f"--inject={'; '.join(injections)!r}: --device={kind} has no faults; name a device that has: {devices}"
         )
     for text in injections:
         try:
@@ -275,7 +278,7 @@ def _load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
     return load_hardware(name, configs, base)
 
 
-def _find(name: str, folder: Path, what: str, base: Path, suffix: str) -> Path:
+def _find(name: str, folder: Path, noun: str, base: Path, suffix: str) -> Path:
     from harness.gating import configfile
 
-    return configfile.find_config(name, folder, what, base, suffix)
+    return configfile.find_config(name, folder, noun, base, suffix)

@@ -202,17 +202,17 @@ class Run:
         """The arguments that a reproduce line must have, and limits that the ini file does not give."""
         words = command_line.user_arguments(config)
         taken, positional = command_line.foreign_short_flags(config), config.option.file_or_dir
-        found = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
+        arguments = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
         for name in ("case_timeout", "timeout_multiplier", "leak_check", "endurance"):
             option, value = options.OPTIONS[name], self.plan.settings[name]
             if value != options.resolve_option(name, None, {}, config.getini(option.dest)):
                 flag = options.long_flag(option.flag) if option.flag in taken else option.flag
-                found.append(f"{flag}={value}".removesuffix(".0"))
+                arguments.append(f"{flag}={value}".removesuffix(".0"))
         if self.plan.policy.floors:  # a figure is compared with them
             option = options.OPTIONS["hardware"]
             flag = options.long_flag(option.flag) if option.flag in taken else option.flag
-            found.append(f"{flag}={self.plan.policy.hardware}")
-        return tuple(found)
+            arguments.append(f"{flag}={self.plan.policy.hardware}")
+        return tuple(arguments)
 
     def _drawn_seed(self) -> int:
         """A random seed. A resumed run keeps its own.
@@ -235,7 +235,7 @@ class Run:
             self.inventory,
             suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
             waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
-            lists=[(each.name, each.hash) for each in self.plan.lists],
+            lists=[(must_pass.name, must_pass.hash) for must_pass in self.plan.lists],
         )
 
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
@@ -311,8 +311,8 @@ class Run:
         self._recorded = True
         self.journal.append(self._line)
         if self.interrupted is None:
-            for each in self.plan.lists:
-                self.journal.append(lines.must_pass(each.name, each.hash, each.ids))
+            for must_pass in self.plan.lists:
+                self.journal.append(lines.must_pass(must_pass.name, must_pass.hash, must_pass.ids))
             for waiver in self.plan.policy.waivers:
                 # A condition may hold a value of YAML that JSON lacks, such as a date.
                 plain = json.loads(json.dumps(waiver.to_json(), default=repr))
@@ -330,8 +330,8 @@ class Run:
         """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
         finished = {} if self.interrupted is None else self.interrupted.resumption.finished
         facts = CaseFacts.read(Path(self.context.temp_dir))
-        known = self.durations.expected(ids, facts.limits, self.context.case_timeout)
-        return [0.0 if case in finished else seconds for case, seconds in zip(ids, known, strict=True)]
+        estimates = self.durations.expected(ids, facts.limits, self.context.case_timeout)
+        return [0.0 if case in finished else seconds for case, seconds in zip(ids, estimates, strict=True)]
 
     def widths(self, ids: Sequence[str]) -> list[int]:
         """How many leased devices each of these cases takes that needs more than a slot; 0 for all others.
@@ -474,8 +474,8 @@ class Run:
                 if self.earlier_run is not None and (gone := self.earlier_run.gone(cases, self._arguments)):
                     problems.append(ConfigProblem("from_missing", gone))
                 added = [self.add_finding(kind, message) for kind, message in problems]
-                found = tuple(finding for finding in added if finding is not None)
-                contents = dataclasses.replace(contents, events=contents.events + found)
+                findings = tuple(finding for finding in added if finding is not None)
+                contents = dataclasses.replace(contents, events=contents.events + findings)
             return contents, Ledger.from_journal(contents)
 
     def _ended(self, ledger: Ledger, status: int) -> Ledger:
@@ -486,10 +486,10 @@ class Run:
         self._append(end.model_dump())
         return dataclasses.replace(ledger, end=end)
 
-    def fail(self, what: str) -> None:
+    def fail(self, problem: str) -> None:
         """Something cannot be written: the run ends, with the status of an internal error."""
         if not self.failure:
-            self.failure = what
+            self.failure = problem
             self.signals.ask("stopped since the run cannot be recorded")
 
     @property

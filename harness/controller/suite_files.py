@@ -19,9 +19,9 @@ def roots(arguments: Iterable[Path], suites: Sequence[Path]) -> tuple[list[Path]
     `arguments` and `suites` are existing or missing files and folders. The second list may have folders, too.
     """
     wanted = [Path(os.path.realpath(path)) for path in arguments]
-    known = [Path(os.path.realpath(path)) for path in suites]
-    reached = [each for each in known if any(_touch(path, each) for path in wanted)]
-    return reached, [path for path in wanted if not any(_touch(path, each) for each in known)]
+    folders = [Path(os.path.realpath(path)) for path in suites]
+    reached = [folder for folder in folders if any(_touch(path, folder) for path in wanted)]
+    return reached, [path for path in wanted if not any(_touch(path, folder) for folder in folders)]
 
 
 def _touch(path: Path, folder: Path) -> bool:
@@ -35,11 +35,11 @@ def digest(base: Path, suites: Iterable[Path], others: Iterable[Path], skipped: 
     are relative to `base`. Not counted: hidden files, caches, virtual environments, run directories, and folders whose
     name matches one of the patterns `skipped`.
     """
-    found = {path for folder in suites for path in _below(folder, skipped)}
+    paths = {path for folder in suites for path in _below(folder, skipped)}
     for path in others:
         files = _below(path, skipped) if path.is_dir() else path.parent.glob(f"*{_PYTHON}")
-        found |= {file for file in files if file.suffix == _PYTHON}
-    names = sorted((os.path.relpath(path, os.path.realpath(base)).replace(os.sep, "/"), path) for path in found)
+        paths |= {file for file in files if file.suffix == _PYTHON}
+    names = sorted((os.path.relpath(path, os.path.realpath(base)).replace(os.sep, "/"), path) for path in paths)
     whole = hashlib.sha256()
     for name, path in names:
         content = _content(path)
