@@ -122,14 +122,14 @@ def read_library_archive(
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LibraryArchiveError(f"{str(path)!r} is no archive of libraries: {why}") from None
     keys = {(recipe.folder, build.cache_key(recipe)) for recipe in wanted}
-    found = []
+    imported = []
     for entry in manifest.entries:
         cache = build.writable_cache_root(environ, entry.noun) / entry.folder
         there = all((cache / entry.key / name).is_file() for name in entry.files)
         if not there:
             _keep(cache, entry.key, {name: contents[_member(entry, name)] for name in entry.files})
-        found.append(Imported(entry.noun, entry.key, there, (entry.folder, entry.key) in keys))
-    return found
+        imported.append(Imported(entry.noun, entry.key, there, (entry.folder, entry.key) in keys))
+    return imported
 
 
 def _member(entry: LibraryEntry, name: str) -> str:
@@ -156,10 +156,10 @@ def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> di
     Raise LibraryArchiveError unless they are all there, with their hashes, and nothing else is.
     """
     wanted = {_member(entry, name): digest for entry in manifest.entries for name, digest in entry.files.items()}
-    found: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     left = _MOST
     while (member := tar.next()) is not None:
-        if member.name not in wanted or not member.isfile() or member.name in found:
+        if member.name not in wanted or not member.isfile() or member.name in members:
             raise LibraryArchiveError(
                 f"{str(path)!r} has a member that its manifest does not name: {member.name[:200]!r}"
             )
@@ -168,13 +168,13 @@ def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> di
             raise LibraryArchiveError(f"{str(path)!r} has more than {_MOST:,} bytes of libraries")
         file = tar.extractfile(member)
         assert file is not None  # it is a file
-        found[member.name] = file.read()
+        members[member.name] = file.read()
     for name, digest in wanted.items():
-        if name not in found:
+        if name not in members:
             raise LibraryArchiveError(f"{str(path)!r} lacks {name!r}, which its manifest names")
-        if hashlib.sha256(found[name]).hexdigest() != digest:
+        if hashlib.sha256(members[name]).hexdigest() != digest:
             raise LibraryArchiveError(f"{str(path)!r}: {name!r} is not what its manifest says")
-    return found
+    return members
 
 
 def _keep(cache: Path, key: str, files: Mapping[str, bytes]) -> None:

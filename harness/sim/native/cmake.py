@@ -150,10 +150,10 @@ class _Run:
         elif not step[3].startswith("Re-"):
             self._report(f"building {self._noun}: {step[1]} of {step[2]} ({format_ninja_step(step[3])})")
 
-    def error(self, what: str, status: int) -> BuildError:
+    def error(self, step: str, status: int) -> BuildError:
         """Return the error for a failed program, with its first lines about an error, or else its last lines."""
         lines = [line for line in self._lines if line.strip()]
-        failed = next((found for line in lines if (found := _FAILED.match(line))), None)
+        failed = next((match for line in lines if (match := _FAILED.match(line))), None)
         if failed:
             begin = lines.index(failed[0]) + 2  # the next line is the command
             errors = [line for line in lines[begin:] if _ERROR.search(line)]
@@ -162,7 +162,7 @@ class _Run:
             errors = lines[begin:]  # cmake says what is wrong in the lines that follow
         shown = errors[:_MOST_ERRORS] or lines[-_MOST_ERRORS:]
         return BuildError(
-            f"{format_ninja_step(failed[1]) if failed else what} failed with status {status}, so {self._noun} cannot "
+            f"{format_ninja_step(failed[1]) if failed else step} failed with status {status}, so {self._noun} cannot "
             f"be built; the full output is in {str(self._log)!r}:" + "".join(f"\n  {line}" for line in shown)
         )
 
@@ -202,8 +202,8 @@ def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
         package = Path(spec.origin).parent
         folders = [package / "data" / "bin", package.parent / "bin", Path(sysconfig.get_path("scripts"))]
         yield from (place for folder in folders if os.access(place := folder / name, os.X_OK))
-    if found := shutil.which(name, path=environ.get("PATH")):
-        yield Path(found)
+    if path := shutil.which(name, path=environ.get("PATH")):
+        yield Path(path)
 
 
 def compiler_jobs(environ: Mapping[str, str]) -> int:
