@@ -26,9 +26,9 @@ def send_late_report(config: pytest.Config, report: pytest.TestReport) -> None:
     config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
 
 
-def send_write_failure(config: pytest.Config, target: str) -> None:
+def send_write_failure(config: pytest.Config, problem: str) -> None:
     """Report a file that this worker cannot write."""
-    config.workeroutput[_FAILURE] = target  # type: ignore[attr-defined]
+    config.workeroutput[_FAILURE] = problem  # type: ignore[attr-defined]
 
 
 def send_failed(config: pytest.Config, count: int) -> None:
@@ -53,8 +53,8 @@ def late_reports_of(node: Any) -> Iterator[pytest.TestReport]:
 
 def write_failure_of(node: Any) -> str | None:
     """Return what an xdist worker could not write, or None."""
-    target: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
-    return target
+    problem: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
+    return problem
 
 
 def failed_of(node: Any) -> int:
