@@ -101,7 +101,7 @@ def check_backend(backend: Backend, environ: Mapping[str, str] | None = None) ->
     environ = os.environ if environ is None else environ
     results, ended = _probe(backend, environ)
     if ended:
-        unfinished = next(name for name in MEANINGS if name not in {each.name for each in results})
+        unfinished = next(name for name in MEANINGS if name not in {result.name for result in results})
         results.append(Checked(unfinished, WRONG, ended))
         return results
     if len(results) < len(MEANINGS) - 1 or any(result.name == "memory" and result.state != WORKS for result in results):
@@ -122,7 +122,7 @@ def report_lines(results: Sequence[Checked]) -> list[str]:
         lines.append(f"{'':20}a run: {result.then}")
         if result.state != WORKS:
             lines.append(f"{'':20}implement: {result.meaning.implement}")
-    counts = ", ".join(f"{sum(each.state == state for each in results)} {state}" for state in (WORKS, MISSING, WRONG))
+    counts = ", ".join(f"{sum(probe.state == state for probe in results)} {state}" for state in (WORKS, MISSING, WRONG))
     return [*lines, f"{len(results)} of {len(MEANINGS)} probes: {counts}"]
 
 
@@ -133,7 +133,7 @@ def _probe(backend: Backend, environ: Mapping[str, str]) -> tuple[list[Checked],
         status, errors = _start(backend, environ, str(place))
         results: list[Checked] = []
         with contextlib.suppress(OSError, ValueError):
-            results = [Checked(**each) for each in json.loads(place.read_text(encoding="utf-8"))]
+            results = [Checked(**fields) for fields in json.loads(place.read_text(encoding="utf-8"))]
     if status == 0:
         return results, ""
     how = f"did not end within {LIMIT:.0f} s" if status is None else f"ended with {format_exit_code(status)}"

@@ -145,7 +145,7 @@ def kept_bytes(statement: Statement, levels: Sequence[ListedLevel]) -> bytes:
     kept = {
         "statement": statement.as_json(),
         "definitions": {level.name: level.level.model_dump(mode="json") for level in levels},
-        "lists": {each.name: list(each.listed.ids) for each in levels},
+        "lists": {level.name: list(level.listed.ids) for level in levels},
     }
     return (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
 
@@ -174,13 +174,13 @@ def kept_problem(data: bytes, ledger: Ledger, software: Mapping[str, str]) -> st
 
 
 def _listed(name: str, ids: Sequence[object]) -> MustPass:
-    texts = tuple(str(each) for each in ids)
+    texts = tuple(str(case) for case in ids)
     return MustPass(f"{name}.txt", "", texts, digest_of_ids(texts))
 
 
-def software_of(known: Mapping[str, Any]) -> dict[str, str]:
+def software_of(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the software that a statement names, of the facts of environment.json."""
-    versions = known.get("versions")
+    versions = facts.get("versions")
     versions = versions if isinstance(versions, Mapping) else {}
     return {name: str(versions[name]) for name in ("torch", "python", "cuda") if versions.get(name)}
 

@@ -71,22 +71,22 @@ class DeviceHistory:
 
 def device_history(runs: Iterable[JournalContents]) -> DeviceHistory:
     """Return the devices of these runs. UUIDs of non-GPU devices are not unique, so the host is added."""
-    found: dict[str, DeviceRecord] = {}
+    records: dict[str, DeviceRecord] = {}
     others: Counter[str] = Counter()
     for contents in runs:
-        others += _enter(contents, found)
-    order = sorted(found.values(), key=lambda each: (*(-number for number in each.suspicion), each.device))
+        others += _enter(contents, records)
+    order = sorted(records.values(), key=lambda record: (*(-number for number in record.suspicion), record.device))
     return DeviceHistory(tuple(order), others)
 
 
-def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> Counter[str]:
+def _enter(contents: JournalContents, records: dict[str, DeviceRecord]) -> Counter[str]:
     """Record a run. Return its findings that are about no device, by kind."""
     begun = [event for event in contents.events if isinstance(event, RunStarted)]
     seen: set[str] = set()
 
     def of(uuid: str, host: str) -> DeviceRecord:
         name = f"{uuid} on {host}" if uuid == CPU or labels([uuid]) else uuid
-        record = found.setdefault(name, DeviceRecord(name, first=begun[0].t, last=begun[0].t))
+        record = records.setdefault(name, DeviceRecord(name, first=begun[0].t, last=begun[0].t))
         record.hosts.add(host)
         record.first, record.last = min(record.first, begun[0].t), max(record.last, begun[-1].t)
         if name not in seen:
@@ -120,9 +120,9 @@ def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> Counter
             record.sick += event.state == "sick"
             record.drained += event.state == "drained"
     others: Counter[str] = Counter()
-    known = dict.fromkeys([*begun[-1].devices, *(uuid for uuids in ran_on.values() for uuid in uuids)])
+    involved = dict.fromkeys([*begun[-1].devices, *(uuid for uuids in ran_on.values() for uuid in uuids)])
     for finding in ledger.findings:
-        places = {(uuid, finding.host or begun[-1].host) for uuid in known if _names(finding.message, uuid)}
+        places = {(uuid, finding.host or begun[-1].host) for uuid in involved if _names(finding.message, uuid)}
         places |= {(uuid, where[case]) for case in finding.cases for uuid in ran_on.get(case, ())}
         for uuid, host in places:
             of(uuid, host).findings[finding.kind] += 1

@@ -81,14 +81,14 @@ class Ids:
     def of(self, case: JUnitCase) -> str:
         """The id of the next case."""
         name = f"{self._tool}/{case.group}::{case.name}" if case.group else f"{self._tool}::{case.name}"
-        found = name
+        unique = name
         if name in self._given:
             self.numbered += 1
-        while found in self._given:
+        while unique in self._given:
             self._given[name] += 1
-            found = f"{name} #{self._given[name]}"
-        self._given[found] = 1
-        return found
+            unique = f"{name} #{self._given[name]}"
+        self._given[unique] = 1
+        return unique
 
 
 def write(wanted: Wanted, out: Path) -> ImportedResult:
@@ -104,20 +104,20 @@ def write(wanted: Wanted, out: Path) -> ImportedResult:
     if path.exists():
         raise ImportingError(f"{str(out)!r} holds a run already: name another folder")
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
-        found = _Found(tool, label, spool)
+        reading = _Found(tool, label, spool)
         for file in wanted.files:
-            found.add(JUnitFile(file))
+            reading.add(JUnitFile(file))
         with convert_to_write_error(f"the folder {str(out)!r}"):
             out.mkdir(parents=True, exist_ok=True)
-        environment.write_environment(out, found.environment(wanted.argv))
+        environment.write_environment(out, reading.environment(wanted.argv))
         with open_atomically(path) as written:
-            written.write(found.head(wanted.argv))
+            written.write(reading.head(wanted.argv))
             spool.seek(0)
             while block := spool.read(1 << 20):
                 written.write(block)
-            written.write(found.tail())
-    counts = {outcome: found.counts[outcome] for outcome in Outcome if found.counts[outcome]}
-    return ImportedResult(counts, found.ids.numbered, tuple(found.findings))
+            written.write(reading.tail())
+    counts = {outcome: reading.counts[outcome] for outcome in Outcome if reading.counts[outcome]}
+    return ImportedResult(counts, reading.ids.numbered, tuple(reading.findings))
 
 
 class _Found:

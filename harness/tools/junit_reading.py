@@ -115,8 +115,8 @@ class JUnitFile:
         except (ValueError, LookupError) as error:  # how Python's parsers report an encoding that they do not have
             raise self._error(f"cannot be decoded ({error})") from None
 
-    def _error(self, found: str) -> JUnitError:
-        return JUnitError(f"{escape_invalid_xml(repr(str(self.path)))} {escape_invalid_xml(found)}: {_EXPECTED}")
+    def _error(self, problem: str) -> JUnitError:
+        return JUnitError(f"{escape_invalid_xml(repr(str(self.path)))} {escape_invalid_xml(problem)}: {_EXPECTED}")
 
     def _cases(self) -> Iterator[JUnitCase]:
         parser: XMLPullParser[Any] = XMLPullParser(("start", "end"))
@@ -199,16 +199,16 @@ class JUnitFile:
             seconds=self._seconds(case, name, element.get("time")),
             message=message,
             detail=detail,
-            stdout=_text("\n".join(each.text or "" for each in case.iterchildren(SystemOut))),
-            stderr=_text("\n".join(each.text or "" for each in case.iterchildren(SystemErr))),
+            stdout=_text("\n".join(output.text or "" for output in case.iterchildren(SystemOut))),
+            stderr=_text("\n".join(output.text or "" for output in case.iterchildren(SystemErr))),
             notes=tuple(
-                f"earlier attempt: {single_line(each.message or each.text or each.type or 'failed')}"
-                for each in case.interim_result
+                f"earlier attempt: {single_line(attempt.message or attempt.text or attempt.type or 'failed')}"
+                for attempt in case.interim_result
             ),
             properties=tuple(
-                (single_line(each.name or "", MOST_NAME), _text(each.value)[:MOST_NAME])
+                (single_line(entry.name or "", MOST_NAME), _text(entry.value)[:MOST_NAME])
                 for properties in case.iterchildren(Properties)
-                for each in properties
+                for entry in properties
             ),
         )
 
@@ -221,7 +221,7 @@ class JUnitFile:
             message = single_line(result.message or result.text or result.type or "")
             if outcome is Outcome.SKIPPED and status == "notrun" and not message.startswith(_CTEST_SKIP):
                 outcome = Outcome.ERROR
-            return outcome, message, "\n".join(_text(each.text) for _, each in every if each.text)
+            return outcome, message, "\n".join(_text(result.text) for _, result in every if result.text)
         outcome = _STATUSES.get(status, Outcome.ERROR)
         self._red += outcome.is_red
         return outcome, "" if outcome is Outcome.PASSED else f"status {single_line(status, 100)!r}", ""
@@ -232,8 +232,8 @@ class JUnitFile:
         except ValueError:
             seconds = math.nan
         if not 0 <= seconds <= MOST_SECONDS:
-            found = f"has time={single_line(written or '', 40)!r} in the test case {single_line(name, 100)!r}"
-            raise JUnitError(f"{str(self.path)!r} {found}: expected seconds from 0 to {MOST_SECONDS:.0f}")
+            problem = f"has time={single_line(written or '', 40)!r} in the test case {single_line(name, 100)!r}"
+            raise JUnitError(f"{str(self.path)!r} {problem}: expected seconds from 0 to {MOST_SECONDS:.0f}")
         return seconds
 
 

@@ -204,10 +204,10 @@ def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
     when: dict[str, Any] = {"device": backend.kind}
     if not backend.nvml:
         return when
-    found = {device.uuid: device.compute_capability for device in machine.devices} if machine else {}
-    known = sorted({capability for uuid in devices if (capability := found.get(uuid)) is not None})
-    if known and all(found.get(uuid) is not None for uuid in devices):
-        lowest, highest = (f"{major}.{minor}" for major, minor in (known[0], known[-1]))
+    capabilities = {device.uuid: device.compute_capability for device in machine.devices} if machine else {}
+    ordered = sorted({capability for uuid in devices if (capability := capabilities.get(uuid)) is not None})
+    if ordered and all(capabilities.get(uuid) is not None for uuid in devices):
+        lowest, highest = (f"{major}.{minor}" for major, minor in (ordered[0], ordered[-1]))
         when["compute_capability"] = f"=={lowest}" if lowest == highest else f">={lowest},<={highest}"
     release = software.parse_release(machine.driver) if machine and machine.driver else None
     if release:

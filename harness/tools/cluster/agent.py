@@ -132,10 +132,10 @@ class Session:
 
     def _long_line(self) -> bytes:
         """Return a line that is longer than a block."""
-        found = b""
-        while (more := os.pread(self._descriptor, BLOCK, self._offset + len(found))) and b"\n" not in found:
-            found += more
-        return found[: found.find(b"\n") + 1]
+        line = b""
+        while (more := os.pread(self._descriptor, BLOCK, self._offset + len(line))) and b"\n" not in line:
+            line += more
+        return line[: line.find(b"\n") + 1]
 
     def kill(self) -> None:
         """Kill its processes now: the workers die with pytest."""

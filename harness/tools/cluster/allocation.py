@@ -30,7 +30,7 @@ class Resource:
     def is_met_by(self, others: Iterable[Resource]) -> bool:
         """Return whether a node with these resources has it."""
         same = [other for other in others if other.name == self.name and self.type in ("", other.type)]
-        return sum(each.count for each in same) >= self.count
+        return sum(resource.count for resource in same) >= self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class SlurmNode:
     features: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, known: Mapping[str, str]) -> SlurmNode:
+    def of(cls, fields: Mapping[str, str]) -> SlurmNode:
         """Return a node from the fields of ``scontrol show node``."""
         return cls(
-            known.get("NodeName", ""),
-            _words(known.get("Partitions", "")),
-            parse_resources(known.get("Gres", "")) or (),
-            _words(known.get("AvailableFeatures", "")),
+            fields.get("NodeName", ""),
+            _words(fields.get("Partitions", "")),
+            parse_resources(fields.get("Gres", "")) or (),
+            _words(fields.get("AvailableFeatures", "")),
         )
 
     @property
@@ -83,13 +83,13 @@ class Request:
 
 def parse_resources(text: str) -> tuple[Resource, ...] | None:
     """Return the resources in a Slurm text such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
-    found = []
+    resources = []
     for word in _words(re.sub(r"\([^)]*\)", "", text)) if text != "none" else ():
         match = _GRES.fullmatch(word)
         if match is None:
             return None
-        found.append(Resource(match[1], match[2] or "", 1 if match[3] is None else int(match[3])))
-    return tuple(found)
+        resources.append(Resource(match[1], match[2] or "", 1 if match[3] is None else int(match[3])))
+    return tuple(resources)
 
 
 def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
@@ -100,11 +100,11 @@ def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str
     here = [node for node in nodes if not partitions or {*node.partitions} & {*partitions}]
     where = f"partition {', '.join(map(repr, partitions))}" if partitions else "the cluster"
     if not here:
-        known = sorted({name for node in nodes for name in node.partitions})
-        return f"no node is in {where}; there {'is' if len(known) == 1 else 'are'} {list_first(known) or 'none'}"
+        existing = sorted({name for node in nodes for name in node.partitions})
+        return f"no node is in {where}; there {'is' if len(existing) == 1 else 'are'} {list_first(existing) or 'none'}"
     gres, features = request.gres, request.features
     for option, able in (
-        ("--gres", [node for node in here if gres is None or all(each.is_met_by(node.gres) for each in gres)]),
+        ("--gres", [node for node in here if gres is None or all(resource.is_met_by(node.gres) for resource in gres)]),
         ("--constraint", [node for node in here if features is None or {*features} <= {*node.features}]),
     ):
         understood = (gres if option == "--gres" else features) is not None
@@ -124,19 +124,19 @@ def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
     names: dict[str, list[str]] = {}
     for node in nodes:
         names.setdefault(node.has, []).append(node.name)
-    yield from (f"{list_first(found, 8)} ({has})" for has, found in names.items())
+    yield from (f"{list_first(node_names, 8)} ({has})" for has, node_names in names.items())
 
 
 def _given(options: Sequence[str]) -> dict[str, str]:
     """Return long options with their values, and the relevant short options."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in options:
         name, _, value = word.partition("=")
         if name[:2] in ("-p", "-C") and not word.startswith("--"):
             name, value = {"-p": "--partition", "-C": "--constraint"}[word[:2]], word[2:].lstrip("= ")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(each.strip() for each in text.split(",") if each.strip() not in ("", "(null)", "N/A"))
+    return tuple(word.strip() for word in text.split(",") if word.strip() not in ("", "(null)", "N/A"))

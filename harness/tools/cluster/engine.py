@@ -45,8 +45,8 @@ class Host:
     @property
     def text(self) -> str:
         """The name, and the engine's facts about the node."""
-        known = ", ".join(filter(None, [self.gres, *self.features]))
-        return f"{self.name} ({known})" if known else self.name
+        facts = ", ".join(filter(None, [self.gres, *self.features]))
+        return f"{self.name} ({facts})" if facts else self.name
 
 
 class Engine(Protocol):
@@ -119,7 +119,7 @@ class Slurm:
         return [self._host(name, cpus) for name, cpus in zip(names, processors, strict=True)]
 
     def _host(self, name: str, cpus: int) -> Host:
-        known = scontrol_fields(_ask("scontrol", "show", "node", name, "--oneliner"))
+        fields = scontrol_fields(_ask("scontrol", "show", "node", name, "--oneliner"))
         command = [
             "srun",
             f"--jobid={self.job}",
@@ -136,25 +136,25 @@ class Slurm:
             self.python,
             *AGENT,
         ]
-        features = known.get("ActiveFeatures", "")
+        features = fields.get("ActiveFeatures", "")
         return Host(
             name,
             tuple(command),
-            _value(known.get("Gres", "")),
-            tuple(each for each in _value(features).split(",") if each),
+            _value(fields.get("Gres", "")),
+            tuple(feature for feature in _value(features).split(",") if feature),
         )
 
 
 def check_request(nodes: int, options: Sequence[str]) -> None:
     """Reject a request that no node of the partition can meet, before Slurm queues it. Raise EngineError."""
-    known = [
+    slurm_nodes = [
         allocation.SlurmNode.of(scontrol_fields(line)) for line in _ask(*_SHOW, "nodes").splitlines() if line.strip()
     ]
     partitions = [scontrol_fields(line) for line in _ask(*_SHOW, "partitions").splitlines()]
     usual = next(
         (partition.get("PartitionName", "") for partition in partitions if partition.get("Default") == "YES"), ""
     )
-    if why := allocation.request_objection(allocation.Request.of(nodes, options), known, usual):
+    if why := allocation.request_objection(allocation.Request.of(nodes, options), slurm_nodes, usual):
         raise EngineError(why)
 
 
@@ -167,18 +167,18 @@ def scontrol_fields(text: str) -> dict[str, str]:
     """Return the fields of a line of ``scontrol --oneliner``. Values may contain spaces; names begin with a capital
     letter.
     """
-    found = re.findall(r"(?:^|\s)([A-Z][A-Za-z0-9_:./*&-]*)=(.*?)(?=\s+[A-Z][A-Za-z0-9_:./*&-]*=|\s*$)", text.strip())
-    return {name: value.strip() for name, value in found}
+    pairs = re.findall(r"(?:^|\s)([A-Z][A-Za-z0-9_:./*&-]*)=(.*?)(?=\s+[A-Z][A-Za-z0-9_:./*&-]*=|\s*$)", text.strip())
+    return {name: value.strip() for name, value in pairs}
 
 
 def processors_by_node(text: str, nodes: int) -> list[int]:
     """Return the processors of each node, from SLURM_JOB_CPUS_PER_NODE: ``8(x2),4``; 1 per node if unknown."""
     counts: list[int] = []
     for part in text.split(",") if text else ():
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
             return [1] * nodes
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts if len(counts) == nodes else [1] * nodes
 
 

@@ -42,7 +42,7 @@ class Environments:
             return
         self._known[node] = facts
         first = self._known.get(self.leading, next(iter(self._known.values())))
-        devices = [each for known in self._known.values() for each in environment.devices_of(known)]
+        devices = [device for facts_of_node in self._known.values() for device in environment.devices_of(facts_of_node)]
         by_uuid = {str(device.get("uuid")): device for device in devices}
         own = {"command": self._command, "host": escape_invalid_xml(platform.node()), "devices": [*by_uuid.values()]}
         environment.write_environment(self._run_dir, {**first, **own, "nodes": dict(self._known)})

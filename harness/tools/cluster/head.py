@@ -98,8 +98,8 @@ class Head:
         self._wanted = wanted
         self._say = say
         self._earlier = earlier
-        known = Resumption() if earlier is None else earlier.resumption
-        self._known = known
+        resumption = Resumption() if earlier is None else earlier.resumption
+        self._known = resumption
         self._record: ClusterRecord | None = None
         self._queue = CaseQueue(
             [host.name for host in hosts],
@@ -324,8 +324,8 @@ class Head:
             fields |= {"final": False, "outcome": Outcome.LOST.value}
         elif isinstance(event, Finish) and event.final:
             outcome = event.outcome if event.ruling is None else event.ruling.outcome
-            known = self._queue.jobs[job].verdict
-            worst = outcome if known is None or outcome.severity > known.severity else known
+            earlier = self._queue.jobs[job].verdict
+            worst = outcome if earlier is None or outcome.severity > earlier.severity else earlier
             self._queue.judged(job, worst)
             member.finishes[case] = event
             member.lines.red = member.lines.red or outcome.is_red
@@ -373,17 +373,17 @@ class Head:
             return
         if outcome in (Outcome.NOT_RUN, Outcome.LOST, Outcome.GATED, Outcome.SKIPPED):
             return
-        found = "red on both" if outcome.is_red else "red on this device only"
+        comparison = "red on both" if outcome.is_red else "red on this device only"
         self._record.second_device(
             self._ids[entry.case],
             first=entry.first,
             second=device,
             host=member.host.name,
             outcome=outcome.value,
-            finding=found,
+            finding=comparison,
             message=finish.message,
         )
-        self._say(f"{self._ids[entry.case]} was red on {entry.first}: {found} ({outcome} on {device})")
+        self._say(f"{self._ids[entry.case]} was red on {entry.first}: {comparison} ({outcome} on {device})")
 
     def _session_over(self, member: Member, message: SessionOver) -> None:
         name = member.host.name
@@ -430,7 +430,7 @@ class Head:
         self._environments.leading = reference.name
         self._ids = reference.ids
         self._positions = {case: position for position, case in enumerate(self._ids)}
-        devices = dict.fromkeys(uuid for each in there if each.ready is not None for uuid in each.ready.devices)
+        devices = dict.fromkeys(uuid for member in there if member.ready is not None for uuid in member.ready.devices)
         self._record = ClusterRecord(self._wanted.run_dir, self._known.part, self._known.findings)
         if self._earlier is not None:
             self._environments.keep_earlier(self._known.part)
@@ -444,12 +444,14 @@ class Head:
             resumed=() if self._earlier is None else self._earlier.lines,
         )
         finished = frozenset(self._positions[case] for case in self._known.finished if case in self._positions)
-        seconds = next(each.ready.seconds for each in there if each.lines is reference and each.ready is not None)
+        seconds = next(
+            member.ready.seconds for member in there if member.lines is reference and member.ready is not None
+        )
         self._queue.load(seconds, finished)
         self._say(f"{format_count(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
         early, self._early = self._early, []
-        for each in early:
-            each()
+        for handle in early:
+            handle()
         for member in there:
             self._let_in(member)
 
@@ -463,10 +465,10 @@ class Head:
         """Return what has changed since the run was started. Empty for a resumption by force, unless `anyway`."""
         if earlier.force and not anyway:
             return ()
-        found = [difference.text for difference in identity.differences(earlier.facts, reference.facts)]
+        changes = [difference.text for difference in identity.differences(earlier.facts, reference.facts)]
         if changed := earlier.resumption.difference(reference.ids):
-            found.append(f"the list of cases has changed: {changed}")
-        return tuple(found)
+            changes.append(f"the list of cases has changed: {changed}")
+        return tuple(changes)
 
     def _let_in(self, member: Member) -> None:
         """Handle a session that is ready: it takes part if it equals the others."""
@@ -501,15 +503,15 @@ class Head:
     def _difference(self, member: Member, ready: Ready) -> str:
         """Return how a session differs from the others; empty if it does not."""
         assert self._reference is not None
-        found = [difference.against for difference in identity.differences(self._facts, member.lines.facts)]
-        if not found and (ready.hash != digest_of_ids(self._ids) or member.lines.ids != self._ids):
-            found.append(
+        differences = [difference.against for difference in identity.differences(self._facts, member.lines.facts)]
+        if not differences and (ready.hash != digest_of_ids(self._ids) or member.lines.ids != self._ids):
+            differences.append(
                 f"it has collected {format_count(ready.count, 'test')}, and the run has "
                 f"{format_count(len(self._ids), 'case')}"
             )
-        if not found and len(ready.seconds) != len(self._ids):
-            found.append("its answer does not match its own list")
-        return "; ".join(found)
+        if not differences and len(ready.seconds) != len(self._ids):
+            differences.append("its answer does not match its own list")
+        return "; ".join(differences)
 
     # Effects.
 
@@ -589,8 +591,8 @@ class Head:
         nodes = ", ".join(
             f"{name} {len(node.leased)}" for name, node in self._queue.nodes.items() if node.state is not NodeState.GONE
         )
-        found = 0 if self._record is None else self._record.findings
-        findings = f", {format_count(found, 'finding')}" if found else ""
+        count = 0 if self._record is None else self._record.findings
+        findings = f", {format_count(count, 'finding')}" if count else ""
         return f"{done} of {total} cases done, {self._counts['red']} red{findings}; at work: {nodes or 'no node'}"
 
 

@@ -87,14 +87,14 @@ class Link:
             data = b""
         if not data:
             return None
-        found: list[ToHead] = []
+        heard: list[ToHead] = []
         for line in self._buffer.feed(data):
             if self.greeted:
-                found.append(messages.to_head(line))
+                heard.append(messages.to_head(line))
             elif (hello := self._greeting(line)) is not None:
                 self.greeted = True
-                found.append(hello)
-        return found
+                heard.append(hello)
+        return heard
 
     def _greeting(self, line: bytes) -> Hello | None:
         self._noise += len(line)

@@ -123,7 +123,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def label_pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return ``name=value`` words as pairs. Raise ManifestError."""
-    found = [(name, value) for word in words for name, sep, value in [word.partition("=")] if sep and name]
-    if len(found) != len(words):
+    pairs = [(name, value) for word in words for name, sep, value in [word.partition("=")] if sep and name]
+    if len(pairs) != len(words):
         raise ManifestError(f"{', '.join(map(repr, words))}: expected NAME=VALUE")
-    return tuple(found)
+    return tuple(pairs)

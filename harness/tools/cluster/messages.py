@@ -155,8 +155,8 @@ class SessionOver(_Model):
         """The most informative line of the output: the last one about an error, otherwise the last one."""
         lines = [line for line in self.output.splitlines() if line.strip()]
         for sign in ("E  ", "ERROR"):
-            if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
-                return single_line(found[-1], 300)
+            if errors := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
+                return single_line(errors[-1], 300)
         return single_line(lines[-1], 300) if lines else ""
 
 

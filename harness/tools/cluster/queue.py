@@ -330,11 +330,11 @@ class CaseQueue:
 
     def gates(self, case: int) -> dict[str, list[str]]:
         """Return the nodes that cannot run a case, by reason."""
-        found: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for name, node in self.nodes.items():
             if case in node.gated:
-                found.setdefault(node.gated[case], []).append(name)
-        return found
+                by_reason.setdefault(node.gated[case], []).append(name)
+        return by_reason
 
     def began(self, name: str, job: int) -> None:
         """An attempt of a job has begun."""
@@ -379,7 +379,7 @@ class CaseQueue:
             if self._is_settled():
                 actions += [*self._deal(), *self._turn()]
         elif self.is_over:
-            for job in [number for number, each in enumerate(self.jobs) if not each.over]:
+            for job in [number for number, queued in enumerate(self.jobs) if not queued.over]:
                 if self.jobs[job].look:
                     self._close(job)
                 else:
@@ -428,7 +428,7 @@ class CaseQueue:
         if not self._waiting and not self._looks:
             return []
         given: dict[str, list[int]] = {}
-        opened = [each for each in self.nodes.values() if each.state is NodeState.OPEN and each.takes]
+        opened = [node for node in self.nodes.values() if node.state is NodeState.OPEN and node.takes]
         share = self._shares(opened)
         free = [node for node in opened if node.free]
         for node in free:
@@ -436,7 +436,7 @@ class CaseQueue:
         for node in free:
             if len(node.leased) > node.workers or not node.free:
                 continue
-            hungry = (each.name for each in opened if len(each.leased) < min(share[each.name], 2 * each.workers))
+            hungry = (peer.name for peer in opened if len(peer.leased) < min(share[peer.name], 2 * peer.workers))
             self._fill(node, min(node.free, 2 * node.workers - len(node.leased)), {*hungry} - {node.name}, given)
         return [Give(name, tuple(jobs)) for name, jobs in given.items()]
 
@@ -454,9 +454,9 @@ class CaseQueue:
         """Return how many jobs each open node should have: its share of the unfinished ones. A lease does not change
         it.
         """
-        unfinished = len(self._waiting) + len(self._looks) + sum(len(each.leased) for each in opened)
-        workers = max(1, sum(each.workers for each in opened))
-        return {each.name: math.ceil(unfinished * each.workers / workers) for each in opened}
+        unfinished = len(self._waiting) + len(self._looks) + sum(len(node.leased) for node in opened)
+        workers = max(1, sum(node.workers for node in opened))
+        return {node.name: math.ceil(unfinished * node.workers / workers) for node in opened}
 
     def _lease(self, node: Node, job: int) -> None:
         entry = self.jobs[job]
@@ -565,4 +565,6 @@ class CaseQueue:
 
 
 #: The red outcomes that give information about a case on a device.
-_OF_CASE = frozenset(each for each in Outcome if each.is_red and each not in (Outcome.NOT_RUN, Outcome.LOST))
+_OF_CASE = frozenset(
+    outcome for outcome in Outcome if outcome.is_red and outcome not in (Outcome.NOT_RUN, Outcome.LOST)
+)

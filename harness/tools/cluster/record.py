@@ -57,8 +57,8 @@ class SessionLines:
     @property
     def facts(self) -> dict[str, str]:
         """Return the facts that must be equal in all sessions of the run."""
-        known = {} if self.run is None else identity.identity_facts(self.run)
-        return {name: text for name, text in known.items() if name not in FREE}
+        facts = {} if self.run is None else identity.identity_facts(self.run)
+        return {name: text for name, text in facts.items() if name not in FREE}
 
 
 def read_line(text: str) -> tuple[Event | None, dict[str, Any]]:

@@ -70,12 +70,12 @@ def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
             )
         if short == "--isolation=none":
             raise ClusterError(f"{word!r} cannot be used in a cluster run: cases need processes of their own")
-    known = list(given)
-    if not any(word.startswith(("-n", "--numprocesses")) for word in known):
-        known.append("-nauto")
-    if not any(word.partition("=")[0] in ("--seed", "--harness-seed") for word in known):
-        known.append(f"--harness-seed={seed}")
-    return tuple(known)
+    words = list(given)
+    if not any(word.startswith(("-n", "--numprocesses")) for word in words):
+        words.append("-nauto")
+    if not any(word.partition("=")[0] in ("--seed", "--harness-seed") for word in words):
+        words.append(f"--harness-seed={seed}")
+    return tuple(words)
 
 
 def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
@@ -152,12 +152,12 @@ def _earlier(asked: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]
     contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     first = next(event for event in contents.events if isinstance(event, RunStarted))
     try:
-        known = resumption_of(contents, forced=asked.force)
+        resumption = resumption_of(contents, forced=asked.force)
     except ResumeError as error:
         raise ClusterError(f"--resume={str(asked.resume)!r}: {error}") from None
     facts = {name: text for name, text in identity.identity_facts(first).items() if name not in records.FREE}
-    lines = (*lost_lines(contents), *reopened_lines(contents, known))
-    return Earlier(known, first.run_id, facts, lines, asked.force), first.seed
+    lines = (*lost_lines(contents), *reopened_lines(contents, resumption))
+    return Earlier(resumption, first.run_id, facts, lines, asked.force), first.seed
 
 
 def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[str], None]) -> int:

@@ -135,7 +135,7 @@ def orders_text(campaign: OrdersCampaign) -> str:
     """Return the table as text, with the missed faults below it."""
     cells = [("fault", "caught by", "")]
     cells += [
-        (each.fault, str(len(each.caught_by)) if each.caught else "MISSED", _named(each)) for each in campaign.rows
+        (entry.fault, str(len(entry.caught_by)) if entry.caught else "MISSED", _named(entry)) for entry in campaign.rows
     ]
     widths = [max(len(line[column]) for line in cells) for column in (0, 1)]
     lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
@@ -148,7 +148,7 @@ def orders_text(campaign: OrdersCampaign) -> str:
     caught = len(campaign.rows) - len(campaign.missed)
     lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
     lines += [f"not run: {', '.join(campaign.not_run)}"] if campaign.not_run else []
-    lines += [_not_counted(each) for each in campaign.rows if each.not_counted]
+    lines += [_not_counted(entry) for entry in campaign.rows if entry.not_counted]
     return "\n".join(lines) + "\n"
 
 
@@ -158,24 +158,24 @@ def orders_json(campaign: OrdersCampaign) -> str:
         "device": campaign.device,
         "passed_without_fault": campaign.passed,
         "red_without_fault": dict(campaign.wrong),
-        "faults": [asdict(each) for each in campaign.rows],
+        "faults": [asdict(entry) for entry in campaign.rows],
         "missed": list(campaign.missed),
         "not_run": list(campaign.not_run),
     }
     return json.dumps(values, indent=2) + "\n"
 
 
-def _named(each: FaultRow) -> str:
-    if not each.caught:
-        return f"{each.breaks} (occurred {each.struck} times)" if each.struck else f"{each.breaks} (never occurred)"
-    named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(each.caught_by.items())[:_SHOWN]]
-    return ", ".join([*named, *(["…"] if len(each.caught_by) > _SHOWN else [])])
+def _named(entry: FaultRow) -> str:
+    if not entry.caught:
+        return f"{entry.breaks} (occurred {entry.struck} times)" if entry.struck else f"{entry.breaks} (never occurred)"
+    named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(entry.caught_by.items())[:_SHOWN]]
+    return ", ".join([*named, *(["…"] if len(entry.caught_by) > _SHOWN else [])])
 
 
-def _not_counted(each: FaultRow) -> str:
-    names = ", ".join([*each.not_counted[:_SHOWN], *(["…"] if len(each.not_counted) > _SHOWN else [])])
-    how_many = format_count(len(each.not_counted), "case")
-    return f"not counted for {each.fault}: {how_many} in which it did not occur, green alone: {names}"
+def _not_counted(entry: FaultRow) -> str:
+    names = ", ".join([*entry.not_counted[:_SHOWN], *(["…"] if len(entry.not_counted) > _SHOWN else [])])
+    how_many = format_count(len(entry.not_counted), "case")
+    return f"not counted for {entry.fault}: {how_many} in which it did not occur, green alone: {names}"
 
 
 def _missed(names: Sequence[str]) -> str:
@@ -281,7 +281,7 @@ def _with_fault(
 
     if not first:
         return judged(injection.name)
-    found = judged(injection.name, "--maxfail=1")
-    if found.not_counted and not found.caught:  # the run ended at a case that was red for another reason
-        found = judged(f"{injection.name}-whole")
-    return found
+    result = judged(injection.name, "--maxfail=1")
+    if result.not_counted and not result.caught:  # the run ended at a case that was red for another reason
+        result = judged(f"{injection.name}-whole")
+    return result

@@ -146,16 +146,16 @@ def bisect_order(company: Company, tell: Callable[[str], object]) -> Dependence:
     return Dependence(company, tuple(culprits), trials)
 
 
-def record_dependence(run_dir: Path, found: Dependence) -> None:
+def record_dependence(run_dir: Path, dependence: Dependence) -> None:
     """Write the result into the journal of the run."""
     with Journal(run_dir / journal.FILE_NAME) as file:
         file.append(
             lines.bisected(
-                found.company.case,
-                outcome=found.company.outcome.value,
-                culprits=found.culprits,
-                trials=found.trials,
-                reproduce=found.company.command(found.culprits),
+                dependence.company.case,
+                outcome=dependence.company.outcome.value,
+                culprits=dependence.culprits,
+                trials=dependence.trials,
+                reproduce=dependence.company.command(dependence.culprits),
             )
         )
 

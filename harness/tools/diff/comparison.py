@@ -110,10 +110,10 @@ class Comparison:
 
         `strict`: new flakes, newly gated, missing and slower cases count too.
         """
-        found: list[object] = [self.regressions, self.lost, self.new_findings, self.unexplained]
-        found += [self.flakes] if strict or self.fail_on_flaky else []
-        found += [self.gated, self.missing, self.slower] if strict else []
-        return any(found)
+        reasons: list[object] = [self.regressions, self.lost, self.new_findings, self.unexplained]
+        reasons += [self.flakes] if strict or self.fail_on_flaky else []
+        reasons += [self.gated, self.missing, self.slower] if strict else []
+        return any(reasons)
 
     @property
     def findings(self) -> Mapping[str, tuple[FindingChange, ...]]:
@@ -155,13 +155,13 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         if not before:
             added.append(Change(case, (), now.outcome, _described(now), now.reproduce))
             continue
-        old = tuple(each.outcome for each in before)
+        old = tuple(earlier.outcome for earlier in before)
         kind = _kind(old, now.outcome)
         if kind is None:
             unchanged += 1
         else:
             lists[kind].append(Change(case, old, now.outcome, _TEXTS[kind](old, now), now.reproduce))
-        durations = [seconds for each in before for seconds in each.durations]
+        durations = [seconds for earlier in before for seconds in earlier.durations]
         if now.outcome is Outcome.PASSED and is_slower(durations, now.durations):
             slower.append(Change(case, old, now.outcome, _slower(durations, now.durations)))
     gone = [
@@ -169,7 +169,7 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         for case, was in baseline[-1].cases.items()
         if case not in new.cases
     ]
-    found = [(finding, _times(finding, baseline)) for finding in new.findings]
+    counted = [(finding, _times(finding, baseline)) for finding in new.findings]
     return Comparison(
         baseline=tuple(run.name for run in baseline),
         new=new.name,
@@ -179,12 +179,14 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         added=tuple(added),
         slower=tuple(slower),
         same=unchanged,
-        new_findings=tuple(_finding(each, times, baseline) for each, times in found if times < len(baseline)),
-        still_findings=tuple(_finding(each, times, baseline) for each, times in found if times == len(baseline)),
+        new_findings=tuple(_finding(finding, times, baseline) for finding, times in counted if times < len(baseline)),
+        still_findings=tuple(
+            _finding(finding, times, baseline) for finding, times in counted if times == len(baseline)
+        ),
         gone_findings=tuple(
-            replace(_finding(each, 0, baseline), text="not in the new run")
-            for each in baseline[-1].findings
-            if not _times(each, [new])
+            replace(_finding(finding, 0, baseline), text="not in the new run")
+            for finding in baseline[-1].findings
+            if not _times(finding, [new])
         ),
         unexplained=_unexplained(baseline, new),
         figures=_changed_figures(baseline, new),
@@ -224,15 +226,17 @@ def _unexplained(baseline: Sequence[RunRecord], new: RunRecord) -> str:
 
 def _changed_figures(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[FigureChange, ...]:
     """Return each figure of the new run that some run of the baseline has too: the medians over all attempts."""
-    found = []
+    changes = []
     for case, now in new.cases.items():
         for name, texts in now.figures.items():
-            before = [each for run in baseline if case in run.cases for each in run.cases[case].figures.get(name, ())]
+            before = [
+                figure for run in baseline if case in run.cases for figure in run.cases[case].figures.get(name, ())
+            ]
             if before:
                 (old, was), (text, value) = _median_figure(before), _median_figure(texts)
                 ratio = f"{value / was:.2f} times" if was else "from nothing"
-                found.append(FigureChange(name, case, old, text, ratio))
-    return tuple(found)
+                changes.append(FigureChange(name, case, old, text, ratio))
+    return tuple(changes)
 
 
 def _median_figure(texts: Sequence[str]) -> tuple[str, float]:
@@ -288,8 +292,8 @@ def _was(old: Sequence[Outcome], now: CaseRecord) -> str:
 
 def _still(old: Sequence[Outcome], now: CaseRecord) -> str:
     ran = {outcome for outcome in old if outcome.ran}
-    known = ran.pop() if len(ran) == 1 else "red"
-    return _described(now) if known == now.outcome else f"was {known}, now {_described(now)}"
+    earlier = ran.pop() if len(ran) == 1 else "red"
+    return _described(now) if earlier == now.outcome else f"was {earlier}, now {_described(now)}"
 
 
 _TEXTS: Mapping[str, Callable[[Sequence[Outcome], CaseRecord], str]] = {
@@ -316,12 +320,12 @@ def _slower(old: Sequence[float], new: Sequence[float]) -> str:
 
 def _changed_facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact, ...]:
     """Return the facts that changed since the last run of the baseline, or that differ within it."""
-    found = []
+    changed = []
     for name in dict.fromkeys(name for run in (new, *baseline) for name in run.facts):
         old = tuple(dict.fromkeys(run.facts[name] for run in baseline if name in run.facts))
         now = new.facts.get(name)
         if not new.facts or not any(run.facts for run in baseline):
             continue
         if len(old) != 1 or old[0] != now:
-            found.append(Fact(name, old, now))
-    return tuple(found)
+            changed.append(Fact(name, old, now))
+    return tuple(changed)

@@ -89,7 +89,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         for change in changes:
             yield from _case(_WORDS[heading], change)
     counts = [f"{len(changes)} {heading}" for heading, changes in comparison.lists.items()]
-    counts += [f"{len(found)} {heading}" for heading, found in comparison.findings.items() if found]
+    counts += [f"{len(listed)} {heading}" for heading, listed in comparison.findings.items() if listed]
     yield f"{', '.join(counts)}; {format_count(comparison.same, 'case')} as before"
 
 

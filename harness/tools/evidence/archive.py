@@ -179,23 +179,23 @@ def _structure(infos: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
 
 def _collisions(names: Iterable[str]) -> Iterator[str]:
     """Return names that are one name on some file systems."""
-    known: dict[str, str] = {}
+    folded: dict[str, str] = {}
     for name in names:
         key = unicodedata.normalize("NFC", name).casefold()
-        if key in known:
-            yield f"{known[key]!r} and {name!r} differ only in upper and lower case or in how letters are composed"
-        known.setdefault(key, name)
-    for key, name in known.items():
+        if key in folded:
+            yield f"{folded[key]!r} and {name!r} differ only in upper and lower case or in how letters are composed"
+        folded.setdefault(key, name)
+    for key, name in folded.items():
         for end in (index for index, letter in enumerate(key) if letter == "/"):
-            if key[:end] in known:
-                yield f"{known[key[:end]]!r} is a file, and {name!r} needs it to be a folder"
+            if key[:end] in folded:
+                yield f"{folded[key[:end]]!r} is a file, and {name!r} needs it to be a folder"
 
 
 def _members(
     file: IO[bytes], archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], wanted: Callable[[str], bool]
 ) -> ArchiveContents:
     """Read each member once: for its hash, for its data, and to write the archive again."""
-    found: dict[str, Content] = {}
+    contents: dict[str, Content] = {}
     damaged: list[str] = []
 
     def again(info: zipfile.ZipInfo) -> Iterator[bytes]:
@@ -212,7 +212,7 @@ def _members(
             damaged.append(f"{info.filename!r} is damaged: {error}")
             return
         data = b"".join(kept) if wanted(info.filename) else None
-        found[info.filename] = Content(size, digest.hexdigest(), data)
+        contents[info.filename] = Content(size, digest.hexdigest(), data)
 
     ordered = sorted(infos, key=lambda info: info.filename)
     with tempfile.TemporaryFile() as copy:
@@ -221,7 +221,7 @@ def _members(
             return ArchiveContents({}, tuple(damaged))
         where = _first_difference(file, copy)
     if where is None:
-        return ArchiveContents(found)
+        return ArchiveContents(contents)
     return ArchiveContents(
         {},
         (
@@ -236,10 +236,10 @@ def _first_difference(first: IO[bytes], second: IO[bytes]) -> int | None:
     second.seek(0)
     position = 0
     while True:
-        one, two = first.read(_CHUNK), second.read(_CHUNK)
-        if one != two:
-            same = next((index for index, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), None)
-            return position + (min(len(one), len(two)) if same is None else same)
-        if not one:
+        left, right = first.read(_CHUNK), second.read(_CHUNK)
+        if left != right:
+            same = next((index for index, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
+            return position + (min(len(left), len(right)) if same is None else same)
+        if not left:
             return None
-        position += len(one)
+        position += len(left)

@@ -95,15 +95,15 @@ def _shards(record: EvidenceRecord) -> Iterator[str]:
         )
     if not record.shards:
         return
-    known = Counter(each.shard for each in record.shards)
+    counts = Counter(shard.shard for shard in record.shards)
     try:
         count = Shard.parse(record.shards[0].shard).count
     except ValueError as error:
         yield f"the journal names shard {record.shards[0].shard!r}, expected {error}"
         return
-    missing = (f"{index}/{count}" for index in range(1, count + 1) if f"{index}/{count}" not in known)
+    missing = (f"{index}/{count}" for index in range(1, count + 1) if f"{index}/{count}" not in counts)
     yield from (f"shard {name} is missing in the merged run" for name in islice(missing, _SHOWN))
-    for name, times in known.items():
+    for name, times in counts.items():
         if times > 1:
             yield f"shard {name} is in the merged run {times} times"
         elif name.partition("/")[2] != str(count):
@@ -135,9 +135,9 @@ def _parts(record: EvidenceRecord) -> Iterator[str]:
     runs = record.runs
     if record.contents.events[0].event != "run":
         yield f"the journal begins with a line of kind {record.contents.events[0].event!r}, expected 'run'"
-    found = [run.part for run in runs]
-    if found != [*range(1, len(runs) + 1)]:
-        yield f"the journal has the parts {', '.join(map(str, found))} of the run, expected 1 to {len(runs)}"
+    parts = [run.part for run in runs]
+    if parts != [*range(1, len(runs) + 1)]:
+        yield f"the journal has the parts {', '.join(map(str, parts))} of the run, expected 1 to {len(runs)}"
     first = {**identity.identity_facts(runs[0]), "devices": ", ".join(runs[0].devices)}
     for run in runs[1:]:
         now = {**identity.identity_facts(run), "devices": ", ".join(run.devices)}
@@ -243,7 +243,7 @@ def _executors(record: EvidenceRecord) -> Iterator[str]:
     The end is missing if its worker, its session or its node died, which is a finding, or if the run was interrupted
     and resumed, also as a shard.
     """
-    found = Counter(event.executor for event in record.contents.events if isinstance(event, Start | SecondStart))
+    attempts = Counter(event.executor for event in record.contents.events if isinstance(event, Start | SecondStart))
     alive: dict[str, Number] = {}
     nodes: dict[str, str] = {}
     for number, event in record.numbered():
@@ -258,10 +258,10 @@ def _executors(record: EvidenceRecord) -> Iterator[str]:
             alive[event.executor] = number
             continue
         alive.pop(event.executor, None)
-        counts = found[event.executor] or event.reason in _CASES_RAN  # other executors rehearse and examine
-        if counts and event.cases != found[event.executor]:
+        counts = attempts[event.executor] or event.reason in _CASES_RAN  # other executors rehearse and examine
+        if counts and event.cases != attempts[event.executor]:
             ran = format_count(event.cases, "attempt")
-            have = found[event.executor]
+            have = attempts[event.executor]
             yield f"journal line {number}: executor {event.executor} ran {ran}, but the journal has {have}"
     if not record.shards and all(finding.kind != "worker" for finding in record.ledger.findings):
         for executor, number in alive.items():
@@ -327,16 +327,16 @@ def _status(record: EvidenceRecord) -> Iterator[str]:
 
 def _lists(record: EvidenceRecord) -> Iterator[str]:
     """Check that must-pass lists and waivers match the run's identity."""
-    known = record.runs[0].identity
+    facts = record.runs[0].identity
     lists = [event for event in record.contents.events if isinstance(event, MustPass)]
-    found = ", ".join(f"{each.name} {each.hash[:19]}" for each in lists) or "none"
-    if identity.MUST_PASS in known and found != known[identity.MUST_PASS]:
-        wanted = known[identity.MUST_PASS]
-        yield f"the run was started with the must-pass lists {wanted!r}, but its journal has {found!r}"
-    hashed = identity.waivers_digest([waiver_fields(each) for each in record.waivers])
-    if identity.WAIVERS in known and hashed != known[identity.WAIVERS]:
+    listed = ", ".join(f"{must_pass.name} {must_pass.hash[:19]}" for must_pass in lists) or "none"
+    if identity.MUST_PASS in facts and listed != facts[identity.MUST_PASS]:
+        wanted = facts[identity.MUST_PASS]
+        yield f"the run was started with the must-pass lists {wanted!r}, but its journal has {listed!r}"
+    hashed = identity.waivers_digest([waiver_fields(waiver) for waiver in record.waivers])
+    if identity.WAIVERS in facts and hashed != facts[identity.WAIVERS]:
         yield (
-            f"the run was started with waivers of the hash {known[identity.WAIVERS][:19]}, but those in its journal "
+            f"the run was started with waivers of the hash {facts[identity.WAIVERS][:19]}, but those in its journal "
             f"have {hashed[:19]}: they were edited"
         )
         return
@@ -361,7 +361,7 @@ def _devices(record: EvidenceRecord) -> Iterator[str]:
     nodes = (event for event in record.contents.events if isinstance(event, Node) and event.state == "ready")
     later = (uuid for event in nodes for uuid in event.devices)  # a node may join after the run began
     devices = tuple(dict.fromkeys((*run.devices, *later)))
-    described = {uuid for known in record.environments.values() for uuid in device_rows(known)}
+    described = {uuid for facts in record.environments.values() for uuid in device_rows(facts)}
     for uuid in devices:
         if uuid not in described and uuid not in run.devices and uuid != "cpu":
             yield f"no environment file has device {uuid}, which a node of the run names"
@@ -372,16 +372,16 @@ def _devices(record: EvidenceRecord) -> Iterator[str]:
     if "unknown" in kinds:
         yield f"nobody knows what kind of device {list_first(kinds['unknown'])} is"
     if len(kinds) > 1:
-        each = "; ".join(f"{kind}: {list_first(uuids)}" for kind, uuids in kinds.items())
-        yield f"the run mixes kinds of devices: {each}"
+        groups = "; ".join(f"{kind}: {list_first(uuids)}" for kind, uuids in kinds.items())
+        yield f"the run mixes kinds of devices: {groups}"
     rows = device_rows(record.environment)
     models: dict[str, list[str]] = {}
     for uuid in devices:
         if uuid in rows:
             models.setdefault(rows[uuid]["model"], []).append(uuid)
     if len(models) > 1 and len(kinds) == 1:
-        each = "; ".join(f"{model}: {list_first(uuids)}" for model, uuids in models.items())
-        yield f"the run mixes models of devices, so nothing is said of any one: {each}"
+        groups = "; ".join(f"{model}: {list_first(uuids)}" for model, uuids in models.items())
+        yield f"the run mixes models of devices, so nothing is said of any one: {groups}"
     strangers: dict[str, Number] = {}
     for number, event in record.numbered():
         if isinstance(event, Start | Finish | Executor | SecondStart):
@@ -399,11 +399,11 @@ def _imported(record: EvidenceRecord) -> Iterator[str]:
 
 def _software(record: EvidenceRecord) -> Iterator[str]:
     """Check that a run that claims a GPU has no trace of a simulated one."""
-    run, known = record.run, record.environment
+    run, facts = record.run, record.environment
     if run.label != labels(run.devices):
         expected = labels(run.devices)
         yield f"the journal labels the devices {run.label!r}, expected {expected!r} for {list_first(run.devices)}"
-    rows = device_rows(known)
+    rows = device_rows(facts)
     for uuid, row in rows.items():
         backend = backend_of(uuid)
         if backend is not None and row["kind"] != backend.kind:
@@ -418,14 +418,14 @@ def _software(record: EvidenceRecord) -> Iterator[str]:
         yield f"the run claims a GPU, but was started with --device={wanted}, which is {BACKENDS[wanted].label}"
     if injected := run.settings.get("inject"):
         yield f"the run claims a GPU, but faults were injected into it: {injected}"
-    if known.get("software_device") is not None:
+    if facts.get("software_device") is not None:
         yield "the run claims a GPU, but environment.json describes the library of a software device"
     kinds = [BACKENDS[kind] for kind in own_kinds()]
-    names = {name for each in kinds if each.software for name in (each.label, each.device_name) if name}
+    names = {name for backend in kinds if backend.software for name in (backend.label, backend.device_name) if name}
     for uuid, row in rows.items():
         if uuid in run.devices and row["name"] in names:
             yield f"the run claims a GPU, but environment.json calls {uuid} {row['name']!r}"
-    if known and known.get("driver") is None:
+    if facts and facts.get("driver") is None:
         yield "the run claims a GPU, but environment.json has no driver"
 
 
@@ -437,17 +437,17 @@ def _environments(record: EvidenceRecord) -> Iterator[str]:
     for run in runs:
         last = run is runs[-1]
         name = environment.FILE_NAME if last else f"environment-{run.part}.json"
-        known = record.environments.get(name)
-        if known is None:
+        facts = record.environments.get(name)
+        if facts is None:
             if name not in record.unreadable:
                 yield f"{name} is missing: it says on which machine part {run.part} of the run was"
             continue
         if not merged:
-            for what, said, expected in _pairs(run, known):
+            for noun, said, expected in _pairs(run, facts):
                 if expected is not None and said != expected:
-                    yield f"{name} says that {what} is {_shown(said)}, but the journal says {_shown(expected)}"
+                    yield f"{name} says that {noun} is {_shown(said)}, but the journal says {_shown(expected)}"
         for uuid in run.devices:
-            if uuid != "cpu" and uuid not in device_rows(known):
+            if uuid != "cpu" and uuid not in device_rows(facts):
                 yield f"{name} does not have device {uuid}, which the journal names"
     parts = {f"environment-{run.part}.json" for run in runs[:-1]}
     for name in record.environments.keys() - parts - {environment.FILE_NAME}:
@@ -456,9 +456,9 @@ def _environments(record: EvidenceRecord) -> Iterator[str]:
         yield from _merged_environments(record)
 
 
-def _pairs(run: RunStarted, known: object) -> Iterator[tuple[str, object, object]]:
+def _pairs(run: RunStarted, recorded: object) -> Iterator[tuple[str, object, object]]:
     """Yield facts: name, value in an environment file, and value in the journal (None if it has none)."""
-    facts = mapping_or_empty(known)
+    facts = mapping_or_empty(recorded)
     versions, same = mapping_or_empty(facts.get("versions")), run.identity
     names = {row["name"] for uuid, row in device_rows(facts).items() if uuid in run.devices}
     yield "the seed", facts.get("seed"), run.seed
@@ -481,10 +481,10 @@ def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
             continue
         facts = mapping_or_empty(shards[shard.shard])
         run = record.run.model_copy(update={"host": shard.host, "devices": shard.devices})
-        for what, said, expected in _pairs(run, facts):
-            if what not in ("the command", "the root folder") and expected is not None and said != expected:
+        for noun, said, expected in _pairs(run, facts):
+            if noun not in ("the command", "the root folder") and expected is not None and said != expected:
                 yield (
-                    f"environment.json says that {what} of shard {shard.shard} is {_shown(said)}, but the journal says "
+                    f"environment.json says that {noun} of shard {shard.shard} is {_shown(said)}, but the journal says "
                     f"{_shown(expected)}"
                 )
 

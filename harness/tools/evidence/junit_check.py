@@ -29,13 +29,13 @@ def junit_problems(record: EvidenceRecord) -> Iterator[str]:
         yield "junit.xml does not begin like a report of the harness, or declares a document type"
         return
     try:
-        found = ElementTree.fromstring(data)
+        actual = ElementTree.fromstring(data)
     except ElementTree.ParseError as error:
         yield f"junit.xml is not XML: {error}"
         return
     whole = junit.serialise_junit(record.ledger, record.environment)[0]
     expected = ElementTree.fromstring(whole)
-    lines = [*_cases(found, expected), *_totals(found, expected)]
+    lines = [*_cases(actual, expected), *_totals(actual, expected)]
     yield from lines[:_MOST]
     if len(lines) > _MOST:
         yield f"junit.xml differs from the journal in {len(lines) - _MOST} more cases and totals"
@@ -44,15 +44,15 @@ def junit_problems(record: EvidenceRecord) -> Iterator[str]:
         return
     # XML libraries differ in how they write the same document.
     if data != whole and _canonical(data) != _canonical(whole):
-        yield f"junit.xml has other texts than the journal: {_first_difference(found, expected)}"
+        yield f"junit.xml has other texts than the journal: {_first_difference(actual, expected)}"
 
 
 def _canonical(data: bytes) -> str:
     return ElementTree.canonicalize(data.decode("utf-8"), with_comments=True)
 
 
-def _cases(found: Element, expected: Element) -> Iterator[str]:
-    have, want = _outcomes(found), _outcomes(expected)
+def _cases(actual: Element, expected: Element) -> Iterator[str]:
+    have, want = _outcomes(actual), _outcomes(expected)
     for name in dict.fromkeys((*want, *have)):
         case = "::".join(name)
         if name not in have:
@@ -65,20 +65,22 @@ def _cases(found: Element, expected: Element) -> Iterator[str]:
 
 def _outcomes(document: Element) -> Mapping[Name, tuple[str, ...]]:
     """Return the verdicts on each case; a duplicate case has two."""
-    found: dict[Name, tuple[str, ...]] = {}
+    outcomes: dict[Name, tuple[str, ...]] = {}
     for case in document.iter("testcase"):
         name = case.get("classname", ""), case.get("name", "")
-        results = [each.get("type", each.tag) for each in case if each.tag in _RESULTS]
-        flaky = any(each.tag.startswith("flaky") for each in case)
-        found[name] = found.get(name, ()) + (tuple(results) or (("flaky",) if flaky else ("passed",)))
-    return found
+        results = [child.get("type", child.tag) for child in case if child.tag in _RESULTS]
+        flaky = any(child.tag.startswith("flaky") for child in case)
+        outcomes[name] = outcomes.get(name, ()) + (tuple(results) or (("flaky",) if flaky else ("passed",)))
+    return outcomes
 
 
-def _totals(found: Element, expected: Element) -> Iterator[str]:
+def _totals(actual: Element, expected: Element) -> Iterator[str]:
     names = ("tests", "failures", "errors", "skipped")
-    suites = [("", found, expected)]
-    want = {_suite(each): each for each in expected.iter("testsuite")}
-    suites += [(f" of suite {e.get('name')}", e, want[_suite(e)]) for e in found.iter("testsuite") if _suite(e) in want]
+    suites = [("", actual, expected)]
+    want = {_suite(suite): suite for suite in expected.iter("testsuite")}
+    suites += [
+        (f" of suite {e.get('name')}", e, want[_suite(e)]) for e in actual.iter("testsuite") if _suite(e) in want
+    ]
     for where, have, should in suites:
         for name in names:
             if have.get(name) != should.get(name):
@@ -89,13 +91,14 @@ def _suite(element: Element) -> tuple[str | None, ...]:
     return element.get("name"), element.get("id"), element.get("hostname")
 
 
-def _first_difference(found: Element, expected: Element) -> str:
-    for have, want in zip(found.iter(), expected.iter(), strict=False):
-        for what, one, other in (
+def _first_difference(actual: Element, expected: Element) -> str:
+    for have, want in zip(actual.iter(), expected.iter(), strict=False):
+        for part, actual_text, expected_text in (
             ("element", have.tag, want.tag),
             ("attributes", str(have.attrib), str(want.attrib)),
             ("text", have.text or "", want.text or ""),
         ):
-            if one != other:
-                return f"the {what} of {want.tag!r} is {single_line(one, 120)!r}, expected {single_line(other, 120)!r}"
+            if actual_text != expected_text:
+                shown = f"{single_line(actual_text, 120)!r}, expected {single_line(expected_text, 120)!r}"
+                return f"the {part} of {want.tag!r} is {shown}"
     return "its bytes are not those that the harness writes"

@@ -163,9 +163,9 @@ def make_manifest(summary: ManifestSummary, files: dict[str, FileFacts], left_ou
 
 def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
     """Return the facts that follow from the journal and the environment files."""
-    ledger, run, known = record.ledger, record.run, record.environment
-    versions, system, git = (mapping_or_empty(known.get(name)) for name in ("versions", "os", "git"))
-    rows = device_rows(known)
+    ledger, run, facts = record.ledger, record.run, record.environment
+    versions, system, git = (mapping_or_empty(facts.get(name)) for name in ("versions", "os", "git"))
+    rows = device_rows(facts)
     dirty = git.get("dirty")
     return ManifestSummary(
         complete=complete,
@@ -174,10 +174,10 @@ def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
             gpu=is_gpu(record.kind),
             profile=run.profile,
             hardware=run.hardware,
-            must_pass=tuple(each.name for each in ledger.lists if not each.missed),
+            must_pass=tuple(must_pass.name for must_pass in ledger.lists if not must_pass.missed),
         ),
         run=RunFacts(
-            run_ids=tuple(each.run_id for each in record.runs),
+            run_ids=tuple(part.run_id for part in record.runs),
             shards=tuple(f"{shard.shard}: {shard.run_id}" for shard in record.shards),
             started=record.runs[0].t,
             ended=None if ledger.end is None else ledger.end.t,
@@ -192,8 +192,8 @@ def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
             host=run.host,
             os=optional_text(system.get("name")),
             kernel=optional_text(system.get("kernel")),
-            driver=optional_text(known.get("driver")),
-            cuda_driver=optional_text(known.get("cuda_driver")),
+            driver=optional_text(facts.get("driver")),
+            cuda_driver=optional_text(facts.get("cuda_driver")),
             python=optional_text(versions.get("python")),
             torch=optional_text(versions.get("torch")),
         ),
@@ -216,8 +216,8 @@ def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
             ),
         ),
         must_pass=tuple(
-            ListFacts(name=each.name, hash=each.hash, cases=each.cases, missed=len(each.missed))
-            for each in ledger.lists
+            ListFacts(name=must_pass.name, hash=must_pass.hash, cases=must_pass.cases, missed=len(must_pass.missed))
+            for must_pass in ledger.lists
         ),
         waivers=WaiverFacts(
             hash=run.identity.get(identity.WAIVERS, "none"), count=len(record.waivers), used=tuple(_used(record))
@@ -233,23 +233,27 @@ def _verdict(record: EvidenceRecord) -> str:
 
 
 def _used(record: EvidenceRecord) -> list[UsedWaiver]:
-    found = []
+    used = []
     for verdict in record.ledger.verdicts:
         if verdict.outcome is Outcome.WAIVED:
             rulings = [finish.ruling for finish in verdict.finishes if finish.ruling is not None]
             source = rulings[-1].source if rulings else BY_MARK
-            found.append(UsedWaiver(case=verdict.case, source=source))
-    return found
+            used.append(UsedWaiver(case=verdict.case, source=source))
+    return used
 
 
 def derived_files(record: EvidenceRecord) -> dict[str, bytes]:
     """Return the files of the archive that are written from the journal: must-pass lists and waivers, by name."""
     lists = [event for event in record.contents.events if isinstance(event, MustPass)]
     files: dict[str, bytes] = {}
-    for each in lists:
+    for must_pass in lists:
         # Lists from two folders may have the same file name.
-        name = f"{LISTS}{each.name}" if f"{LISTS}{each.name}" not in files else f"{LISTS}{each.hash[7:19]}-{each.name}"
-        files[name] = mustpass.must_pass_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
+        name = (
+            f"{LISTS}{must_pass.name}"
+            if f"{LISTS}{must_pass.name}" not in files
+            else f"{LISTS}{must_pass.hash[7:19]}-{must_pass.name}"
+        )
+        files[name] = mustpass.must_pass_bytes(mustpass.MustPass(must_pass.name, "", must_pass.ids, must_pass.hash))
     waivers = [waiver_fields(waiver) for waiver in record.waivers]
     return {**files, WAIVERS: (json.dumps(waivers, indent=1, sort_keys=True) + "\n").encode("ascii")}
 

@@ -42,7 +42,7 @@ def files_of(run_dir: Path) -> RunFiles:
     Links that cases left in ``files/`` are not followed; pytest makes some for each test with a temporary folder. Raise
     PackageError for other links, and for anything that is not a regular file.
     """
-    found = RunFiles({}, {})
+    files = RunFiles({}, {})
     for path in _walk(run_dir):
         name = path.relative_to(run_dir).as_posix()
         mode = path.lstat().st_mode
@@ -53,14 +53,14 @@ def files_of(run_dir: Path) -> RunFiles:
                     f"{str(path)!r} is a link that leads {leads}, to {str(path.readlink())!r}: "
                     "put the file itself there, or remove the link"
                 )
-            found.links[name] = str(path.readlink())
+            files.links[name] = str(path.readlink())
         elif not stat.S_ISREG(mode):
             raise PackageError(f"{str(path)!r} is not a regular file: remove it from the run directory")
         elif fault := archive.name_fault(f"{manifests.RUN}{name}"):
             raise PackageError(f"{str(path)!r} cannot be packed: {fault}; rename it")
         else:
-            found.paths[name] = path
-    return found
+            files.paths[name] = path
+    return files
 
 
 def _walk(run_dir: Path) -> Iterator[Path]:
@@ -99,11 +99,11 @@ class Package:
                 ran = event.imported.text
                 raise PackageError(f"cases of {str(run_dir)!r} were run {ran}: only a run of the harness is evidence")
         files = files_of(run_dir)
-        known = record.read_evidence_record(
+        evidence = record.read_evidence_record(
             {name: _read(path) for name, path in files.paths.items() if record.is_read(name)},
             run_dir / journal.FILE_NAME,
         )
-        return cls(run_dir, files, known, tuple(checks.run_problems(known)))
+        return cls(run_dir, files, evidence, tuple(checks.run_problems(evidence)))
 
     def write(self, out: Path) -> Manifest:
         """Write the archive. Raise WriteError; PackageError if a file changes during this."""

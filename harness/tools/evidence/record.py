@@ -65,12 +65,12 @@ class EvidenceRecord:
     @property
     def kind(self) -> str:
         """The kind of the run's devices; ``mixed`` for several kinds, ``unknown`` for an unknown kind."""
-        found = {backend.kind if (backend := backend_of(uuid)) else "unknown" for uuid in self.run.devices}
-        return found.pop() if len(found) == 1 else "mixed" if found else "unknown"
+        kinds = {backend.kind if (backend := backend_of(uuid)) else "unknown" for uuid in self.run.devices}
+        return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "unknown"
 
     def numbered(self) -> list[tuple[int, Event]]:
         """The events with their line numbers, from 1."""
-        skipped = {each.number for each in self.contents.damaged} | {each.number for each in self.contents.unknown}
+        skipped = {line.number for line in self.contents.damaged} | {line.number for line in self.contents.unknown}
         lines = self.data.split(b"\n")
         numbers = [number for number, line in enumerate(lines, start=1) if line and number not in skipped]
         return list(zip(numbers, self.contents.events, strict=True))
@@ -90,32 +90,32 @@ def read_evidence_record(files: Mapping[str, bytes], where: Path) -> EvidenceRec
     """
     data = files[journal.FILE_NAME]
     contents = reader.parse_run_journal(where, data)
-    found: dict[str, Mapping[str, Any]] = {}
+    environments: dict[str, Mapping[str, Any]] = {}
     unreadable = []
     for name in sorted(filter(_ENVIRONMENT.fullmatch, files)):
         facts = _json(files[name])
         if isinstance(facts, dict):
-            found[name] = facts
+            environments[name] = facts
         else:
             unreadable.append(name)
     return EvidenceRecord(
         data,
         contents,
         Ledger.from_journal(contents),
-        found,
+        environments,
         tuple(unreadable),
         files.get(junit.FILE_NAME),
         files.get(conformance.FILE_NAME),
     )
 
 
-def device_rows(known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def device_rows(facts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the devices in the facts of an environment file by UUID, with kind and model as texts.
 
     The file may hold anything. The model is the name and, if known, the compute capability.
     """
     rows = {}
-    for row in environment.devices_of(known):
+    for row in environment.devices_of(facts):
         name, capability = str(row.get("name")), row.get("compute_capability")
         model = f"{name} {capability}" if capability else name
         rows[str(row.get("uuid"))] = {"kind": str(row.get("kind")), "name": name, "model": model}

@@ -54,11 +54,11 @@ def signature_problem(archive: IO[bytes], signature: Path, signers: Path, identi
     who = [identity] if identity else _principals(archive, signers, signature)
     if not who:
         return "", f"the signature was made with a key that is not in {str(signers)!r}"
-    for each in who:
-        options = ("-f", str(signers), "-I", each, "-n", NAMESPACE, "-s", str(signature))
+    for principal in who:
+        options = ("-f", str(signers), "-I", principal, "-n", NAMESPACE, "-s", str(signature))
         done = _run(archive, _VERIFYING, "verify", *options)
         if done.returncode == 0:
-            return each, ""
+            return principal, ""
     return "", f"the signature is not that of {' or '.join(map(repr, who))} for this archive: {_words(done)}"
 
 

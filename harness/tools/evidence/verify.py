@@ -69,17 +69,17 @@ def verify_archive(file: IO[bytes], path: Path, demands: Demands, most_bytes: in
     if manifest is None:
         return Verification((fault,))
     problems = [*_files(manifest, read.members)]
-    known, fault = _record(read.members, path)
-    if known is None:
+    evidence, fault = _record(read.members, path)
+    if evidence is None:
         return Verification((*problems, fault), manifest)
-    found = [*checks.run_problems(known)]
-    problems += [each.text for each in found]
-    summary = manifests.summary_of(known, complete=not any(each.unfinished for each in found))
-    problems += _claims(manifest, known)
+    run_problems = [*checks.run_problems(evidence)]
+    problems += [problem.text for problem in run_problems]
+    summary = manifests.summary_of(evidence, complete=not any(problem.unfinished for problem in run_problems))
+    problems += _claims(manifest, evidence)
     problems += _differences(manifest, summary)
-    problems += _derived(known, read.members)
-    problems += _demands(known, demands)
-    return Verification(tuple(dict.fromkeys(map(escape_invalid_xml, problems))), manifest, known)
+    problems += _derived(evidence, read.members)
+    problems += _demands(evidence, demands)
+    return Verification(tuple(dict.fromkeys(map(escape_invalid_xml, problems))), manifest, evidence)
 
 
 def _is_wanted(name: str) -> bool:
@@ -143,16 +143,16 @@ def _record(members: dict[str, Content], path: Path) -> tuple[EvidenceRecord | N
         return None, str(error)
 
 
-def _claims(manifest: Manifest, known: EvidenceRecord) -> Iterator[str]:
+def _claims(manifest: Manifest, evidence: EvidenceRecord) -> Iterator[str]:
     """Yield problems of the claim, with specific sentences: a reader believes the claim first."""
     claim = manifest.claim
-    if (claim.gpu or is_gpu(claim.device)) and not is_gpu(known.kind):
+    if (claim.gpu or is_gpu(claim.device)) and not is_gpu(evidence.kind):
         yield (
-            f"the archive claims a GPU, but the run was on {list_first(known.run.devices)}, which is "
-            f"{known.run.label or 'no GPU'}"
+            f"the archive claims a GPU, but the run was on {list_first(evidence.run.devices)}, which is "
+            f"{evidence.run.label or 'no GPU'}"
         )
-    missed = {each.name: each for each in known.ledger.lists if each.missed}
-    listed = {each.name for each in known.ledger.lists}
+    missed = {result.name: result for result in evidence.ledger.lists if result.missed}
+    listed = {result.name for result in evidence.ledger.lists}
     for name in claim.must_pass:
         if name in missed:
             cases = missed[name].missed
@@ -177,9 +177,9 @@ def _differences(manifest: Manifest, summary: ManifestSummary) -> Iterator[str]:
 
 def _flat(name: str, value: object) -> dict[str, object]:
     if isinstance(value, dict):
-        return {path: leaf for key, each in value.items() for path, leaf in _flat(f"{name}.{key}", each).items()}
+        return {path: leaf for key, item in value.items() for path, leaf in _flat(f"{name}.{key}", item).items()}
     if isinstance(value, list) and value:
-        return {path: leaf for i, each in enumerate(value) for path, leaf in _flat(f"{name}[{i}]", each).items()}
+        return {path: leaf for i, item in enumerate(value) for path, leaf in _flat(f"{name}[{i}]", item).items()}
     return {name: value}
 
 
@@ -187,16 +187,16 @@ def _shown(value: object) -> str:
     return "missing" if value is None else repr(single_line(str(value), 120))
 
 
-def _derived(known: EvidenceRecord, members: dict[str, Content]) -> Iterator[str]:
+def _derived(evidence: EvidenceRecord, members: dict[str, Content]) -> Iterator[str]:
     """Yield problems of files that follow from the journal."""
-    expected = manifests.derived_files(known)
+    expected = manifests.derived_files(evidence)
     for name, data in expected.items():
         content = members.get(name)
         if content is None:
             yield f"{name} is missing: the journal has its contents"
         elif content.data != data:
-            what = "the waivers" if name == manifests.WAIVERS else "the must-pass list"
-            yield f"{name} is not {what} that the journal has"
+            noun = "the waivers" if name == manifests.WAIVERS else "the must-pass list"
+            yield f"{name} is not {noun} that the journal has"
     for name in members:
         if name.casefold() == f"{manifests.RUN}{page.FILE_NAME}":
             yield f"{name} is not verified: harness package leaves it out, since harness report html makes it again"
@@ -204,15 +204,15 @@ def _derived(known: EvidenceRecord, members: dict[str, Content]) -> Iterator[str
             yield f"{name} is no file of an evidence archive of this run"
 
 
-def _demands(known: EvidenceRecord, demands: Demands) -> Iterator[str]:
-    ledger = known.ledger
+def _demands(evidence: EvidenceRecord, demands: Demands) -> Iterator[str]:
+    ledger = evidence.ledger
     if demands.green and (status := ledger.run_exit_status()) != EXIT_OK:
-        yield f"the run is not green, as --require-green demands: {red_reason(known)} (exit status {status})"
-    if demands.gpu and not is_gpu(known.kind):
-        yield f"the run is not on a GPU, as --require-gpu demands: it was on {list_first(known.run.devices)}"
-    results = {each.hash: each for each in ledger.lists}
+        yield f"the run is not green, as --require-green demands: {red_reason(evidence)} (exit status {status})"
+    if demands.gpu and not is_gpu(evidence.kind):
+        yield f"the run is not on a GPU, as --require-gpu demands: it was on {list_first(evidence.run.devices)}"
+    results = {result.hash: result for result in ledger.lists}
     for wanted in demands.lists:
-        same_name = next((each for each in ledger.lists if each.name == wanted.name), None)
+        same_name = next((result for result in ledger.lists if result.name == wanted.name), None)
         result = results.get(wanted.hash)
         if result is None and same_name is not None:
             yield (
@@ -230,9 +230,9 @@ def _demands(known: EvidenceRecord, demands: Demands) -> Iterator[str]:
             )
 
 
-def red_reason(known: EvidenceRecord) -> str:
+def red_reason(evidence: EvidenceRecord) -> str:
     """Return why the run is red, in a few words; the counts if it is not."""
-    ledger = known.ledger
+    ledger = evidence.ledger
     counts = Counter(verdict.outcome for verdict in ledger.red)
     words = [f"{number} {outcome}" for outcome, number in counts.items()]
     words += [format_count(len(ledger.findings), "finding")] if ledger.findings else []
@@ -258,11 +258,11 @@ def extract_archive(file: IO[bytes], folder: Path) -> None:
         raise ArchiveError(f"cannot extract into {str(folder)!r}") from error
 
 
-def _levels(known: EvidenceRecord) -> Iterator[str]:
+def _levels(evidence: EvidenceRecord) -> Iterator[str]:
     """Yield the levels of a kept statement, which `checks` has made again."""
-    if known.conformance is None:
+    if evidence.conformance is None:
         return
-    for level in json.loads(known.conformance)["statement"]["levels"]:
+    for level in json.loads(evidence.conformance)["statement"]["levels"]:
         numbers = f"{level['passed']} of {format_count(level['cases'], 'case')} passed"
         yield single_line(
             f"level {level['level']}: {level['state']}, {numbers}; list {level['list'][:19]}, "
@@ -270,36 +270,36 @@ def _levels(known: EvidenceRecord) -> Iterator[str]:
         )
 
 
-def verification_lines(known: EvidenceRecord, manifest: Manifest) -> list[str]:
+def verification_lines(evidence: EvidenceRecord, manifest: Manifest) -> list[str]:
     """Return the result of a verified archive, for people."""
     results, machine = manifest.results, manifest.machine
-    totals = ", ".join(f"{number} {outcome}" for outcome, number in known.ledger.counts.items()) or "no cases"
-    state = {"green": "the run is green", "red": f"the run is red, {red_reason(known)}"}.get(
+    totals = ", ".join(f"{number} {outcome}" for outcome, number in evidence.ledger.counts.items()) or "no cases"
+    state = {"green": "the run is green", "red": f"the run is red, {red_reason(evidence)}"}.get(
         results.verdict, "nothing ran in the run"
     )
     names = Counter(device.name or device.uuid for device in manifest.devices)
     devices = ", ".join(f"{number} x {name}" for name, number in names.items())
-    label = f", {known.run.label}" if known.run.label else ""
+    label = f", {evidence.run.label}" if evidence.run.label else ""
     software = f"driver {machine.driver or 'none'}, torch {machine.torch or 'none'}, harness {manifest.run.harness}"
-    found = [
+    lines = [
         f"verified: {state} (exit status {results.exit_status})",
         f"  cases: {results.cases}: {totals}",
         f"  devices: {devices} ({manifest.claim.device}{label}); {software}",
     ]
     if manifest.claim.profile or manifest.claim.hardware:
-        found.append(f"  profile {manifest.claim.profile or 'none'}, hardware {manifest.claim.hardware or 'none'}")
+        lines.append(f"  profile {manifest.claim.profile or 'none'}, hardware {manifest.claim.hardware or 'none'}")
     every = manifest.results.findings
-    found += [f"  finding {each.kind}: {single_line(each.message)}" for each in every[:_SHOWN]]
-    found += [f"  {len(every) - _SHOWN} more findings; manifest.json names them"] if len(every) > _SHOWN else []
-    found += [f"  {each.text}" for each in known.ledger.lists]
-    found += [f"  {line}" for line in _levels(known)]
-    waived = [each for each in manifest.waivers.used if each.source != manifests.BY_MARK]
-    found += [f"  waived: {each.case} ({each.source})" for each in waived[:_SHOWN]]
-    found += [f"  waived: {len(waived) - _SHOWN} more cases; manifest.json names them"] if len(waived) > _SHOWN else []
+    lines += [f"  finding {finding.kind}: {single_line(finding.message)}" for finding in every[:_SHOWN]]
+    lines += [f"  {len(every) - _SHOWN} more findings; manifest.json names them"] if len(every) > _SHOWN else []
+    lines += [f"  {result.text}" for result in evidence.ledger.lists]
+    lines += [f"  {line}" for line in _levels(evidence)]
+    waived = [waiver for waiver in manifest.waivers.used if waiver.source != manifests.BY_MARK]
+    lines += [f"  waived: {waiver.case} ({waiver.source})" for waiver in waived[:_SHOWN]]
+    lines += [f"  waived: {len(waived) - _SHOWN} more cases; manifest.json names them"] if len(waived) > _SHOWN else []
     commit = manifest.run.commit
     if commit is None:
-        found.append("  the commit is not known: the run was not in a git work tree")
+        lines.append("  the commit is not known: the run was not in a git work tree")
     else:
         changed = ", with changes that were not committed" if manifest.run.dirty else ""
-        found.append(f"  commit {commit}{changed}; suite files {manifest.run.suite_files[:19] or 'not known'}")
-    return [escape_invalid_xml(line) for line in found]
+        lines.append(f"  commit {commit}{changed}; suite files {manifest.run.suite_files[:19] or 'not known'}")
+    return [escape_invalid_xml(line) for line in lines]

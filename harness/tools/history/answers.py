@@ -170,11 +170,11 @@ class Answers:
                     "GROUP BY run"
                 )
             )
-            found: dict[int, dict[str, Any]] = {}
+            by_number: dict[int, dict[str, Any]] = {}
             for row in self._rows(f"SELECT {_RUN} FROM run ORDER BY begun, run"):
-                found[row[0]] = run = dict(zip(names, row, strict=True))
+                by_number[row[0]] = run = dict(zip(names, row, strict=True))
                 run["devices"] = devices.get(row[0], "")
-            self._runs = found
+            self._runs = by_number
         if not self._runs:
             raise NothingKnownError("the history has no run: enter one with harness history add DIR")
         return self._runs
@@ -189,8 +189,8 @@ class Answers:
     def last_night(self) -> date:
         """The night of the latest run."""
         nights = [run["night"] for run in self.runs.values()]
-        found: date = max(nights)
-        return found
+        night: date = max(nights)
+        return night
 
     def run_by_id(self, run_id: str) -> Mapping[str, Any]:
         """Return a run by its id, or by its number. Raise NothingKnownError."""
@@ -215,15 +215,15 @@ class Answers:
         for run in self.runs.values():
             by_lane.setdefault(run["lane"], []).append(run)
         news = self.news_counts({runs[-1]["run"]: runs[-2]["run"] for runs in by_lane.values() if len(runs) > 1})
-        found = []
+        lanes = []
         for lane, runs in by_lane.items():
             last = runs[-1]
             new, fixed = news.get(last["run"], (0, 0))
             previous = runs[-2]["run"] if len(runs) > 1 else None
             trend = tuple(run["red"] for run in runs[-most:])
-            found.append(Lane(lane, last, previous, trend, new, fixed))
+            lanes.append(Lane(lane, last, previous, trend, new, fixed))
         newest = self.last_night
-        return sorted(found, key=lambda lane: (self.is_stale(lane, newest), -lane.run["red"], lane.lane))
+        return sorted(lanes, key=lambda lane: (self.is_stale(lane, newest), -lane.run["red"], lane.lane))
 
     @staticmethod
     def is_stale(lane: Lane, newest: date) -> bool:
@@ -235,10 +235,10 @@ class Answers:
         """Return the run before this one in its lane."""
         lane = self.runs[run]["lane"]
         before = None
-        for number, each in self.runs.items():
+        for number, row in self.runs.items():
             if number == run:
                 return before
-            if each["lane"] == lane:
+            if row["lane"] == lane:
                 before = number
         return before
 
@@ -264,12 +264,14 @@ class Answers:
         """Return what is new in a run since another one: by default the run before it in its lane."""
         before = self.previous(run) if since is None else since
         failures = self.failures(run)
-        found = self.findings(run)
+        findings = self.findings(run)
         if before is None:
-            listed = tuple((kind, message) for kind, message, _ in found)
-            return News(run, None, new=tuple(each for each in failures if each.outcome.is_red), findings=listed)
-        known = {(failure.case, failure.group) for failure in self.failures(before) if failure.outcome.is_red}
-        red = [each for each in failures if each.outcome.is_red]
+            listed = tuple((kind, message) for kind, message, _ in findings)
+            return News(
+                run, None, new=tuple(failure for failure in failures if failure.outcome.is_red), findings=listed
+            )
+        red_before = {(failure.case, failure.group) for failure in self.failures(before) if failure.outcome.is_red}
+        red = [failure for failure in failures if failure.outcome.is_red]
         fixed = self._rows(
             'SELECT c.id FROM trouble t JOIN outcome_name p USING (outcome) JOIN verdict v USING ("case") '
             'JOIN outcome_name o ON o.outcome = v.outcome JOIN case_name c USING ("case") '
@@ -286,10 +288,10 @@ class Answers:
         return News(
             run=run,
             previous=before,
-            new=tuple(each for each in red if (each.case, each.group) not in known),
+            new=tuple(failure for failure in red if (failure.case, failure.group) not in red_before),
             fixed=tuple(case for (case,) in fixed),
             gated=tuple(case for (case,) in gated),
-            findings=tuple((kind, text) for kind, text, title in found if title not in titles),
+            findings=tuple((kind, text) for kind, text, title in findings if title not in titles),
         )
 
     def findings(self, run: int) -> list[tuple[str, str, str]]:
@@ -363,15 +365,17 @@ class Answers:
 
     def group(self, key: str) -> Group:
         """Return a group by its key, or the begin of it. Raise NothingKnownError."""
-        keys = [found for (found,) in self._rows("SELECT key FROM failure_group WHERE starts_with(key, ?)", [key])]
+        keys = [
+            full_key for (full_key,) in self._rows("SELECT key FROM failure_group WHERE starts_with(key, ?)", [key])
+        ]
         if len(keys) != 1:
             raise NothingKnownError(
                 f"the history has {'several groups' if keys else 'no group'} {key!r}: see harness history report"
             )
-        found = self.groups(only_open=False, key=keys[0], nights=EVER)
-        if not found:
+        groups = self.groups(only_open=False, key=keys[0], nights=EVER)
+        if not groups:
             raise NothingKnownError(f"the group {key!r} has no red case: it is of flaky or waived cases only")
-        return found[0]
+        return groups[0]
 
     def red_runs_of_groups(self, keys: Sequence[str], lane: str) -> list[tuple[str, int]]:
         """Return the groups with these keys and each run of a lane in which one of their cases was red."""
@@ -398,36 +402,36 @@ class Answers:
             lost.setdefault(case, set()).add(run)
         ran, runs, newest = self._ran_in(nights).by_run(), self.runs, self.last_night
         recent = {number for number, run in runs.items() if (newest - run["night"]).days < nights}
-        found: dict[int, dict[str, list[tuple[int, bool]]]] = {}
+        by_group: dict[int, dict[str, list[tuple[int, bool]]]] = {}
         for number, cases, having in rows:
             there = {*having}
             own = {*ran.runs[ran.columns(cases).any(axis=1)].tolist()}
             own |= {run for case in cases for run in lost.get(case, ())} & recent
             for run in sorted(own, key=lambda run: (runs[run]["lane"], runs[run]["begun"], run)):
-                lanes = found.setdefault(number, {})
+                lanes = by_group.setdefault(number, {})
                 lanes.setdefault(runs[run]["lane"], []).append((run, run in there))
-        return found
+        return by_group
 
     def _with_onsets(self, groups: Sequence[Group], nights: int) -> list[Group]:
         presence = self.presence([group.number for group in groups], nights)
         made = []
         for group in groups:
             onsets = [onset(lane, runs) for lane, runs in presence.get(group.number, {}).items()]
-            made.append(replace(group, onsets=tuple(each for each in onsets if each is not None)))
+            made.append(replace(group, onsets=tuple(begin for begin in onsets if begin is not None)))
         return made
 
     # ---- cases ----
 
     def case_number(self, case: str) -> int:
         """Return the number of a case. Raise NothingKnownError."""
-        found = self._rows('SELECT "case" FROM case_name WHERE id = ?', [case])
-        if not found:
+        rows = self._rows('SELECT "case" FROM case_name WHERE id = ?', [case])
+        if not rows:
             like = self._rows("SELECT id FROM case_name WHERE contains(id, ?) ORDER BY id LIMIT 3", [case])
             hint = (
                 f"did you mean {', '.join(repr(name) for (name,) in like)}?" if like else "give the whole id of a case"
             )
             raise NothingKnownError(f"the history has no case {case!r}: {hint}")
-        return int(found[0][0])
+        return int(rows[0][0])
 
     def case_numbers(self, cases: Sequence[str]) -> dict[str, int]:
         """Return the numbers of cases by id; unknown ones are left out."""
@@ -457,16 +461,16 @@ class Answers:
             f'WHERE v."case" {"= ?" if len(numbers) == 1 else "IN (SELECT unnest(?))"} AND v.run BETWEEN ? AND ?',
             [numbers[0] if len(numbers) == 1 else numbers, min(wanted), max(wanted)],
         )
-        outcomes = {each.value: each for each in Outcome}
+        outcomes = {member.value: member for member in Outcome}
         made: dict[tuple[int, int], Observation] = {}
         for case, run, outcome, device, *measured in rows:
             made[case, run] = Observation(run, runs[run]["night"], outcomes[outcome], device or "", *measured)
-        found: dict[int, dict[str, list[Observation]]] = {}
+        by_case: dict[int, dict[str, list[Observation]]] = {}
         for case in sorted(numbers):
             for run in sorted(wanted, key=lambda run: runs[run]["lane"]):
                 if (case, run) in made:
-                    found.setdefault(case, {}).setdefault(runs[run]["lane"], []).append(made[case, run])
-        return found
+                    by_case.setdefault(case, {}).setdefault(runs[run]["lane"], []).append(made[case, run])
+        return by_case
 
     def slow_cases(self, most: int = 20) -> list[SlowCase]:
         """Return the cases whose durations rise, the largest rise first. Medians of a few runs choose candidates."""
@@ -478,13 +482,19 @@ class Answers:
         rises = find_rises(self.database, present, 5 * most)
         observed = self.observations(dict.fromkeys(case for _, case in rises), NIGHTS, {lane for lane, _ in rises})
         names = self.case_names([case for _, case in rises])
-        found = []
+        slow = []
         for lane, case in rises:
             own = observed[case][lane]
-            rise = slower([each.seconds for each in own if each.seconds is not None and not each.outcome.is_red])
+            rise = slower(
+                [
+                    observation.seconds
+                    for observation in own
+                    if observation.seconds is not None and not observation.outcome.is_red
+                ]
+            )
             if rise is not None:
-                found.append(SlowCase(names[case], lane, rise))
-        return found[:most]
+                slow.append(SlowCase(names[case], lane, rise))
+        return slow[:most]
 
     def case_names(self, cases: Sequence[int]) -> dict[int, str]:
         """Return the ids of cases by number."""
@@ -495,15 +505,15 @@ class Answers:
         silent = self._silent(days)
         last = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
         names = self.case_names(list(last))
-        found = [(names[case], self.runs[run]["night"], silent[case]) for case, run in last.items()]
-        return sorted(found, key=lambda each: (-each[1].toordinal(), each[0]))[:most]
+        listed = [(names[case], self.runs[run]["night"], silent[case]) for case, run in last.items()]
+        return sorted(listed, key=lambda row: (-row[1].toordinal(), row[0]))[:most]
 
     def never_run(self, days: int = NOT_RUN) -> list[tuple[str, int]]:
         """Return why cases of the last days ran in no run at all, and how many, the most first."""
         silent = self._silent(days)
         ran = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
-        found = Counter(why for case, why in silent.items() if case not in ran)
-        return sorted(found.items(), key=lambda each: (-each[1], each[0]))
+        reasons = Counter(why for case, why in silent.items() if case not in ran)
+        return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
 
     def _silent(self, days: int) -> dict[int, str]:
         """Return the cases that no run of the last days ran, and why not."""
@@ -517,8 +527,8 @@ class Answers:
     def healed_waivers(self) -> list[Failure]:
         """Return the cases of the latest runs that pass though a waiver expects them to fail."""
         runs = [run for (run,) in self._rows(f"WITH {_LATEST} SELECT run FROM latest", [STALE])]
-        found = self._failures("list_contains(?, t.run) AND o.name = 'unexpected_pass'", [runs])
-        return found[:MOST]
+        failures = self._failures("list_contains(?, t.run) AND o.name = 'unexpected_pass'", [runs])
+        return failures[:MOST]
 
     def flaky_cases(self, nights: int = 30, most: int = 50) -> list[tuple[str, int, int, int]]:
         """Return cases that were flaky or changed between good and bad in the last nights: id, bad results, results,
@@ -547,11 +557,11 @@ class Answers:
                 bad[place_of_run[run], place_of_case[case]] = True
         spells = count_spells(there, bad, [self.runs[int(run)]["lane"] for run in ran.runs])
         names = self.case_names(cases)
-        found = []
+        flaky_rows = []
         for case, most_spells, ended, seen in zip(cases, spells.most, spells.ended, spells.ran.tolist(), strict=True):
             if seen and (case in flaky or (most_spells > 1 and ended > 0 and 2 * number[case] < seen)):
-                found.append((names[case], number[case], seen, len(devices[case] - {None})))
-        return sorted(found, key=lambda each: (-each[1], each[0]))[:most]
+                flaky_rows.append((names[case], number[case], seen, len(devices[case] - {None})))
+        return sorted(flaky_rows, key=lambda row: (-row[1], row[0]))[:most]
 
     # ---- devices ----
 

@@ -33,15 +33,18 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Differ
     """Return what differs between two runs: rows of `answers.runs`, with `identity` and `devices`."""
     first = {name: str(before.get(column, "")) for name, column in FACTORS.items()}
     second = {name: str(after.get(column, "")) for name, column in FACTORS.items()}
-    found = differences(first, second)
+    changes = differences(first, second)
     identity = differences(_identity(before), _identity(after))
-    return (*found, *(each for each in identity if each.name not in _KNOWN and each.name not in _FREE))
+    return (
+        *changes,
+        *(difference for difference in identity if difference.name not in _KNOWN and difference.name not in _FREE),
+    )
 
 
 def _identity(run: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the identity of a run, which the history keeps as a text."""
-    found = run.get("identity") or {}
-    return json.loads(found) if isinstance(found, str) else found
+    kept = run.get("identity") or {}
+    return json.loads(kept) if isinstance(kept, str) else kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,8 @@ def suspects(
     onsets: Sequence[Onset], runs: Mapping[int, Mapping[str, Any]], presence: Sequence[tuple[int, bool]]
 ) -> list[Suspect]:
     """Return the facts that a group may have begun with, the likeliest first. `presence`: of all lanes."""
-    pairs = [(runs[each.before], runs[each.since]) for each in onsets if each.before is not None]
-    found = []
+    pairs = [(runs[begin.before], runs[begin.since]) for begin in onsets if begin.before is not None]
+    listed = []
     for name, column in FACTORS.items():
         good = {str(runs[run].get(column, "")) for run, present in presence if not present}
         bad = {str(runs[run].get(column, "")) for run, present in presence if present}
@@ -106,14 +109,14 @@ def suspects(
         moved = [(a, b) for a, b in moves if a != b]
         separates = bool(good and bad) and good.isdisjoint(bad)
         if moved:
-            pair = max(set(moved), key=lambda each: (moved.count(each), each))
+            pair = max(set(moved), key=lambda move: (moved.count(move), move))
         elif separates:
             pair = _nearest(good, bad)
         else:
             continue
-        found.append(Suspect(name, *pair, lanes=len(moved), of=len(pairs), separates=separates))
+        listed.append(Suspect(name, *pair, lanes=len(moved), of=len(pairs), separates=separates))
     order = list(FACTORS)
-    return sorted(found, key=lambda each: (not each.separates, -each.lanes, order.index(each.name)))
+    return sorted(listed, key=lambda suspect: (not suspect.separates, -suspect.lanes, order.index(suspect.name)))
 
 
 def _nearest(good: set[str], bad: set[str]) -> tuple[str, str]:
@@ -128,14 +131,14 @@ def version_key(text: str) -> tuple[tuple[int, ...], str]:
     return tuple(int(number[:18]) for number in _NUMBERS.findall(text)), text
 
 
-def deciding_commands(found: Sequence[Suspect], case: str, reproduce: str) -> Iterator[str]:
+def deciding_commands(listed: Sequence[Suspect], case: str, reproduce: str) -> Iterator[str]:
     """Yield what decides between the values of the first suspect: commands, with a remark on what to install."""
     command = reproduce or f"pytest {shlex.quote(case)}"
-    if not found:
+    if not listed:
         yield command
         return
-    first = found[0]
-    if first.name in ("commit", "suites", "harness") and (commit := _of(found, "commit")) is not None:
+    first = listed[0]
+    if first.name in ("commit", "suites", "harness") and (commit := _of(listed, "commit")) is not None:
         yield f"git bisect start {shlex.quote(commit.bad)} {shlex.quote(commit.good)}"
         yield f"git bisect run sh -c {shlex.quote(command)}"
     elif first.name == "torch":
@@ -146,5 +149,5 @@ def deciding_commands(found: Sequence[Suspect], case: str, reproduce: str) -> It
         yield f"{command}  # with {first.name} {first.bad}: expected red"
 
 
-def _of(found: Sequence[Suspect], name: str) -> Suspect | None:
-    return next((each for each in found if each.name == name), None)
+def _of(listed: Sequence[Suspect], name: str) -> Suspect | None:
+    return next((suspect for suspect in listed if suspect.name == name), None)

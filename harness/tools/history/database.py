@@ -76,26 +76,26 @@ def schema_of(database: DuckDBPyConnection, path: Path) -> int:
 
 def check_schema(database: DuckDBPyConnection, path: Path) -> None:
     """Raise HistoryError unless the database has the current schema."""
-    found = schema_of(database, path)
-    refuse_newer(found, path)
-    if not found:
+    version = schema_of(database, path)
+    refuse_newer(version, path)
+    if not version:
         raise HistoryError(f"{str(path)!r} is an empty database: harness history add makes it a history")
 
 
-def refuse_newer(found: int, path: Path) -> None:
+def refuse_newer(version: int, path: Path) -> None:
     """Raise HistoryError for a schema above the current one."""
-    if found > schema.SCHEMA:
+    if version > schema.SCHEMA:
         raise HistoryError(
-            f"{str(path)!r} has schema {found}, and this harness reads schemas up to {schema.SCHEMA}: "
+            f"{str(path)!r} has schema {version}, and this harness reads schemas up to {schema.SCHEMA}: "
             "use the harness that wrote it, or a newer one"
         )
 
 
 def prepare(database: DuckDBPyConnection, path: Path) -> None:
     """Make an empty database a history. Raise HistoryError if it has another schema."""
-    found = schema_of(database, path)
-    refuse_newer(found, path)
-    if not found:
+    version = schema_of(database, path)
+    refuse_newer(version, path)
+    if not version:
         with transaction(database):
             database.execute(schema.CREATE)
             database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(schema.SCHEMA)])
@@ -119,13 +119,13 @@ def transaction(database: DuckDBPyConnection) -> Iterator[None]:
 
 def add_record(database: DuckDBPyConnection, record: HistoryRecord) -> Added:
     """Enter a run in one transaction."""
-    known = database.execute("SELECT run, print FROM run WHERE run_id = ?", [record.run_id]).fetchall()
-    if known and known[0][1] == record.print:
+    earlier = database.execute("SELECT run, print FROM run WHERE run_id = ?", [record.run_id]).fetchall()
+    if earlier and earlier[0][1] == record.print:
         return Added.SAME
     stage.stage(database, [record])
     try:
         with transaction(database):
-            remove_runs(database, [run for run, _ in known])
+            remove_runs(database, [run for run, _ in earlier])
             if record.parts:
                 parts = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [list(record.parts)])
                 remove_runs(database, [run for (run,) in parts.fetchall()])
@@ -134,7 +134,7 @@ def add_record(database: DuckDBPyConnection, record: HistoryRecord) -> Added:
         stage.unstage(database)
     if not entered:
         return Added.PART
-    return Added.AGAIN if known else Added.NEW
+    return Added.AGAIN if earlier else Added.NEW
 
 
 def remove_before(database: DuckDBPyConnection, moment: datetime) -> int:

@@ -100,9 +100,9 @@ def innermost_frame(stack: str) -> str:
     Line numbers change with every release, so that they are left out.
     """
     text = stack[-MOST_OF_STACK:]
-    found = [(match.start(), match[1], match[2]) for match in _PYTHON_FRAME.finditer(text)]
-    found += [(match.start(), match[1], match[2]) for match in _PYTEST_FRAME.finditer(text)]
-    for _, path, function in sorted(found, reverse=True):
+    frames = [(match.start(), match[1], match[2]) for match in _PYTHON_FRAME.finditer(text)]
+    frames += [(match.start(), match[1], match[2]) for match in _PYTEST_FRAME.finditer(text)]
+    for _, path, function in sorted(frames, reverse=True):
         if _TESTS.search(path) or _MACHINERY.search(path):
             continue
         short = "/".join(path.split("/")[-2:])

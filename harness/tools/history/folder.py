@@ -183,13 +183,13 @@ class FolderStore:
     @staticmethod
     def _rows(database: DuckDBPyConnection, file: Path, column: str) -> list[tuple[float]]:
         try:
-            found: list[tuple[float]] = database.execute(
+            rows: list[tuple[float]] = database.execute(
                 f"SELECT {column} FROM read_parquet({quoted(file)}) WHERE part = 'run'"
             ).fetchall()
         except duckdb().Error as error:
             first = str(error).splitlines()[0]
             raise HistoryError(f"{str(file)!r} is no run of a history: {first}") from None
-        return found
+        return rows
 
 
 def _known(database: DuckDBPyConnection) -> dict[str, _Stat]:

@@ -55,7 +55,7 @@ class Front:
 
     @property
     def suspicious(self) -> tuple[suspicion.DeviceSuspicion, ...]:
-        return tuple(each for each in self.suspicions if each.suspicious)
+        return tuple(device for device in self.suspicions if device.suspicious)
 
 
 def front(answers: Answers) -> Front:
@@ -82,9 +82,9 @@ def front(answers: Answers) -> Front:
 
 def outbreaks(groups: Sequence[Group], runs: Mapping[int, Mapping[str, Any]]) -> tuple[Outbreak, ...]:
     """Return the groups by the runs in which their present spells began, the latest first."""
-    found: dict[frozenset[tuple[str, int]], list[Group]] = {}
+    by_begin: dict[frozenset[tuple[str, int]], list[Group]] = {}
     for group in groups:
-        found.setdefault(
+        by_begin.setdefault(
             frozenset((onset.lane, onset.since) for onset in group.onsets if onset.until is None), []
         ).append(group)
     made = [
@@ -93,9 +93,9 @@ def outbreaks(groups: Sequence[Group], runs: Mapping[int, Mapping[str, Any]]) ->
             began=tuple(began_texts(own[0], runs, only_open=True)),
             first=min((runs[run]["night"] for _, run in begin), default=own[0].first),
         )
-        for begin, own in found.items()
+        for begin, own in by_begin.items()
     ]
-    return tuple(sorted(made, key=lambda each: (each.first, each.cases), reverse=True))
+    return tuple(sorted(made, key=lambda outbreak: (outbreak.first, outbreak.cases), reverse=True))
 
 
 def age_text(first: date, newest: date) -> str:
@@ -112,21 +112,21 @@ def spread_text(group: Group) -> str:
 
 def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]], *, only_open: bool = False) -> list[str]:
     """Return where the group began, by lane that has it: the run, and what differs from the run before."""
-    found = []
+    texts = []
     for onset in group.onsets:
         if only_open and onset.until is not None:
             continue
         run = runs[onset.since]
         where = f"{onset.lane}: {run['run_id']} ({run['night']})"
         if onset.before is None and run["night"] > group.first and len(group.lanes) == 1:
-            found.append(f"{onset.lane}: before {run['night']}")
+            texts.append(f"{onset.lane}: before {run['night']}")
         elif onset.before is None:
-            found.append(f"{where}, the first run of its cases there")
+            texts.append(f"{where}, the first run of its cases there")
         else:
-            found.append(f"{where}; {changes_text(changed(runs[onset.before], run))}")
+            texts.append(f"{where}; {changes_text(changed(runs[onset.before], run))}")
         if onset.until is not None:
-            found[-1] += f"; gone since {runs[onset.until]['run_id']} ({runs[onset.until]['night']})"
-    return found
+            texts[-1] += f"; gone since {runs[onset.until]['run_id']} ({runs[onset.until]['night']})"
+    return texts
 
 
 def changes_text(differences: tuple[Difference, ...]) -> str:

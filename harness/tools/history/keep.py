@@ -17,7 +17,7 @@ class KeepError(HarnessError):
 
 def parse_keep(text: str) -> timedelta:
     """Return the duration. Raise KeepError."""
-    found = _FORM.fullmatch(text.strip())
-    if found is None:
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
         raise KeepError(f"--keep={text!r} is no duration: expected days, weeks or years, such as 400d, 12w or 2y")
-    return timedelta(days=int(found[1]) * _DAYS[found[2]])
+    return timedelta(days=int(match[1]) * _DAYS[match[2]])

@@ -42,8 +42,8 @@ def search_names(database: DuckDBPyConnection, words: str) -> list[tuple[str, st
             "ORDER BY begun DESC",
         ),
     }
-    found = []
+    listed = []
     for kind, query in queries.items():
         rows = database.execute(f"{' '.join(query)} LIMIT {MOST}", [words]).fetchall()
-        found += [(kind, name, title or "") for name, title in rows]
-    return found
+        listed += [(kind, name, title or "") for name, title in rows]
+    return listed

@@ -110,7 +110,7 @@ class Pages:
                 spread=front.spread_text,
                 began=lambda group: front.began_texts(group, runs),
                 suspicion_text=text.suspicion_text,
-                flaky_rate=lambda each: text.flaky_text(*each).partition(f"{each[0]}: ")[2],
+                flaky_rate=lambda row: text.flaky_text(*row).partition(f"{row[0]}: ")[2],
                 spark=text.spark,
                 **values,
             )
@@ -158,12 +158,12 @@ class Pages:
             ("Case", "Last result of this kind", "Night", "Group"),
             [
                 [
-                    ("case", each.case),
-                    ("", each.outcome.value),
-                    ("night", each.night),
-                    ("group", (each.group, each.title)),
+                    ("case", failure.case),
+                    ("", failure.outcome.value),
+                    ("night", failure.night),
+                    ("group", (failure.group, failure.title)),
                 ]
-                for each in latest.values()
+                for failure in latest.values()
             ],
         )
 
@@ -218,7 +218,7 @@ class Pages:
             "Search",
             f"{format_count(len(rows), 'name')} with {words!r}." if words else "Give a part of a name.",
             columns,
-            [[("", what), (kind, value)] for what, kind, value in rows],
+            [[("", noun), (kind, value)] for noun, kind, value in rows],
             searched=words,
         )
 
@@ -274,28 +274,32 @@ class Pages:
 
     def _lane_of_case(self, lane: str, seen: Sequence[Observation]) -> dict[str, Any]:
         runs = self._answers.runs
-        found = story(seen)
+        verdict = story(seen)
         changes = ""
-        if found.kind.value != "green" and found.before is not None and found.since is not None:
-            changes = front.changes_text(changed(runs[found.before], runs[found.since]))
-        names = {each.run: f"{runs[each.run]['run_id']} ({each.night})" for each in seen}
+        if verdict.kind.value != "green" and verdict.before is not None and verdict.since is not None:
+            changes = front.changes_text(changed(runs[verdict.before], runs[verdict.since]))
+        names = {observation.run: f"{runs[observation.run]['run_id']} ({observation.night})" for observation in seen}
         return {
             "lane": lane,
-            "text": text.story_text(found, names, changes),
-            "label": f"Results, duration and memory: {found.kind}, {format_count(len(seen), 'run')}",
+            "text": text.story_text(verdict, names, changes),
+            "label": f"Results, duration and memory: {verdict.kind}, {format_count(len(seen), 'run')}",
             "columns": _CASE_COLUMNS,
             "rows": [
-                (_tone(each.outcome), (each.night, each.outcome.value, *map(_number, _measures(each)))) for each in seen
+                (
+                    _tone(observation.outcome),
+                    (observation.night, observation.outcome.value, *map(_number, _measures(observation))),
+                )
+                for observation in seen
             ],
         }
 
-    def device(self, each: DeviceSuspicion) -> bytes:
+    def device(self, suspicion: DeviceSuspicion) -> bytes:
         """Return the page of a device."""
-        device = self._answers.device(each.device)
+        device = self._answers.device(suspicion.device)
         columns = (("Night", ""), ("Red or flaky", "bars"), ("Results", ""))
         nights = [("", (night, bad, ran)) for night, ran, bad in device["nights"][-NIGHTS:]]
-        failures = self._answers.failures_on(each.device)
-        values = {"device": device, "suspicion": each, "failures": failures}
+        failures = self._answers.failures_on(suspicion.device)
+        values = {"device": device, "suspicion": suspicion, "failures": failures}
         return self._render("device.html", "../", columns=columns, nights=nights, **values)
 
     def run(self, number: int, report: Markup, since: int | None = None) -> bytes:
@@ -309,8 +313,8 @@ class Pages:
         return self._render("run.html", "../", run=run, news=news, changes=changes, failures=failures, report=report)
 
 
-def _measures(each: Observation) -> tuple[float | None, ...]:
-    return each.seconds, each.host_memory, each.device_memory
+def _measures(observation: Observation) -> tuple[float | None, ...]:
+    return observation.seconds, observation.host_memory, observation.device_memory
 
 
 def _number(value: float | None) -> str:
@@ -333,8 +337,8 @@ def _has_all(words: Sequence[str], text: str) -> bool:
 @functools.cache
 def scripts(search: bool) -> dict[str, str]:
     """Return the scripts of the pages, by their file names. With `search`, a server answers while the user types."""
-    found = [(_SHARED, "uplot.min.js"), (_SHARED, "shared.js"), (_PACKAGE, "history.js")]
-    texts = {name: shell.asset(package, name) for package, name in [(_PACKAGE, "htmx.min.js")] * search + found}
+    assets = [(_SHARED, "uplot.min.js"), (_SHARED, "shared.js"), (_PACKAGE, "history.js")]
+    texts = {name: shell.asset(package, name) for package, name in [(_PACKAGE, "htmx.min.js")] * search + assets}
     # A browser keeps a file: another text has another name.
     return {
         f"assets/{hashlib.sha256(script.encode()).hexdigest()[:12]}-{name}": script for name, script in texts.items()
@@ -343,8 +347,8 @@ def scripts(search: bool) -> dict[str, str]:
 
 def content_policy_of_site(*, search: bool) -> str:
     """Return the content security policy of the pages. With `search`, they may ask their own server."""
-    found = shell.content_policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
-    return found.replace("form-action 'none'", "form-action 'self'; connect-src 'self'") if search else found
+    policy = shell.content_policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
+    return policy.replace("form-action 'none'", "form-action 'self'; connect-src 'self'") if search else policy
 
 
 @functools.cache

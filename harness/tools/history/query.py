@@ -19,11 +19,11 @@ _ROWS = 1000
 def print_rows(database: DuckDBPyConnection, query: str, *, as_json: bool) -> None:
     """Print the rows: as one table with tabs and a header, or as JSON. Raise HistoryError if the query fails."""
     try:
-        found = database.execute(query)
-        names = [column[0] for column in found.description or ()]
+        cursor = database.execute(query)
+        names = [column[0] for column in cursor.description or ()]
         if not as_json:
             _print("\t".join(names))
-        while rows := found.fetchmany(_ROWS):
+        while rows := cursor.fetchmany(_ROWS):
             for row in rows:
                 if as_json:
                     _print(json.dumps(dict(zip(names, row, strict=True)), default=str))

@@ -34,9 +34,9 @@ class Ran:
         if not len(self.runs) or not len(numbers):
             return np.zeros((len(self.runs), len(numbers)), dtype=bool)
         place, bit = numbers >> 3, 7 - (numbers & 7)
-        known = place < self.bits.shape[1]
-        found = self.bits[:, np.where(known, place, 0)] >> bit.astype(np.uint8) & 1
-        return (found == 1) & known
+        stored = place < self.bits.shape[1]
+        bits = self.bits[:, np.where(stored, place, 0)] >> bit.astype(np.uint8) & 1
+        return (bits == 1) & stored
 
     def by_run(self) -> Ran:
         """Return the rows of all devices of a run together."""
@@ -78,12 +78,12 @@ def _read(database: DuckDBPyConnection, runs: str, values: Sequence[object]) -> 
 def last_runs(ran: Ran, cases: Sequence[int]) -> dict[int, int]:
     """Return the last run that ran each of these cases; a case that none ran is left out."""
     there = ran.columns(cases)
-    found = {}
+    last = {}
     for place, case in enumerate(cases):
         rows = np.flatnonzero(there[:, place])
         if len(rows):
-            found[case] = int(ran.runs[rows[-1]])
-    return found
+            last[case] = int(ran.runs[rows[-1]])
+    return last
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,12 +134,12 @@ def read_history_record(path: Path, machine: str = "") -> HistoryRecord:
     `machine`: the name of the machine in place of the host's.
     """
     if path.is_dir():
-        found = _of_directory(path)
+        record = _of_directory(path)
     elif path.exists():
-        found = _of_archive(path)
+        record = _of_archive(path)
     else:
         raise HistoryRecordError(f"there is no {str(path)!r}: expected a run directory or an evidence archive")
-    return replace(found, facts={**found.facts, "host": _line(machine, 200)}) if machine else found
+    return replace(record, facts={**record.facts, "host": _line(machine, 200)}) if machine else record
 
 
 def _of_directory(path: Path) -> HistoryRecord:
@@ -147,11 +147,11 @@ def _of_directory(path: Path) -> HistoryRecord:
     print_ = _print(file)  # before the journal is read: what a run still writes is another state of it
     contents = reader.read_run_journal(file)
     try:
-        known = environment.read_environment(path)
+        facts = environment.read_environment(path)
     except EnvironmentFileError:
-        known = None
+        facts = None
     page = path / "report.html"
-    return make_record(contents, known, print_, path, page if page.exists() else None)
+    return make_record(contents, facts, print_, path, page if page.exists() else None)
 
 
 def _print(file: Path) -> str:
@@ -169,32 +169,32 @@ def _of_archive(path: Path) -> HistoryRecord:
     from harness.tools.evidence import verify  # takes 0.3 s, and few runs are archives
 
     with path.open("rb") as file:
-        found = verify.verify_archive(file, path, verify.Demands())
-    if found.problems or found.record is None:
+        verified = verify.verify_archive(file, path, verify.Demands())
+    if verified.problems or verified.record is None:
         raise HistoryRecordError(
-            f"the evidence {str(path)!r} is refused: {'; '.join(found.problems[:3])}; see harness verify"
+            f"the evidence {str(path)!r} is refused: {'; '.join(verified.problems[:3])}; see harness verify"
         )
-    kept = found.record
+    kept = verified.record
     return make_record(kept.contents, kept.environment, sha256(kept.data).hexdigest(), path, None)
 
 
 def make_record(
-    contents: JournalContents, known: Mapping[str, Any] | None, print_: str, path: Path, page: Path | None
+    contents: JournalContents, facts: Mapping[str, Any] | None, print_: str, path: Path, page: Path | None
 ) -> HistoryRecord:
-    """Return the record of a run. `known`: the facts of environment.json. `path`, `page`: where run and page are."""
-    return _Maker(contents, known).made(print_, path, page)
+    """Return the record of a run. `facts`: the facts of environment.json. `path`, `page`: where run and page are."""
+    return _Maker(contents, facts).made(print_, path, page)
 
 
 class _Maker:
     """Makes a record."""
 
-    def __init__(self, contents: JournalContents, known: Mapping[str, Any] | None) -> None:
+    def __init__(self, contents: JournalContents, facts: Mapping[str, Any] | None) -> None:
         self._events = contents.events
         self._ledger = Ledger.from_journal(contents)
-        self._known: Mapping[str, Any] = known or {}
+        self._known: Mapping[str, Any] = facts or {}
         assert self._ledger.run is not None  # the readers of journals have checked this
         self._run: RunStarted = self._ledger.run
-        self._places = Places(self._ledger.runs, self._ledger.shards, known)
+        self._places = Places(self._ledger.runs, self._ledger.shards, facts)
         self._devices: dict[str, DeviceFacts] = {}
         self._facts: dict[Place, dict[str, str]] = {}
 
@@ -229,13 +229,13 @@ class _Maker:
     # ---- the run ----
 
     def _run_facts(self, path: Path, page: Path | None) -> dict[str, Any]:
-        run, end, known = self._run, self._ledger.end, self._known
+        run, end, facts = self._run, self._ledger.end, self._known
         hosts = list(dict.fromkeys([shard.host for shard in self._ledger.shards] or [run.host]))
-        names = list(dict.fromkeys(each.name for each in self._devices.values()))
+        names = list(dict.fromkeys(device.name for device in self._devices.values()))
         places = list(self._facts.values()) or [{}]
-        git = known.get("git")
+        git = facts.get("git")
         git = git if isinstance(git, dict) else {}
-        versions = known.get("versions")
+        versions = facts.get("versions")
         versions = versions if isinstance(versions, dict) else {}
         return {
             "begun": self._ledger.runs[0].t,
@@ -268,8 +268,8 @@ class _Maker:
     @staticmethod
     def _common(places: list[dict[str, str]], name: str, otherwise: object) -> str:
         """Return the values of a fact at all places of the run; several for a merged run."""
-        found = list(dict.fromkeys(place[name] for place in places if name in place))
-        return _line(", ".join(found) or str(otherwise or "none"), 100)
+        values = list(dict.fromkeys(place[name] for place in places if name in place))
+        return _line(", ".join(values) or str(otherwise or "none"), 100)
 
     # ---- verdicts ----
 
@@ -334,8 +334,8 @@ class _Maker:
     def _healths(self) -> Iterator[Health]:
         for event in self._events:
             if isinstance(event, Device) and event.state != "healthy":
-                found = _XID.search(event.message)
-                xid = min(int(found[1][:6]), 65535) if found else 0
+                match = _XID.search(event.message)
+                xid = min(int(match[1][:6]), 65535) if match else 0
                 device = self._device(event.device, event.host or self._run.host)
                 yield Health(device, event.state, _line(event.message), xid)
 

@@ -41,9 +41,9 @@ def find_rises(database: DuckDBPyConnection, lanes: Mapping[str, Sequence[int]],
     early, late = median_of_known(values, axis=2).transpose(1, 0, 2)
     with np.errstate(invalid="ignore"):
         rose = (late > SLOWER * early) & (late > early + SLOWER_SECONDS)
-    found = sorted(np.argwhere(rose).tolist(), key=lambda at: float(early[tuple(at)] - late[tuple(at)]))
+    risen = sorted(np.argwhere(rose).tolist(), key=lambda at: float(early[tuple(at)] - late[tuple(at)]))
     names = list(lanes)
-    return [(names[lane], case) for lane, case in found[:most]]
+    return [(names[lane], case) for lane, case in risen[:most]]
 
 
 def median_of_known(values: Any, axis: int) -> Any:

@@ -26,12 +26,12 @@ def find(given: Sequence[Path]) -> FoundPaths:
     """
     archives = [path for path in given if path.is_file()]
     folders = [path for path in given if path not in archives]
-    found = find_runs(folders)
-    whole = {path: _cluster_run(path) for path in found.runs}
+    listing = find_runs(folders)
+    whole = {path: _cluster_run(path) for path in listing.runs}
     runs = [path for path, run in whole.items() if run is None]
-    notes = list(found.notes)
+    notes = list(listing.notes)
     for run in dict.fromkeys(filter(None, whole.values())):
-        sessions = format_count(sum(each == run for each in whole.values()), "session")
+        sessions = format_count(sum(cluster == run for cluster in whole.values()), "session")
         notes.append(f"left out {sessions} of nodes of {str(run)!r}, which has their results")
     if not runs and not archives and notes:
         raise NoRunError(f"{notes[-1]}: give that folder")

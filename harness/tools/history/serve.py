@@ -104,8 +104,8 @@ class Reader:
             database = self._open.enter_context(self._store.reading())
             self._opened = self._stamp()  # no writer changes the file while it is open
             # The runs are those of the last state, unless the store has changed since.
-            known = self._state.front.runs if self._state and self._state.stamp == self._opened else None
-            self._answers = Answers(database, known)
+            runs = self._state.front.runs if self._state and self._state.stamp == self._opened else None
+            self._answers = Answers(database, runs)
             if self._file is not None:
                 threading.Thread(target=self._yield_to_writers, args=(self._file,), daemon=True).start()
         return self._answers
@@ -170,11 +170,11 @@ def _since(state: _State) -> date:
 
 
 def _found(answers: Answers, words: str) -> list[tuple[str, str, Any]]:
-    found: list[tuple[str, str, Any]] = []
+    rows: list[tuple[str, str, Any]] = []
     for kind, name, title in search_names(answers.database, words) if words else ():
         value: Any = (name, title) if kind == "group" else int(name) if kind == "run" else name
-        found.append((kind, kind, value))
-    return found
+        rows.append((kind, kind, value))
+    return rows
 
 
 def _one(made: Pages, answers: Answers, state: _State, kind: str, value: str, since: str) -> bytes:
@@ -194,10 +194,10 @@ def _one(made: Pages, answers: Answers, state: _State, kind: str, value: str, si
 
 
 def _suspicion(state: _State, key: str) -> DeviceSuspicion:
-    found = next((suspicion for suspicion in state.front.suspicions if suspicion.device == key), None)
-    if found is None:
+    suspected = next((suspicion for suspicion in state.front.suspicions if suspicion.device == key), None)
+    if suspected is None:
         raise NothingKnownError(f"the device {key!r} ran in none of the last nights")
-    return found
+    return suspected
 
 
 def _report(run: Mapping[str, Any]) -> Path | None:

@@ -102,14 +102,14 @@ class _Site:
         self._out = out
         self._front = front.front(answers)
         since = self._front.night - timedelta(days=NIGHTS)
-        self._groups = [each for each in answers.groups(only_open=False, most=MOST_GROUPS) if each.last > since]
+        self._groups = [group for group in answers.groups(only_open=False, most=MOST_GROUPS) if group.last > since]
         self._failures = answers.recent_failures(since)
         devices = [suspicion.device for suspicion in self._front.suspicions][:MOST_DEVICES]
         cases = dict.fromkeys(
             [
                 *(group.case for group in self._groups),
-                *(each[0] for each in self._front.flaky),
-                *(each.case for each in self._front.slow),
+                *(flaky[0] for flaky in self._front.flaky),
+                *(slow.case for slow in self._front.slow),
                 *(failure.case for failure in self._failures),
             ]
         )
@@ -156,10 +156,10 @@ class _Site:
             yield page_file_name("runs", run["run_id"]), made.run(number, self._report(run))
 
     def _by(self, name: str) -> dict[str, list[Failure]]:
-        found: dict[str, list[Failure]] = {}
+        grouped: dict[str, list[Failure]] = {}
         for failure in self._failures:
-            found.setdefault(getattr(failure, name), []).append(failure)
-        return found
+            grouped.setdefault(getattr(failure, name), []).append(failure)
+        return grouped
 
     def _report(self, run: Mapping[str, Any]) -> Markup:
         """Return the relative address of the run's own page, if it is on this machine; otherwise ""."""

@@ -53,8 +53,8 @@ def _cast(column: str, kind: str) -> str:
 
 def _array(values: Sequence[Any], kind: str) -> Any:
     if kind in _NUMPY:
-        known = [np.nan if value is None else value for value in values]  # DuckDB takes NaN as NULL
-        return np.array(known, dtype=np.float64 if None in values else _NUMPY[kind])
+        plain = [np.nan if value is None else value for value in values]  # DuckDB takes NaN as NULL
+        return np.array(plain, dtype=np.float64 if None in values else _NUMPY[kind])
     return np.array(["\n".join(value) if isinstance(value, tuple) else value for value in values], dtype=object)
 
 

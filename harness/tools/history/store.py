@@ -142,7 +142,7 @@ class FileStore:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                found: DuckDBPyConnection = module.connect(
+                connection: DuckDBPyConnection = module.connect(
                     str(self.path), read_only=read_only, config=_CLOSED if read_only else {}
                 )
             except module.Error as error:
@@ -150,7 +150,7 @@ class FileStore:
                     raise HistoryError(databases.open_text(self.path, str(error))) from None
                 time.sleep(0.05)
             else:
-                return found
+                return connection
 
 
 def _is_busy(error: str) -> bool:

@@ -87,9 +87,9 @@ def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object
     counts = _counts(read_ran_of(database, runs), facts, models, database.execute(_BAD, [runs]).fetchall())
     rows = []
     for device, key, name, host, events, xids in present:
-        found = counts.get(device, _Count())
+        count = counts.get(device, _Count())
         rows.append(
-            (key, name, host, found.bad, found.expected, len(found.runs), len(found.cases), events, tuple(xids))
+            (key, name, host, count.bad, count.expected, len(count.runs), len(count.cases), events, tuple(xids))
         )
     return judged(rows)
 
@@ -118,7 +118,7 @@ def _counts(
     for place, (run, device) in enumerate(zip(ran.runs.tolist(), ran.devices.tolist(), strict=True)):
         if device in models:
             rows.setdefault((*facts[run], models[device]), []).append(place)
-    found: dict[int, _Count] = {}
+    counts: dict[int, _Count] = {}
     for siblings, own in results.items():
         cases = sorted({case for _, case, _ in own})
         number = Counter(case for _, case, _ in own)
@@ -133,15 +133,15 @@ def _counts(
         share = np.where(shared, by_device / np.maximum(whole, 1), 0.0)
         expected = share @ np.array([number[case] for case in cases])
         for device, amount in zip(devices, expected.tolist(), strict=True):
-            found.setdefault(device, _Count()).expected += amount
+            counts.setdefault(device, _Count()).expected += amount
         counted = {case for case, is_shared in zip(cases, shared.tolist(), strict=True) if is_shared}
         for run, case, device in own:
             if case in counted:
-                count = found.setdefault(device, _Count())
+                count = counts.setdefault(device, _Count())
                 count.bad += 1
                 count.runs.add(run)
                 count.cases.add(case)
-    return found
+    return counts
 
 
 def judged(rows: Sequence[tuple[str, str, str, int, float, int, int, int, Sequence[int]]]) -> list[DeviceSuspicion]:
@@ -150,7 +150,7 @@ def judged(rows: Sequence[tuple[str, str, str, int, float, int, int, int, Sequen
     chances = dict(
         zip((row[0] for row in tested), holm([poisson_tail(row[3], float(row[4])) for row in tested]), strict=True)
     )
-    found = [
+    listed = [
         DeviceSuspicion(
             device=device,
             name=name,
@@ -165,4 +165,4 @@ def judged(rows: Sequence[tuple[str, str, str, int, float, int, int, int, Sequen
         )
         for device, name, host, bad, expected, runs, cases, events, xids in rows
     ]
-    return sorted(found, key=lambda each: each.order)
+    return sorted(listed, key=lambda suspicion: suspicion.order)

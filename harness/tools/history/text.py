@@ -63,20 +63,22 @@ def _lines(front: Front) -> Iterator[str]:
     yield from _more(len(front.lanes), "machine", "machines")
     for lane in front.stale[:MOST_LINES]:
         yield _line(f"  {lane.lane}: {fronts.stale_text()}, the last in {lane.run['night']}")
-    for each in front.suspicious:
-        yield _line(f"suspicious device: {suspicion_text(each)}")
-    yield from _listed("flaky", [flaky_text(*each) for each in front.flaky])
+    for device in front.suspicious:
+        yield _line(f"suspicious device: {suspicion_text(device)}")
+    yield from _listed("flaky", [flaky_text(*row) for row in front.flaky])
     yield from _listed(
         "slower",
         [
-            f"{each.case} on {each.lane}: {each.slower.before:.2f} s, now {each.slower.after:.2f} s"
-            for each in front.slow
+            f"{case.case} on {case.lane}: {case.slower.before:.2f} s, now {case.slower.after:.2f} s"
+            for case in front.slow
         ],
     )
     yield from _listed("not run lately", [f"{case}: last in {night} ({why})" for case, night, why in front.not_run])
     for reason, number in front.never_run[:MOST_LINES]:
         yield _line(f"never run: {format_count(number, 'case')}: {reason or 'no run has a result'}")
-    yield from _listed("waived, and passes", [f"{each.case} on {each.lane}: {each.message}" for each in front.healed])
+    yield from _listed(
+        "waived, and passes", [f"{failure.case} on {failure.lane}: {failure.message}" for failure in front.healed]
+    )
 
 
 def group_lines(group: Group) -> Iterator[str]:
@@ -89,13 +91,14 @@ def group_lines(group: Group) -> Iterator[str]:
         yield _line(f"    {group.reproduce}")
 
 
-def suspicion_text(each: DeviceSuspicion) -> str:
+def suspicion_text(suspicion: DeviceSuspicion) -> str:
     """Return why a device is suspicious."""
-    events = f"; {format_count(each.events, 'health event')}" if each.events else ""
-    xids = f", Xid {', '.join(map(str, each.xids))}" if each.xids else ""
+    events = f"; {format_count(suspicion.events, 'health event')}" if suspicion.events else ""
+    xids = f", Xid {', '.join(map(str, suspicion.xids))}" if suspicion.xids else ""
     return (
-        f"{each.device} ({each.name}, {each.host}): {each.bad} bad results in {format_count(each.runs, 'run')}, "
-        f"{each.expected:.1f} expected of its siblings' rate (chance {each.chance:.1g}){events}{xids}"
+        f"{suspicion.device} ({suspicion.name}, {suspicion.host}): "
+        f"{suspicion.bad} bad results in {format_count(suspicion.runs, 'run')}, "
+        f"{suspicion.expected:.1f} expected of its siblings' rate (chance {suspicion.chance:.1g}){events}{xids}"
     )
 
 
@@ -147,7 +150,9 @@ def news_lines(news: News, name: str, before: str) -> Iterator[str]:
     yield _line(
         f"{name}: {len(news.new)} newly red, {len(news.fixed)} fixed, {len(news.gated)} newly gated since {before}"
     )
-    yield from _listed("red", [f"{each.outcome} {each.case}: {each.message}" for each in news.new], MOST_OF_RUN)
+    yield from _listed(
+        "red", [f"{failure.outcome} {failure.case}: {failure.message}" for failure in news.new], MOST_OF_RUN
+    )
     yield from _listed("fixed", news.fixed, MOST_OF_RUN)
     yield from _listed("gated", news.gated, MOST_OF_RUN)
     yield from _listed("finding", [f"{kind}: {message}" for kind, message in news.findings], MOST_OF_RUN)

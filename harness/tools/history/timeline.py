@@ -106,7 +106,7 @@ def story(observations: Sequence[Observation]) -> Story:
         observation for observation in observations if observation.outcome.ran or observation.outcome is Outcome.LOST
     ]
     window = ran[-WINDOW:]
-    bad = [each for each in window if each.bad]
+    bad = [observation for observation in window if observation.bad]
     kind, since, before = _state(observations, ran, window)
     return Story(
         kind=kind,
@@ -116,7 +116,13 @@ def story(observations: Sequence[Observation]) -> Story:
         ran=len(window),
         interval=wilson(len(bad), len(window)),
         device=single_device(window),
-        slower=slower([each.seconds for each in ran if each.seconds is not None and not each.outcome.is_red]),
+        slower=slower(
+            [
+                observation.seconds
+                for observation in ran
+                if observation.seconds is not None and not observation.outcome.is_red
+            ]
+        ),
     )
 
 
@@ -128,13 +134,15 @@ def _state(
     silent = observations[[observation.run for observation in observations].index(ran[-1].run) + 1 :]
     if silent and silent[-1].outcome in (Outcome.GATED, Outcome.SKIPPED):
         return VerdictTrend.GATED, silent[0].run, ran[-1].run
-    streaks = [(bad, list(each)) for bad, each in groupby(ran, key=lambda each: each.bad)]
+    streaks = [(bad, list(streak)) for bad, streak in groupby(ran, key=lambda observation: observation.bad)]
     is_bad, last = streaks[-1]
     before = streaks[-2][1][-1].run if len(streaks) > 1 else None
     # A spell of STEADY red runs is a defect that somebody mended, and no flake.
-    spells = sum(bad and len(list(own)) < STEADY for bad, own in groupby(window, key=lambda each: each.bad))
-    unsteady = spells > 1 or any(each.outcome is Outcome.FLAKY for each in window)
-    steady = len(last) >= STEADY and not any(each.outcome is Outcome.FLAKY for each in last)
+    spells = sum(
+        bad and len(list(own)) < STEADY for bad, own in groupby(window, key=lambda observation: observation.bad)
+    )
+    unsteady = spells > 1 or any(observation.outcome is Outcome.FLAKY for observation in window)
+    steady = len(last) >= STEADY and not any(observation.outcome is Outcome.FLAKY for observation in last)
     first = last[0].run
     if is_bad:
         if unsteady and not steady:
@@ -155,7 +163,7 @@ def single_device(observations: Sequence[Observation]) -> str:
     if len(bad) != 1:
         return ""
     device, number = next(iter(bad.items()))
-    inside = sum(each.device == device for each in observations)
+    inside = sum(observation.device == device for observation in observations)
     if not device or inside == len(observations):
         return ""
     return device if hypergeometric(len(observations), inside, number) <= SIGNIFICANCE else ""

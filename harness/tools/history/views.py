@@ -14,15 +14,15 @@ def case_lines(answers: Answers, case: str) -> Iterator[str]:
     """Yield the verdict over time on a case, per lane."""
     number = answers.case_number(case)
     runs = answers.runs
-    names = {run: f"{each['run_id']} ({each['night']})" for run, each in runs.items()}
+    names = {run: f"{row['run_id']} ({row['night']})" for run, row in runs.items()}
     yield case
     for lane, observations in answers.observations([number])[number].items():
-        found = story(observations)
-        before, since = found.before, found.since
+        verdict = story(observations)
+        before, since = verdict.before, verdict.since
         changes = ""
-        if found.kind.value != "green" and before is not None and since is not None:
+        if verdict.kind.value != "green" and before is not None and since is not None:
             changes = front.changes_text(changed(runs[before], runs[since]))
-        yield f"  {lane}: {text.story_text(found, names, changes)}"
+        yield f"  {lane}: {text.story_text(verdict, names, changes)}"
     for failure in answers.failures_of_case(number)[: text.MOST_LINES]:
         where = f" on {failure.device}" if failure.device else ""
         yield f"  {failure.night} {failure.outcome}{where} [{failure.group}]: {failure.message}"
@@ -41,8 +41,8 @@ def run_lines(answers: Answers, run_id: str) -> Iterator[str]:
 def bisect_lines(answers: Answers, key: str) -> Iterator[str]:
     """Yield the changes that a group may have begun with."""
     group = answers.group(key)
-    found = group_suspects(answers, group)
-    yield from text.suspects_lines(group, found, list(deciding_commands(found, group.case, group.reproduce)))
+    listed = group_suspects(answers, group)
+    yield from text.suspects_lines(group, listed, list(deciding_commands(listed, group.case, group.reproduce)))
 
 
 def group_suspects(answers: Answers, group: Group) -> list[Suspect]:

@@ -63,11 +63,11 @@ def _taken(root: Path) -> Iterator[tuple[str, Path]]:
         if path.is_file():
             yield name, path
             continue
-        for parent, folders, found in os.walk(path):
+        for parent, folders, names in os.walk(path):
             folders[:] = sorted(folder for folder in folders if folder != "__pycache__" and not folder.startswith("."))
-            for each in sorted(found):
-                file = Path(parent, each)
-                if not each.startswith(".") and file.is_file() and not file.is_symlink():
+            for file_name in sorted(names):
+                file = Path(parent, file_name)
+                if not file_name.startswith(".") and file.is_file() and not file.is_symlink():
                     yield file.relative_to(root).as_posix(), file
 
 

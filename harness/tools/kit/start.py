@@ -74,11 +74,11 @@ def check_files(kit: dict[str, Any], folder: Path) -> list[str]:
     changed = []
     for name, digest in kit["files"].items():
         path = folder / name
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-        if found == digest:
+        actual = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        if actual == digest:
             continue
         if name.startswith("wheels/"):
-            raise KitError(f"{name} is {'missing' if found is None else 'damaged'}: unpack the kit again")
+            raise KitError(f"{name} is {'missing' if actual is None else 'damaged'}: unpack the kit again")
         changed.append(name)
     return changed
 

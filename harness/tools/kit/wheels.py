@@ -39,7 +39,7 @@ def collect_wheels(root: Path, folder: Path, *, python: str, platforms: Sequence
     target = [
         "--only-binary=:all:",
         f"--python-version={python}",
-        *(f"--platform={each}" for each in accepted(platforms)),
+        *(f"--platform={platform}" for platform in accepted(platforms)),
     ]
     try:
         _pip("download", *target, "--constraint", str(limits), "--dest", str(folder), *wanted)
@@ -59,12 +59,12 @@ def accepted(platforms: Sequence[str]) -> list[str]:
 
     A machine of ``manylinux_2_28_x86_64`` takes wheels of ``manylinux_2_17_x86_64``, which is ``manylinux2014_x86_64``.
     """
-    found = list(platforms)
+    tags = list(platforms)
     for platform in platforms:
         if match := re.fullmatch(r"manylinux_2_(\d+)_(\w+)", platform):
             newest, machine = int(match[1]), match[2]
-            found += [f"manylinux_2_{minor}_{machine}" for minor in range(newest - 1, _OLDEST_MINOR - 1, -1)]
-    return list(dict.fromkeys(found))
+            tags += [f"manylinux_2_{minor}_{machine}" for minor in range(newest - 1, _OLDEST_MINOR - 1, -1)]
+    return list(dict.fromkeys(tags))
 
 
 def needed_requirements(root: Path) -> list[str]:
@@ -77,14 +77,14 @@ def needed_requirements(root: Path) -> list[str]:
         project = {}
     if project.get("name") != PROJECT:
         raise WheelError(f"{str(root)!r} is no checkout of {PROJECT}: run the command there, or name it with --root")
-    found = [Requirement(text) for text in project["dependencies"]]
-    return [str(each) for each in found if each.name != GIVEN]
+    requirements = [Requirement(text) for text in project["dependencies"]]
+    return [str(requirement) for requirement in requirements if requirement.name != GIVEN]
 
 
 def least_torch(root: Path) -> str:
     """Return the oldest release of torch that the project in `root` accepts."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    torch = next(each for text in project["dependencies"] if (each := Requirement(text)).name == GIVEN)
+    torch = next(requirement for text in project["dependencies"] if (requirement := Requirement(text)).name == GIVEN)
     return next(clause.version for clause in torch.specifier if clause.operator == ">=")
 
 

@@ -270,19 +270,19 @@ class _Seen:
         A difference between runs of one machine is a cause only if one machine has good and bad results. Otherwise the
         machines differ, and their differences are reported as such.
         """
-        found: list[Cause] = []
+        causes: list[Cause] = []
         factors = (*_MACHINE, *CONDITIONS) if self.mixed_machines else _MACHINE
         for factor in factors:
             first, *others = (place.values(factor) for place in self.bad)
-            found += [Cause(factor, value) for value in first if all(value in other for other in others)]
+            causes += [Cause(factor, value) for value in first if all(value in other for other in others)]
         if self.mixed_machines:
             first_bad = min(self.bad, key=lambda place: (place.rank, place.run))
             last_bad = max(self.bad, key=lambda place: (place.rank, place.run))
-            found += [
+            causes += [
                 Cause(Factor.SINCE, first_bad.run, first_bad.rank),
                 Cause(Factor.UNTIL, last_bad.run, last_bad.rank),
             ]
-        return found
+        return causes
 
     def is_complete(self, causes: Explanation) -> bool:
         """Return whether exactly the observations with all these causes are red."""
@@ -432,16 +432,16 @@ def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
     give so many of them on one device less often than `SIGNIFICANCE`.
     """
     suspects: dict[Cause, list[int]] = {}
-    for case, each in classings.items():
-        cause = _suspect(each)
+    for case, classing in classings.items():
+        cause = _suspect(classing)
         if cause is not None:
             suspects.setdefault(cause, []).append(case)
-    found = dict(classings)
+    adjusted = dict(classings)
     for cause, cases in suspects.items():
         chance = joint_chance([classings[case] for case in cases], len(classings))
         if len(cases) > 1 and chance <= SIGNIFICANCE:
-            found |= {case: _on_one_device(classings[case], cause, chance) for case in cases}
-    return found
+            adjusted |= {case: _on_one_device(classings[case], cause, chance) for case in cases}
+    return adjusted
 
 
 def _suspect(classing: Classing) -> Cause | None:
@@ -463,7 +463,7 @@ def joint_chance(classings: Sequence[Classing], tries: int) -> float:
 
 
 def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
-    also = tuple(each for each in classing.also if each != (cause,))
+    also = tuple(explanation for explanation in classing.also if explanation != (cause,))
     return replace(
         classing,
         kind=CauseClass.ONE_UUID,
@@ -480,7 +480,7 @@ def tally(
     observations: Iterable[tuple[Place, Tally]],
 ) -> dict[Place, Tally]:
     """Return the observations by place."""
-    found: dict[Place, Tally] = {}
-    for place, each in observations:
-        found[place] = found.get(place, Tally()) + each
-    return found
+    by_place: dict[Place, Tally] = {}
+    for place, counts in observations:
+        by_place[place] = by_place.get(place, Tally()) + counts
+    return by_place

@@ -21,15 +21,15 @@ _SHOWN = 100
 _MOST_VALUES = 20
 
 
-def facts_of(run: RunStarted, known: Mapping[str, Any] | None) -> Facts:
-    """Return the facts of a run. `known`: the facts of its environment.json, None without the file."""
-    found: dict[tuple[Factor, str], tuple[str, ...]] = {} if known is None else {_READ: ("read",)}
-    for name, value in {**record.environment_facts(known or {}), **identity.identity_facts(run)}.items():
+def facts_of(run: RunStarted, environment: Mapping[str, Any] | None) -> Facts:
+    """Return the facts of a run. `environment`: the facts of its environment.json, None without the file."""
+    facts: dict[tuple[Factor, str], tuple[str, ...]] = {} if environment is None else {_READ: ("read",)}
+    for name, value in {**record.environment_facts(environment or {}), **identity.identity_facts(run)}.items():
         if name in _ELSEWHERE:
             continue
         factor = Factor.OPTION if name.startswith("--") else Factor.COMMIT if name == _COMMIT else Factor.SETTING
-        found[factor, single_line(name, _SHOWN)] = tuple(_values(factor, value))
-    return found
+        facts[factor, single_line(name, _SHOWN)] = tuple(_values(factor, value))
+    return facts
 
 
 def _values(factor: Factor, value: str) -> Iterator[str]:

@@ -18,11 +18,11 @@ def listed_findings(
 
     `of_runs`: the findings of each run. `machine_of`: the number of each run's machine.
     """
-    found: dict[tuple[str, str], _Group] = {}
+    groups: dict[tuple[str, str], _Group] = {}
     for run, findings in enumerate(of_runs):
         for finding in findings:
-            found.setdefault((finding.kind, without_numbers(finding.message)), _Group()).add(run, finding)
-    order = sorted(found.values(), key=lambda group: (-len(group.runs), group.first.kind, group.first.message))
+            groups.setdefault((finding.kind, without_numbers(finding.message)), _Group()).add(run, finding)
+    order = sorted(groups.values(), key=lambda group: (-len(group.runs), group.first.kind, group.first.message))
     of_run: list[list[int]] = [[] for _ in of_runs]
     for number, group in enumerate(order):
         for run in group.runs:
@@ -46,13 +46,13 @@ class _Group:
         self.runs[run] = None
 
     def made(self, machine_of: Sequence[int]) -> model.Finding:
-        cases = dict.fromkeys(escape_invalid_xml(case) for each in self.every for case in each.cases)
+        cases = dict.fromkeys(escape_invalid_xml(case) for finding in self.every for case in finding.cases)
         return model.Finding(
             kind=self.first.kind,
             message=self.first.message,
             runs=tuple(self.runs),
             machines=tuple(sorted({machine_of[run] for run in self.runs})),
             cases=tuple(cases)[:MOST_CASES],
-            concerned=max(each.concerned for each in self.every),
-            reproduce=next((each.reproduce for each in self.every if each.reproduce), ""),
+            concerned=max(finding.concerned for finding in self.every),
+            reproduce=next((finding.reproduce for finding in self.every if finding.reproduce), ""),
         )

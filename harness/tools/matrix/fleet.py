@@ -100,33 +100,33 @@ class Fleet:
         self._troubles: dict[int, _Said] = {}
         self._notes = list(notes)
 
-    def add(self, found: RunSummary | UnreadableRun) -> None:
+    def add(self, summary: RunSummary | UnreadableRun) -> None:
         """Add a run. A run that cannot be read, or is a copy of an earlier one, becomes a note."""
-        if isinstance(found, UnreadableRun):
-            self._notes.append(f"{found.name} was left out: {found.reason}")
+        if isinstance(summary, UnreadableRun):
+            self._notes.append(f"{summary.name} was left out: {summary.reason}")
             return
-        first = self._prints.setdefault(found.print, found.name)
-        if first != found.name:
-            self._notes.append(f"{found.name} was left out: it is a copy of {first}")
+        first = self._prints.setdefault(summary.print, summary.name)
+        if first != summary.name:
+            self._notes.append(f"{summary.name} was left out: it is a copy of {first}")
             return
-        numbers = [self._said.setdefault(said, len(self._said)) for said in found.said]
-        places = [self._cases.setdefault(case, len(self._cases)) for case in found.ids]
+        numbers = [self._said.setdefault(said, len(self._said)) for said in summary.said]
+        places = [self._cases.setdefault(case, len(self._cases)) for case in summary.ids]
         absent = [
-            *((case, HoleKind.DESELECTED) for case in found.deselected),
-            *((case, HoleKind.OTHER_SHARD) for case in found.elsewhere),
+            *((case, HoleKind.DESELECTED) for case in summary.deselected),
+            *((case, HoleKind.OTHER_SHARD) for case in summary.elsewhere),
         ]
-        known = [(self._cases.setdefault(case, len(self._cases)), self._said[kind]) for case, kind in absent]
+        holes = [(self._cases.setdefault(case, len(self._cases)), self._said[kind]) for case, kind in absent]
         column = array("I", bytes(4 * len(self._cases)))
-        for place, number in known:
+        for place, number in holes:
             column[place] = number
-        for place, said in zip(places, found.says, strict=True):
+        for place, said in zip(places, summary.says, strict=True):
             column[place] = numbers[said]
-        for index, trouble in found.troubles.items():
+        for index, trouble in summary.troubles.items():
             kept = self._troubles.setdefault(places[index], _Said())
             if trouble.message in kept.messages or len(kept.messages) < MOST_MESSAGES:
                 kept.messages[trouble.message] = kept.messages.get(trouble.message, 0) + 1
             kept.reproduce = kept.reproduce or trouble.reproduce
-        self._runs.append(_Run(_without_cases(found), column))
+        self._runs.append(_Run(_without_cases(summary), column))
 
     def matrix(self) -> Matrix:
         """Return the matrix of all runs. Raise NothingReadError without a run."""
@@ -186,7 +186,7 @@ class _Maker:
         self._machine_of = [self._machines.index(_key(run.summary)) for run in self._runs]
         self._cases = sorted(cases.items(), key=lambda item: (suite_of(item[0]), item[0]))
         self._told: Sequence[Sequence[int]] = ()
-        self._kinds = [_kind(each) for each in said]
+        self._kinds = [_kind(result) for result in said]
         self._conditions = differing([run.summary.conditions for run in self._runs])
         begun = sorted({run.summary.begun for run in self._runs})
         self._ranks = [begun.index(run.summary.begun) for run in self._runs]
@@ -261,15 +261,15 @@ class _Maker:
     def _cell(self, numbers: Iterable[int]) -> tuple[int, _Hole | None]:
         """Return the number of the cell, and the hole that it is part of."""
         said = [self._said[number] for number in numbers]
-        ran = [each.outcome for each in said if isinstance(each, CaseResult)]
+        ran = [result.outcome for result in said if isinstance(result, CaseResult)]
         outcomes = tuple(sorted(Counter(ran).items(), key=lambda item: item[0].severity))
         hole = None
-        if all(isinstance(each, HoleKind) or each.outcome in _HOLES for each in said):
-            worst = min(said, key=lambda each: _ORDER[_hole_kind(each)])
+        if all(isinstance(result, HoleKind) or result.outcome in _HOLES for result in said):
+            worst = min(said, key=lambda result: _ORDER[_hole_kind(result)])
             hole = (_hole_kind(worst), _ABSENT[worst] if isinstance(worst, HoleKind) else worst.reason)
             kept = self._holes.setdefault(hole, _Hole())
             if hole[0] is HoleKind.GATED:
-                kept.find(each.found for each in said if isinstance(each, CaseResult))
+                kept.find(result.found for result in said if isinstance(result, CaseResult))
         return self._cells.setdefault((outcomes, hole), len(self._cells)), None if hole is None else self._holes[hole]
 
     # ---- failures ----
@@ -277,15 +277,17 @@ class _Maker:
     def _failures(self, rows: Sequence[tuple[int, ...]]) -> dict[int, model.Failure]:
         """Return the failures by case."""
         bad = {
-            number for number, each in enumerate(self._said) if isinstance(each, CaseResult) and _is_bad(each.outcome)
+            number
+            for number, result in enumerate(self._said)
+            if isinstance(result, CaseResult) and _is_bad(result.outcome)
         }
         red = [(place, self._counts(row)) for place, row in enumerate(rows) if not bad.isdisjoint(row)]
-        known: dict[_Counts, Classing | None] = {}
+        classings: dict[_Counts, Classing | None] = {}
         alone: dict[int, Classing] = {}
         for place, counts in red:
-            if counts not in known:
-                known[counts] = classify({self._places[at]: Tally(*tally) for at, *tally in counts}, len(red))
-            if (classing := known[counts]) is not None:
+            if counts not in classings:
+                classings[counts] = classify({self._places[at]: Tally(*tally) for at, *tally in counts}, len(red))
+            if (classing := classings[counts]) is not None:
                 alone[place] = classing
         return {
             place: self._failure(classing, self._troubles.get(self._cases[place][1], _Said()))
@@ -303,8 +305,8 @@ class _Maker:
 
     def _place(self, run: int, number: int) -> int:
         """Return the number of the place of a result in a run."""
-        found = self._place_of.get((run, number))
-        if found is None:
+        place_number = self._place_of.get((run, number))
+        if place_number is None:
             said = self._said[number]
             summary = self._runs[run].summary
             place = replace(
@@ -313,10 +315,10 @@ class _Maker:
                 rank=self._ranks[run],
                 run=_when(summary),
             )
-            found = self._place_of[run, number] = self._place_numbers.setdefault(place, len(self._places))
-            if found == len(self._places):
+            place_number = self._place_of[run, number] = self._place_numbers.setdefault(place, len(self._places))
+            if place_number == len(self._places):
                 self._places.append(place)
-        return found
+        return place_number
 
     def _failure(self, classing: Classing, said: _Said) -> model.Failure:
         return model.Failure(
@@ -355,12 +357,14 @@ class _Maker:
     def _group(
         self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell], places: Sequence[int]
     ) -> model.Group:
-        failures = [each for place in places if (each := cases[place].failure) is not None]
+        failures = [failure for place in places if (failure := cases[place].failure) is not None]
         first = failures[0]
         bad = [any(_is_bad(outcome) for outcome in cell.outcomes) for cell in cells]
         machines = {number for place in places for number, cell in enumerate(cases[place].cells) if bad[cell]}
-        surest = max(failures, key=lambda each: _SURES.index(each.sure))
-        also = tuple(each for each in first.also if all(each in failure.also for failure in failures))
+        surest = max(failures, key=lambda failure: _SURES.index(failure.sure))
+        also = tuple(
+            explanation for explanation in first.also if all(explanation in failure.also for failure in failures)
+        )
         maybe_flake = all(failure.maybe_flake for failure in failures)
         hosts = [self._machines[machine].host for machine in sorted(machines)]
         named = surest.text if len(failures) == 1 else _group_text(first, len(failures), hosts)
@@ -420,8 +424,8 @@ class _Maker:
         names = dict.fromkeys([SUITE_FILES, HARNESS, *sorted({name for fact in facts for name in fact})])
         for name in names:
             values: dict[str, list[int]] = {}
-            for run, each in enumerate(facts):
-                values.setdefault(escape_invalid_xml(each.get(name, "")), []).append(run)
+            for run, of_run in enumerate(facts):
+                values.setdefault(escape_invalid_xml(of_run.get(name, "")), []).append(run)
             if len(values) > 1:
                 yield model.Difference(
                     name=escape_invalid_xml(name),
@@ -474,8 +478,8 @@ def exit_status(matrix: Matrix) -> int:
 
 def place_of(summary: RunSummary, uuids: Sequence[str]) -> Place:
     """Return the place of an attempt on these devices. Without devices, the place has the names of all of them."""
-    known = {device.uuid: device for device in summary.devices}
-    used = [known.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
+    by_uuid = {device.uuid: device for device in summary.devices}
+    used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
     unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
     return Place(
         host=escape_invalid_xml(summary.host),

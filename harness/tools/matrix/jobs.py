@@ -73,7 +73,7 @@ def all_jobs(plan: LoadedPlan) -> list[PlanJob]:
     """
     file = plan.file
     problems: list[str] = []
-    found: list[PlanJob] = []
+    jobs: list[PlanJob] = []
     runs: dict[str, int] = {}
     for index, entry in enumerate(file.value.jobs):
         where = ("jobs", index)
@@ -87,19 +87,19 @@ def all_jobs(plan: LoadedPlan) -> list[PlanJob]:
             if first != index:
                 problems.append(file.problem(f"job {job.run!r} is also in jobs[{first}]: keep one", *where))
                 continue
-            found += _parts(job, entry.shards)
+            jobs += _parts(job, entry.shards)
         problems += [file.problem("no job fits: remove it", *where, "exclude", place) for place in sorted(idle)]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
-    return found
+    return jobs
 
 
 def select(jobs: Collection[PlanJob], whens: Collection[When], machines: Collection[str]) -> list[PlanJob]:
     """Return the jobs at these times, on these machines if any are named. Raise PlanError if there are none."""
-    known = list(dict.fromkeys(job.machine for job in jobs))
+    names = list(dict.fromkeys(job.machine for job in jobs))
     for name in machines:
-        if name not in known:
-            raise PlanError(f"no job is on machine {name!r}; {name_advice(name, known)}")
+        if name not in names:
+            raise PlanError(f"no job is on machine {name!r}; {name_advice(name, names)}")
     chosen = [job for job in jobs if job.when in whens and (not machines or job.machine in machines)]
     if not chosen:
         on = f" on {', '.join(machines)}" if machines else ""

@@ -44,7 +44,7 @@ def render_matrix(matrix: Matrix) -> bytes:
             facts=_headline_facts(matrix),
             doubts=_doubts(matrix),
             levels=list(dict.fromkeys(level.level for run in matrix.runs for level in run.levels)),
-            stating=[(run, {each.level: each for each in run.levels}) for run in matrix.runs if run.levels],
+            stating=[(run, {level.level: level for level in run.levels}) for run in matrix.runs if run.levels],
             policy=Markup(shell.content_policy(styles, scripts)),
             styles=[Markup(style) for style in styles],
             scripts=[Markup(script) for script in scripts],

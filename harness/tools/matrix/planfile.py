@@ -243,9 +243,9 @@ def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
         return f"the profile is for {profile.device}, hardware {name!r} is {device}"
     if profile.hardware not in (None, name):
         return f"the profile is for hardware {profile.hardware!r}, the machine has {name!r}"
-    known = requirements.parse_requirements({**hardware.device, **hardware.offers})
+    promised = requirements.parse_requirements({**hardware.device, **hardware.offers})
     for condition in requirements.parse_requirements(profile.requires):
-        if not implication([condition], known).can_hold:
+        if not implication([condition], promised).can_hold:
             return f"the profile requires {condition}, which hardware {name!r} never meets"
     return ""
 

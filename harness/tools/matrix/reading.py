@@ -160,13 +160,13 @@ def read_summary(run_dir: Path) -> RunSummary | UnreadableRun:
         return UnreadableRun(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
     reader = _Reader()
     try:
-        for line, found in stream_journal(path):
-            reader.add(line, found)
+        for line, event in stream_journal(path):
+            reader.add(line, event)
         if reader.run is None:
             raise JournalError("no run started there")
-        known = environment.read_environment(run_dir) if is_plain(run_dir / environment.FILE_NAME) else None
+        facts = environment.read_environment(run_dir) if is_plain(run_dir / environment.FILE_NAME) else None
     except EnvironmentFileError as error:
-        known = None
+        facts = None
         reader.notes.append(str(error))
     except HarnessError as error:
         return UnreadableRun(name, single_line(str(error)))
@@ -174,7 +174,7 @@ def read_summary(run_dir: Path) -> RunSummary | UnreadableRun:
     levels, doubt = read_levels(run_dir, reader.run.run_id)
     if doubt:
         reader.notes.append(doubt)
-    return replace(reader.summary(name, known), levels=levels)
+    return replace(reader.summary(name, facts), levels=levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,28 +214,28 @@ class _Reader:
         self._print = 0
         self._size = 0
 
-    def add(self, line: bytes, found: Event | Damaged | Unknown) -> None:
+    def add(self, line: bytes, event: Event | Damaged | Unknown) -> None:
         self._print = zlib.crc32(line, self._print)
         self._size += len(line)
-        match found:
+        match event:
             case Finish():
-                self._ids.setdefault(found.case)
+                self._ids.setdefault(event.case)
                 if not self._is_double(line):
-                    self._attempts.setdefault(found.case, []).append(self._attempt(found))
+                    self._attempts.setdefault(event.case, []).append(self._attempt(event))
             case Start():
                 self._is_double(line)
-                self._started.add(found.case)
-                self._ids.setdefault(found.case)
+                self._started.add(event.case)
+                self._ids.setdefault(event.case)
             case Damaged():
                 self._damages += 1
                 if len(self._damaged) < 3:
-                    self._damaged.append(found)
+                    self._damaged.append(event)
             case Unknown():
-                kind = single_line(found.kind, 40)
+                kind = single_line(event.kind, 40)
                 if kind in self._unknown or len(self._unknown) < 20:
                     self._unknown[kind] = self._unknown.get(kind, 0) + 1
             case _:
-                self._add_rare(found)
+                self._add_rare(event)
 
     def _add_rare(self, event: Event) -> None:
         self._tally.add(event)
@@ -254,7 +254,7 @@ class _Reader:
                 self._unread |= dict.fromkeys(event.unread)
             case Reopened():
                 attempts = self._attempts.get(event.case, [])
-                self._attempts[event.case] = reopened_attempts(attempts, lambda each: replace(each, final=False))
+                self._attempts[event.case] = reopened_attempts(attempts, lambda attempt: replace(attempt, final=False))
 
     def _is_double(self, line: bytes) -> bool:
         """Return whether the line is a duplicate, and count it. Lines are remembered up to a limit."""
@@ -269,8 +269,8 @@ class _Reader:
     def _attempt(self, finish: Finish) -> _Attempt:
         passed = finish.outcome is Outcome.PASSED and finish.ruling is None
         key: object = (finish.devices, finish.final) if passed else None
-        if passed and (known := self._known.get(key)) is not None:
-            return known
+        if passed and (same := self._known.get(key)) is not None:
+            return same
         ruling = finish.ruling
         made = _Attempt(
             outcome=finish.outcome,
@@ -285,25 +285,25 @@ class _Reader:
             made = replace(made, message="", reproduce="")
         return self._known.setdefault(key if passed else made, made)
 
-    def summary(self, name: str, known: Mapping[str, Any] | None) -> RunSummary:
+    def summary(self, name: str, facts: Mapping[str, Any] | None) -> RunSummary:
         run = self.run
         assert run is not None  # `read_summary` has checked this
         says, said, troubles = self._verdicts()
         unknown = sum(self._unknown.values())
         known_of = self._tally.summary(Oddities(self._damages, unknown, self._doubled, tuple(self._damaged)))
         status = known_of.run_exit_status()
-        versions = (known or {}).get("versions")
+        versions = (facts or {}).get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
-        uuids = dict.fromkeys([*run.devices, *(uuid for each in said for uuid in each.devices)])
+        uuids = dict.fromkeys([*run.devices, *(uuid for result in said for uuid in result.devices)])
         ids = tuple(self._ids)
         return RunSummary(
             name=name,
             run_id=run.run_id,
             begun=run.t,
             host=single_line(run.host, 200),
-            driver=single_line(str((known or {}).get("driver") or run.identity.get("driver") or NONE), 100),
+            driver=single_line(str((facts or {}).get("driver") or run.identity.get("driver") or NONE), 100),
             torch=single_line(str(torch or run.identity.get("torch") or NONE), 100),
-            devices=_devices(tuple(uuids), known or {}, run),
+            devices=_devices(tuple(uuids), facts or {}, run),
             facts={name: text for name, text in identity.identity_facts(run).items() if name not in _MACHINE},
             ids=ids,
             says=says,
@@ -316,10 +316,10 @@ class _Reader:
             print=(run.run_id, run.host, run.t, run.pid, self._size, self._print),
             fail_on_flaky=run.fail_on_flaky,
             red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
-            notes=(*self.notes, *self._doubts(known), *_unexplained(known_of)),
+            notes=(*self.notes, *self._doubts(facts), *_unexplained(known_of)),
             findings=tuple(map(_finding, known_of.findings[:MOST_FINDINGS])),
             exit_status=status,
-            conditions=conditions.facts_of(run, known),
+            conditions=conditions.facts_of(run, facts),
         )
 
     def _verdicts(self) -> tuple[array[int], tuple[CaseResult, ...], dict[int, Trouble]]:
@@ -331,15 +331,15 @@ class _Reader:
             attempts = self._attempts.get(case, [])
             # Equal attempts are one object, and all of them are alive, so their ids are unique.
             key = (case in self._started, tuple(map(id, attempts)))
-            if (found := decided.get(key)) is None:
+            if (verdict := decided.get(key)) is None:
                 decision = decide_outcome(attempts, int(key[0]))
                 said, trouble = self._said(decision)
                 ran = decision.outcome.ran and decision.decided is not None and decision.decided.outcome.ran
-                found = decided[key] = (places.setdefault(said, len(places)), trouble, decision.outcome, ran)
-            says.append(found[0])
-            self._tally.count(case, found[2], ran=found[3], collected=case in self._collected)
-            if found[1] is not None:
-                troubles[index] = found[1]
+                verdict = decided[key] = (places.setdefault(said, len(places)), trouble, decision.outcome, ran)
+            says.append(verdict[0])
+            self._tally.count(case, verdict[2], ran=verdict[3], collected=case in self._collected)
+            if verdict[1] is not None:
+                troubles[index] = verdict[1]
         return says, tuple(places), troubles
 
     def _said(self, decision: Decision[_Attempt]) -> tuple[CaseResult, Trouble | None]:
@@ -359,20 +359,20 @@ class _Reader:
             return CaseResult(outcome, (), message, by.found), None
         return CaseResult(outcome, devices if outcome.ran else (), "" if outcome is Outcome.PASSED else message), None
 
-    def _doubts(self, known: Mapping[str, Any] | None) -> Iterator[str]:
+    def _doubts(self, facts: Mapping[str, Any] | None) -> Iterator[str]:
         if self.run is not None and self.run.imported is not None:
             yield f"its cases were run {single_line(self.run.imported.text, MOST_OF_MESSAGE)}"
         if self._tally.end is None:
             yield "it did not finish"
         if self._damages:
-            first = "; ".join(f"line {each.number}: {single_line(each.reason, 100)}" for each in self._damaged)
+            first = "; ".join(f"line {damaged.number}: {single_line(damaged.reason, 100)}" for damaged in self._damaged)
             yield f"lines of its journal that cannot be read: {self._damages} ({first})"
         if self._unknown:
             kinds = ", ".join(map(repr, self._unknown))
             yield f"lines of its journal of an unknown kind: {sum(self._unknown.values())} ({kinds})"
         if self._doubled:
             yield f"duplicate lines in its journal, counted once: {self._doubled}"
-        if known is None:
+        if facts is None:
             yield f"it has no readable {environment.FILE_NAME}, so names of devices may be missing"
 
 
@@ -402,8 +402,8 @@ def _message(finish: Finish) -> str:
     return single_line(finish.message, MOST_OF_MESSAGE)
 
 
-def _devices(uuids: Sequence[str], known: Mapping[str, Any], run: RunStarted) -> tuple[RunDevice, ...]:
-    rows = {str(row.get("uuid")): row for row in environment.devices_of(known)}
+def _devices(uuids: Sequence[str], facts: Mapping[str, Any], run: RunStarted) -> tuple[RunDevice, ...]:
+    rows = {str(row.get("uuid")): row for row in environment.devices_of(facts)}
     alone = run.identity.get("device", "")
     return tuple(map(partial(_device, rows=rows, alone="" if ", " in alone else alone), uuids))
 

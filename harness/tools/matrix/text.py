@@ -55,8 +55,16 @@ def title_of(group: Group) -> str:
     """Return the subject of a group, and since when if known: ``option --inject=x, since RUN (DATE)``."""
     causes = tuple(Cause(cause.factor, cause.value) for cause in group.causes)
     title = wording.title_text(group.kind, causes, together=group.together)
-    since = [each[0] for each in group.also if len(each) == 1 and each[0].factor is Factor.SINCE] if causes else []
-    return ", ".join([title, *(f"since {each.value}" for each in since)])
+    since = (
+        [
+            explanation[0]
+            for explanation in group.also
+            if len(explanation) == 1 and explanation[0].factor is Factor.SINCE
+        ]
+        if causes
+        else []
+    )
+    return ", ".join([title, *(f"since {cause.value}" for cause in since)])
 
 
 def apart_of(group: Group) -> str:
@@ -113,10 +121,10 @@ def _finding(matrix: Matrix, finding: Finding) -> Iterator[str]:
 
 def hole_text(hole: Hole) -> str:
     """Return for example ``gated, memory: wanted >=40GiB (found 22.0GiB): 400 cells, 200 cases on 2 machines``."""
-    found = f" (found {', '.join(hole.found)})" if hole.found else ""
+    values = f" (found {', '.join(hole.found)})" if hole.found else ""
     reason = f", {hole.reason}" if hole.reason else ""
     where = f"{format_count(len(hole.cases), 'case')} on {format_count(len(hole.machines), 'machine')}"
-    return f"{hole.kind.value.replace('_', ' ')}{reason}{found}: {format_count(hole.cells, 'cell')}, {where}"
+    return f"{hole.kind.value.replace('_', ' ')}{reason}{values}: {format_count(hole.cells, 'cell')}, {where}"
 
 
 def difference_text(difference: Difference) -> str:

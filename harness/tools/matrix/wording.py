@@ -54,9 +54,9 @@ _NOUNS = {
 }
 
 
-def cause_text(each: Cause) -> str:
+def cause_text(cause: Cause) -> str:
     """Return for example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
-    return each.value if each.value.startswith("without ") else f"{_NOUNS[each.factor]} {each.value}"
+    return cause.value if cause.value.startswith("without ") else f"{_NOUNS[cause.factor]} {cause.value}"
 
 
 def explanation_text(causes: Explanation, *, together: bool = True) -> str:
@@ -85,9 +85,9 @@ def classing_text(classing: Classing) -> str:
             runs = format_count(total.all, "run")
             return f"Red in {total.red} of {runs}: neither one cause nor two together explain it."
         return f"Red in all runs with {explanation_text(causes, together=False)}, and in none of the others."
-    what = explanation_text(causes)
-    what = what if causes[0].factor in TIMES or what.startswith("without ") else f"with {what}"
-    how = f"Red in {_all(inside.all)} {what}" if classing.always else _sometimes(inside, what)
+    condition = explanation_text(causes)
+    condition = condition if causes[0].factor in TIMES or condition.startswith("without ") else f"with {condition}"
+    how = f"Red in {_all(inside.all)} {condition}" if classing.always else _sometimes(inside, condition)
     rest = f", and in none of the {format_count(others, 'other run')}" if others > 1 else ", and not in the other run"
     return f"{how}{rest}."
 
@@ -102,13 +102,13 @@ def _bad(tally: Tally) -> str:
     return " and ".join(parts).capitalize()
 
 
-def _sometimes(inside: Tally, what: str) -> str:
-    return f"{_bad(inside)} of {format_count(inside.all, 'run')} {what}"
+def _sometimes(inside: Tally, condition: str) -> str:
+    return f"{_bad(inside)} of {format_count(inside.all, 'run')} {condition}"
 
 
 def apart_text(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
     """Return the explanations that fit equally well: ``host n3; driver 580.95; a flake``. Empty without any."""
-    return "; ".join([explanation_text(each) for each in also] + (["a flake"] if maybe_flake else []))
+    return "; ".join([explanation_text(explanation) for explanation in also] + (["a flake"] if maybe_flake else []))
 
 
 def advice_text(
@@ -116,18 +116,21 @@ def advice_text(
 ) -> str:
     """Return the next step: the run that tells explanations apart, or the step that follows from the class."""
     if kind is CauseClass.EVERYWHERE:
-        untried = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
+        untried = _nouns([explanation[0] for explanation in also if explanation[0].factor is not Factor.UUID])
         return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]
     if maybe_flake:
         where = f" on {cause_text(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
-    singles = [*(causes if len(causes) == 1 else ()), *(each[0] for each in also if len(each) == 1)]
+    singles = [
+        *(causes if len(causes) == 1 else ()),
+        *(explanation[0] for explanation in also if len(explanation) == 1),
+    ]
     changed = [single for single in singles if single.factor in CONDITIONS]
     if changed and (len(singles) > 1 or sure is not Sure.STRONG):
         return f"Run it again now, {_otherwise(changed[0])}: that tells whether it is the cause."
     if singles and singles[0].factor in TIMES and sure is not Sure.STRONG:
         return "Repeat it now: pytest CASE --repeat=100. There are too few results to rule out chance."
-    singles = [each for each in singles if each.factor not in TIMES]
+    singles = [single for single in singles if single.factor not in TIMES]
     if len(singles) > 1:
         steps = [_separate(narrow, wide) for narrow, wide in pairwise(singles) if narrow.factor is not wide.factor]
         if steps:
@@ -156,13 +159,13 @@ _STEPS = {
 }
 
 
-def _otherwise(each: Cause) -> str:
+def _otherwise(cause: Cause) -> str:
     """Return how to make a run without the cause."""
-    if each.factor is Factor.COMMIT:
+    if cause.factor is Factor.COMMIT:
         return "at another commit"
-    if each.value.startswith("without "):
-        return f"with {each.value.removeprefix('without ')}"
-    return f"without {each.value}" if each.factor is Factor.OPTION else f"with another {cause_text(each)}"
+    if cause.value.startswith("without "):
+        return f"with {cause.value.removeprefix('without ')}"
+    return f"without {cause.value}" if cause.factor is Factor.OPTION else f"with another {cause_text(cause)}"
 
 
 def _separate(narrow: Cause, wide: Cause) -> str:

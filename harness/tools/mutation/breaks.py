@@ -68,28 +68,28 @@ class Theme:
         """Add a break that replaces a piece of the source of a function of torch. See `edit`."""
         self.add(Break(name, breaks, suites, lambda: edit(where, old, new), shows))
 
-    def add(self, each: Break) -> None:
+    def add(self, entry: Break) -> None:
         """Add a break. Raise BreakError if it is incomplete."""
-        if not _NAME.fullmatch(each.name):
-            raise BreakError(f"the break {each.name!r}: expected a name of small letters, digits and underscores")
-        if not each.breaks.strip() or not each.suites:
-            raise BreakError(f"the break {each.name!r}: expected a sentence on what it breaks, and suites")
-        if (each.apply is None) != (each.shows is None):
-            raise BreakError(f"the break {each.name!r}: expected a demonstration that shows its effect")
-        if (each.apply is None) != bool(each.fault):
-            raise BreakError(f"the break {each.name!r}: expected a function that breaks torch or the name of a fault")
-        self.breaks.append(each)
+        if not _NAME.fullmatch(entry.name):
+            raise BreakError(f"the break {entry.name!r}: expected a name of small letters, digits and underscores")
+        if not entry.breaks.strip() or not entry.suites:
+            raise BreakError(f"the break {entry.name!r}: expected a sentence on what it breaks, and suites")
+        if (entry.apply is None) != (entry.shows is None):
+            raise BreakError(f"the break {entry.name!r}: expected a demonstration that shows its effect")
+        if (entry.apply is None) != bool(entry.fault):
+            raise BreakError(f"the break {entry.name!r}: expected a function that breaks torch or the name of a fault")
+        self.breaks.append(entry)
 
 
 def replace(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
     """Replace an attribute of a module or class by what `around` makes of it, for functions of any kind."""
-    found = vars(owner).get(name, getattr(owner, name))
-    if isinstance(found, staticmethod | classmethod):
-        setattr(owner, name, type(found)(around(found.__func__)))
-    elif isinstance(found, property):
-        setattr(owner, name, property(around(found.fget), found.fset, found.fdel))
+    attribute = vars(owner).get(name, getattr(owner, name))
+    if isinstance(attribute, staticmethod | classmethod):
+        setattr(owner, name, type(attribute)(around(attribute.__func__)))
+    elif isinstance(attribute, property):
+        setattr(owner, name, property(around(attribute.fget), attribute.fset, attribute.fdel))
     else:
-        setattr(owner, name, around(found))
+        setattr(owner, name, around(attribute))
 
 
 def edit(where: str, old: str, new: str) -> None:
@@ -101,16 +101,18 @@ def edit(where: str, old: str, new: str) -> None:
     module, _, path = where.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = path.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
-    found = inspect.unwrap(getattr(inspect.getattr_static(owner, name), "__func__", getattr(owner, name)))
-    source = textwrap.dedent(inspect.getsource(found))
+    for step in classes:
+        owner = getattr(owner, step)
+    function = inspect.unwrap(getattr(inspect.getattr_static(owner, name), "__func__", getattr(owner, name)))
+    source = textwrap.dedent(inspect.getsource(function))
     if old not in source:
         raise BreakError(f"the source of {where} does not have {old!r}")
     made: dict[str, Any] = {}
     # Inside a function with the class as a variable, for `super()` without arguments.
-    outer = f"def outer(__class__):\n{textwrap.indent(source.replace(old, new), '    ')}\n    return {found.__name__}\n"
-    exec(compile(f"from __future__ import annotations\n{outer}", f"<{where}>", "exec"), found.__globals__, made)
+    outer = (
+        f"def outer(__class__):\n{textwrap.indent(source.replace(old, new), '    ')}\n    return {function.__name__}\n"
+    )
+    exec(compile(f"from __future__ import annotations\n{outer}", f"<{where}>", "exec"), function.__globals__, made)
     setattr(owner, name, made["outer"](owner))
 
 
@@ -149,7 +151,7 @@ def _places_of_tensors(operator: str) -> frozenset[int]:
 
     name, _, overload = operator.partition(".")
     schema: Any = getattr(getattr(torch.ops.aten, name), overload or "default")._schema
-    return frozenset(place for place, each in enumerate(schema.arguments) if str(each.type) == "Tensor")
+    return frozenset(place for place, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor")
 
 
 def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence[Any]:
@@ -200,9 +202,9 @@ _MISTAKES = frozenset(
 
 def by_name(breaks: Sequence[Break]) -> Mapping[str, Break]:
     """Return the breaks by name. Raise BreakError if two have the same name."""
-    found: dict[str, Break] = {}
-    for each in breaks:
-        if each.name in found:
-            raise BreakError(f"two breaks are named {each.name!r}: rename one")
-        found[each.name] = each
-    return found
+    named: dict[str, Break] = {}
+    for entry in breaks:
+        if entry.name in named:
+            raise BreakError(f"two breaks are named {entry.name!r}: rename one")
+        named[entry.name] = entry
+    return named

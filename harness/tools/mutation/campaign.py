@@ -24,7 +24,7 @@ _NOTHING_CHECKED = (*NO_CATCH, Outcome.GATED, Outcome.SKIPPED)
 class MutationRun(Protocol):
     """Runs cases. See `Runner`."""
 
-    def __call__(self, name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger: ...
+    def __call__(self, name: str, device: str, cases: Sequence[str], entry: Break | None) -> Ledger: ...
 
 
 class Runner:
@@ -35,15 +35,15 @@ class Runner:
         self._options = tuple(options)
         self._catalogue = catalogue
 
-    def __call__(self, name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger:
+    def __call__(self, name: str, device: str, cases: Sequence[str], entry: Break | None) -> Ledger:
         """Run these cases once. Raise CampaignError if the run has no journal."""
         started = runs.Runs(tuple(cases), tuple(self._options), self._results, device)
-        if each is None:
+        if entry is None:
             return started.run(name)
-        if each.apply is None:
-            return started.run(name, f"--inject={each.fault}", *each.options)
-        words = f"{self._catalogue.absolute()}:{each.name}" if self._catalogue else each.name
-        return started.run(name, "-p", "harness.tools.mutation.plugin", *each.options, variables={VARIABLE: words})
+        if entry.apply is None:
+            return started.run(name, f"--inject={entry.fault}", *entry.options)
+        words = f"{self._catalogue.absolute()}:{entry.name}" if self._catalogue else entry.name
+        return started.run(name, "-p", "harness.tools.mutation.plugin", *entry.options, variables={VARIABLE: words})
 
 
 def run_mutations(
@@ -59,29 +59,29 @@ def run_mutations(
     `unusable`: reasons why breaks cannot be used, by name. `jobs`: the number of parallel runs. `tell` gets one line
     per run. Raise BreakError if there are no cases, CampaignError if they do not run.
     """
-    usable = [each for each in breaks if each.name not in unusable]
+    usable = [entry for entry in breaks if entry.name not in unusable]
     with ThreadPoolExecutor(jobs) as pool:
-        devices = sorted({each.device for each in usable})
+        devices = sorted({entry.device for entry in usable})
         clean = dict(zip(devices, pool.map(lambda device: _clean(usable, device, run, tell), devices), strict=True))
         rows = dict(
             zip(
-                (each.name for each in usable),
-                pool.map(lambda each: _row(each, clean[each.device], run, tell), usable),
+                (entry.name for entry in usable),
+                pool.map(lambda entry: _row(entry, clean[entry.device], run, tell), usable),
                 strict=True,
             )
         )
     wrong = {case: outcome for tally in clean.values() for case, outcome in tally.wrong.items()}
     return Table(
         tuple(
-            rows.get(each.name) or BreakRow(each.name, each.breaks, each.device, unusable=unusable[each.name])
-            for each in breaks
+            rows.get(entry.name) or BreakRow(entry.name, entry.breaks, entry.device, unusable=unusable[entry.name])
+            for entry in breaks
         ),
         wrong,
     )
 
 
 def _clean(breaks: Sequence[Break], device: str, run: MutationRun, tell: Callable[[str], object]) -> CampaignTally:
-    cases = sorted({suite for each in breaks if each.device == device for suite in each.suites})
+    cases = sorted({suite for entry in breaks if entry.device == device for suite in entry.suites})
     if lost := [case for case in cases if not Path(case.partition("::")[0]).exists()]:
         raise BreakError(f"the suite {lost[0]!r} does not exist: run this where it is, or name others with --suites")
     tally = runs.tally_cases(run(f"{CLEAN}-{device}", device, cases, None))
@@ -89,24 +89,24 @@ def _clean(breaks: Sequence[Break], device: str, run: MutationRun, tell: Callabl
     return tally
 
 
-def _row(each: Break, clean: CampaignTally, run: MutationRun, tell: Callable[[str], object]) -> BreakRow:
-    ledger = run(each.name, each.device, each.suites, each)
-    tally = runs.tally_cases(ledger, each.fault)
+def _row(entry: Break, clean: CampaignTally, run: MutationRun, tell: Callable[[str], object]) -> BreakRow:
+    ledger = run(entry.name, entry.device, entry.suites, entry)
+    tally = runs.tally_cases(ledger, entry.fault)
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
     ran = checked & clean.passed
     texts = {verdict.case: verdict.message for verdict in ledger.verdicts}
     # They passed without the break, so the break caused the exception.
     stumbled = {case: texts[case] for case in tally.wrong if case in clean.passed and is_mistake(texts[case])}
-    if each.apply is None:  # a fault has no code that could be wrong
+    if entry.apply is None:  # a fault has no code that could be wrong
         stumbled = {}
     red = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
     caught = {case: outcome for case, outcome in red.items() if case not in stumbled}
     unusable = ""
     if not ran:
         unusable = "none of its cases ran with it: see the output of its run"
-    elif each.apply is None and not tally.struck and not caught:
+    elif entry.apply is None and not tally.struck and not caught:
         unusable = "the fault never occurred"
     tell(
-        f"{each.name}: {unusable or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}"
+        f"{entry.name}: {unusable or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}"
     )
-    return BreakRow(each.name, each.breaks, each.device, caught, ran, unusable, stumbled)
+    return BreakRow(entry.name, entry.breaks, entry.device, caught, ran, unusable, stumbled)

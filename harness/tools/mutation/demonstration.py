@@ -52,16 +52,16 @@ def observe(shows: Callable[[], object]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def demonstrate(each: Break) -> str:
+def demonstrate(entry: Break) -> str:
     """Break torch in this process. Return what is wrong with the demonstration, or an empty text."""
-    assert each.shows is not None
-    assert each.apply is not None
-    before, again = observe(each.shows), observe(each.shows)
+    assert entry.shows is not None
+    assert entry.apply is not None
+    before, again = observe(entry.shows), observe(entry.shows)
     try:
-        each.apply()
+        entry.apply()
     except Exception as error:  # noqa: BLE001 - after any error, the break cannot be used
         return f"it cannot be made with this torch: {error!r}"
-    return judge_outcomes(before, again, observe(each.shows))
+    return judge_outcomes(before, again, observe(entry.shows))
 
 
 def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mapping[str, str]:
@@ -93,13 +93,13 @@ def main(catalogue: str, device: str, library: str, names: Sequence[str]) -> Non
     """Fork one process per break, one at a time."""
     import torch  # noqa: F401 - once, before the forks
 
-    found = read_source(Path(catalogue) if catalogue else None)
+    breaks = read_source(Path(catalogue) if catalogue else None)
     for name in names:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reader)
-            _child(found[name], device, library, writer)
+            _child(breaks[name], device, library, writer)
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as file:
             why = file.read()
@@ -109,13 +109,13 @@ def main(catalogue: str, device: str, library: str, names: Sequence[str]) -> Non
         print(json.dumps([name, why]), flush=True)
 
 
-def _child(each: Break, device: str, library: str, writer: int) -> NoReturn:
+def _child(entry: Break, device: str, library: str, writer: int) -> NoReturn:
     signal.alarm(LIMIT)
     os.dup2(2, 1)  # torch may print
     if library:
         provider.provider_of(BACKENDS[device]).enter(library)
     with os.fdopen(writer, "w", encoding="utf-8") as file:
-        file.write(demonstrate(each))
+        file.write(demonstrate(entry))
     os._exit(0)
 
 

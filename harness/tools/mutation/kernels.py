@@ -37,7 +37,7 @@ def plain(value: Any) -> object:
             else value.detach().flatten()[-40:].tolist()
         )
     if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return value
 
 
@@ -72,8 +72,8 @@ class KernelTheme(Theme):
         wanted = (operators,) if isinstance(operators, str) else operators
 
         def apply() -> None:
-            for each in wanted:
-                replace_kernel(each, around, keys)
+            for operator in wanted:
+                replace_kernel(operator, around, keys)
 
         self.function(name, breaks, suite, apply, shows)
 
@@ -85,9 +85,9 @@ def result(change: Callable[..., Any]) -> Around:
 
 def spoiled(x: Any, factor: float = 1.01) -> Any:
     """Return the same with its first element 1% off, or one more."""
-    found = x.clone()
-    first = found.view(-1)[:1] if found.is_contiguous() else found.reshape(-1)[:1]
-    if found.numel():
-        place = (0,) * found.dim()
-        found[place] = first[0] * factor if found.is_floating_point() or found.is_complex() else first[0] + 1
-    return found
+    spoilt = x.clone()
+    first = spoilt.view(-1)[:1] if spoilt.is_contiguous() else spoilt.reshape(-1)[:1]
+    if spoilt.numel():
+        place = (0,) * spoilt.dim()
+        spoilt[place] = first[0] * factor if spoilt.is_floating_point() or spoilt.is_complex() else first[0] + 1
+    return spoilt

@@ -41,7 +41,7 @@ def _line(error: Exception, path: Path) -> str:
 def chosen(words: str) -> Break:
     """Return the break that a text ``FILE:NAME`` names; without FILE, a break of the harness. Raise BreakError."""
     file, _, name = words.rpartition(":")
-    found = read_source(Path(file) if file else None)
-    if name not in found:
+    breaks = read_source(Path(file) if file else None)
+    if name not in breaks:
         raise BreakError(f"there is no break named {name!r}: see 'harness mutate list'")
-    return found[name]
+    return breaks[name]

@@ -33,19 +33,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def send(channel: Channel, found: Bulletin, site: str = "") -> None:
+def send(channel: Channel, bulletin: Bulletin, site: str = "") -> None:
     """Send the bulletin through a channel. Raise ChannelError."""
     missing = missing_variables(channel)
     if missing:
         raise ChannelError(f"the environment variable {missing[0]} is not set")
     if isinstance(channel, Webhook):
-        _post(os.environ[channel.url_env], channel.url_env, texts.BODIES[channel.kind](found, site))
+        _post(os.environ[channel.url_env], channel.url_env, texts.BODIES[channel.kind](bulletin, site))
     elif isinstance(channel, Email):
-        _mail(channel, _letter(channel, found, site))
+        _mail(channel, _letter(channel, bulletin, site))
     elif isinstance(channel, GitHub):
-        _github(channel, found, site)
+        _github(channel, bulletin, site)
     else:
-        sys.stdout.write(texts.text(found, site))
+        sys.stdout.write(texts.text(bulletin, site))
         sys.stdout.flush()
 
 
@@ -72,12 +72,12 @@ def _post(url: str, name: str, body: object) -> None:
         raise ChannelError(f"{host} cannot be reached: {_short(str(why))}") from None
 
 
-def _letter(channel: Email, found: Bulletin, site: str) -> EmailMessage:
+def _letter(channel: Email, bulletin: Bulletin, site: str) -> EmailMessage:
     letter = EmailMessage()
-    letter["Subject"] = texts.title(found)[:200]
+    letter["Subject"] = texts.title(bulletin)[:200]
     letter["From"] = channel.sender
     letter["To"] = ", ".join(channel.to)
-    letter.set_content(texts.text(found, site))
+    letter.set_content(texts.text(bulletin, site))
     return letter
 
 
@@ -102,15 +102,15 @@ def _mail(channel: Email, letter: EmailMessage) -> None:
         raise ChannelError(f"{host} cannot be reached: {_short(str(error)) or type(error).__name__}") from None
 
 
-def _github(channel: GitHub, found: Bulletin, site: str) -> None:
-    body = texts.bulletin_markdown(found, site)
+def _github(channel: GitHub, bulletin: Bulletin, site: str) -> None:
+    body = texts.bulletin_markdown(bulletin, site)
     repository = ["--repo", channel.repository, "--body-file", "-"]
     if channel.comment_on is not None:
-        title = texts.title(found).translate(texts.MARKUP)
+        title = texts.title(bulletin).translate(texts.MARKUP)
         _run(["gh", "issue", "comment", str(channel.comment_on), *repository], f"**{title}**\n{body}".encode())
         return
     labels = [word for label in channel.labels for word in ("--label", label)]
-    _run(["gh", "issue", "create", "--title", texts.title(found)[:200], *labels, *repository], body.encode())
+    _run(["gh", "issue", "create", "--title", texts.title(bulletin)[:200], *labels, *repository], body.encode())
 
 
 def _run(command: list[str], given: bytes) -> None:

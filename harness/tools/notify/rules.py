@@ -112,17 +112,17 @@ class Rules(_Model):
 
     def owner(self, case: str) -> str:
         """Return who is responsible for a case; empty if nobody is named."""
-        return next((each.owner for each in self.owners if matches_pattern(each.cases, case)), "")
+        return next((owner.owner for owner in self.owners if matches_pattern(owner.cases, case)), "")
 
     def channels_of(self, cases: tuple[str, ...], profile: str) -> tuple[str, ...]:
         """Return the channels that hear of one of these cases, each once, in the order of the routes."""
-        found = (
+        names = (
             name
             for route in self.routes
             if route.profile in (None, profile) and any(matches_pattern(route.cases, case) for case in cases)
             for name in route.to
         )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(names))
 
 
 def load_rules(path: Path) -> Loaded[Rules]:
@@ -162,5 +162,5 @@ def variables_of(channel: Channel) -> tuple[str, ...]:
 
 def missing_variables(channel: Channel, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the variables that a channel needs and that are not set or are empty."""
-    known = os.environ if environ is None else environ
-    return tuple(name for name in variables_of(channel) if not known.get(name))
+    variables = os.environ if environ is None else environ
+    return tuple(name for name in variables_of(channel) if not variables.get(name))

@@ -15,12 +15,12 @@ MOST_GROUPS = 10
 MOST_FINDINGS = 40
 MOST_CASES = 3
 #: Escapes what has a meaning in Markdown.
-MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]<>()#+-.!|~@"})
+MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>()#+-.!|~@"})
 
 
-def title(found: Bulletin) -> str:
+def title(bulletin: Bulletin) -> str:
     """Return for example ``2 new groups of failures, 1 finding: gpu7 · H100 · nightly, 2026-03-02``."""
-    groups = [topic for topic in found.topics if topic.key]
+    groups = [topic for topic in bulletin.topics if topic.key]
     parts = []
     for why, noun in (
         (Why.NEW, "new group of failures"),
@@ -31,12 +31,12 @@ def title(found: Bulletin) -> str:
         number = sum(group.why is why for group in groups)
         if number:
             parts.append(format_count(number, noun, _plural(why)))
-    findings = len(found.topics) - len(groups)
+    findings = len(bulletin.topics) - len(groups)
     if findings:
         parts.append(format_count(findings, "finding"))
-    if not found.complete:
+    if not bulletin.complete:
         parts.append("the run did not end")
-    return _line(f"{', '.join(parts) or 'nothing new'}: {found.lane}, {found.night}")
+    return _line(f"{', '.join(parts) or 'nothing new'}: {bulletin.lane}, {bulletin.night}")
 
 
 def _plural(why: Why) -> str:
@@ -48,16 +48,16 @@ def _plural(why: Why) -> str:
     }[why]
 
 
-def bulletin_lines(found: Bulletin, site: str = "") -> Iterator[str]:
+def bulletin_lines(bulletin: Bulletin, site: str = "") -> Iterator[str]:
     """Yield the bulletin as lines of text, without the title."""
-    state = f"{found.red} red of {format_count(found.cases, 'case')} in run {found.run_id}"
-    yield _line(f"{state}{'' if found.complete else ', which did not end'}")
-    if found.before:
-        yield _line(f"since {found.before}: {found.changes}")
+    state = f"{bulletin.red} red of {format_count(bulletin.cases, 'case')} in run {bulletin.run_id}"
+    yield _line(f"{state}{'' if bulletin.complete else ', which did not end'}")
+    if bulletin.before:
+        yield _line(f"since {bulletin.before}: {bulletin.changes}")
     else:
         yield "the first run of this machine"
-    groups = [each for each in found.topics if each.key]
-    findings = [each for each in found.topics if not each.key]
+    groups = [topic for topic in bulletin.topics if topic.key]
+    findings = [topic for topic in bulletin.topics if not topic.key]
     for topic in groups[:MOST_GROUPS]:
         yield ""
         yield from _group(topic, site)
@@ -68,14 +68,14 @@ def bulletin_lines(found: Bulletin, site: str = "") -> Iterator[str]:
         yield _line(f"finding: {topic.title}: {topic.message}")
     if len(findings) > MOST_FINDINGS:
         yield f"and {format_count(len(findings) - MOST_FINDINGS, 'more finding')}"
-    if found.fixed:
-        yield f"fixed: {format_count(len(found.fixed), 'case')}"
-    if found.known:
-        yield f"red as before, not listed: {format_count(found.known, 'group')}"
-    if found.silenced:
-        yield f"silenced: {format_count(found.silenced, 'group')}"
-    if found.page:
-        yield _line(f"report: {found.page}")
+    if bulletin.fixed:
+        yield f"fixed: {format_count(len(bulletin.fixed), 'case')}"
+    if bulletin.known:
+        yield f"red as before, not listed: {format_count(bulletin.known, 'group')}"
+    if bulletin.silenced:
+        yield f"silenced: {format_count(bulletin.silenced, 'group')}"
+    if bulletin.page:
+        yield _line(f"report: {bulletin.page}")
 
 
 def _group(topic: Topic, site: str) -> Iterator[str]:
@@ -95,14 +95,14 @@ def _group(topic: Topic, site: str) -> Iterator[str]:
         yield _line(f"  {site.rstrip('/')}/{page_file_name('groups', topic.key)}")
 
 
-def text(found: Bulletin, site: str = "") -> str:
+def text(bulletin: Bulletin, site: str = "") -> str:
     """Return the bulletin as plain text, the title first."""
-    return "\n".join([title(found), "", *bulletin_lines(found, site)]).rstrip() + "\n"
+    return "\n".join([title(bulletin), "", *bulletin_lines(bulletin, site)]).rstrip() + "\n"
 
 
-def bulletin_markdown(found: Bulletin, site: str = "") -> str:
+def bulletin_markdown(bulletin: Bulletin, site: str = "") -> str:
     """Return the bulletin as Markdown, without the title: a block of code, in which no text of a run has a meaning."""
-    body = "\n".join(bulletin_lines(found, site)).rstrip()
+    body = "\n".join(bulletin_lines(bulletin, site)).rstrip()
     fence = "`" * max(3, 1 + max((len(run) for run in _runs_of_backticks(body)), default=0))
     return f"{fence}text\n{body}\n{fence}\n"
 
@@ -111,9 +111,9 @@ def _runs_of_backticks(body: str) -> list[str]:
     return re.findall("`+", body)
 
 
-def slack(found: Bulletin, site: str = "") -> dict[str, Any]:
+def slack(bulletin: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the body of an incoming webhook of Slack."""
-    return {"text": f"*{_slack(title(found))}*\n```\n{_slack(_body(found, site))}\n```"}
+    return {"text": f"*{_slack(title(bulletin))}*\n```\n{_slack(_body(bulletin, site))}\n```"}
 
 
 def _slack(value: str) -> str:
@@ -122,22 +122,22 @@ def _slack(value: str) -> str:
     return escaped.replace("```", "'''")
 
 
-def mattermost(found: Bulletin, site: str = "") -> dict[str, Any]:
+def mattermost(bulletin: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the body of an incoming webhook of Mattermost."""
-    return {"text": f"**{title(found).translate(MARKUP)}**\n{bulletin_markdown(found, site)}"}
+    return {"text": f"**{title(bulletin).translate(MARKUP)}**\n{bulletin_markdown(bulletin, site)}"}
 
 
-def teams(found: Bulletin, site: str = "") -> dict[str, Any]:
+def teams(bulletin: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the body of a workflow of Teams: a message with an adaptive card."""
     card = {
         "type": "AdaptiveCard",
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "version": "1.4",
         "body": [
-            {"type": "TextBlock", "text": title(found).translate(MARKUP), "weight": "Bolder", "wrap": True},
+            {"type": "TextBlock", "text": title(bulletin).translate(MARKUP), "weight": "Bolder", "wrap": True},
             {
                 "type": "RichTextBlock",
-                "inlines": [{"type": "TextRun", "text": _body(found, site), "fontType": "Monospace"}],
+                "inlines": [{"type": "TextRun", "text": _body(bulletin, site), "fontType": "Monospace"}],
             },
         ],
     }
@@ -147,23 +147,23 @@ def teams(found: Bulletin, site: str = "") -> dict[str, Any]:
     }
 
 
-def bulletin_json(found: Bulletin, site: str = "") -> dict[str, Any]:
+def bulletin_json(bulletin: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the bulletin as JSON values, for programs."""
     return {
-        "title": title(found),
-        "text": _body(found, site),
-        "run": found.run_id,
-        "lane": found.lane,
-        "night": found.night.isoformat(),
-        "profile": found.profile,
-        "red": found.red,
-        "cases": found.cases,
-        "complete": found.complete,
-        "before": found.before,
-        "changes": found.changes,
-        "fixed": list(found.fixed),
-        "known": found.known,
-        "silenced": found.silenced,
+        "title": title(bulletin),
+        "text": _body(bulletin, site),
+        "run": bulletin.run_id,
+        "lane": bulletin.lane,
+        "night": bulletin.night.isoformat(),
+        "profile": bulletin.profile,
+        "red": bulletin.red,
+        "cases": bulletin.cases,
+        "complete": bulletin.complete,
+        "before": bulletin.before,
+        "changes": bulletin.changes,
+        "fixed": list(bulletin.fixed),
+        "known": bulletin.known,
+        "silenced": bulletin.silenced,
         "topics": [
             {
                 "why": topic.why.value,
@@ -176,7 +176,7 @@ def bulletin_json(found: Bulletin, site: str = "") -> dict[str, Any]:
                 "since": topic.since.isoformat() if topic.since else None,
                 "owner": topic.owner,
             }
-            for topic in found.topics
+            for topic in bulletin.topics
         ],
     }
 
@@ -184,8 +184,8 @@ def bulletin_json(found: Bulletin, site: str = "") -> dict[str, Any]:
 BODIES = {"slack": slack, "mattermost": mattermost, "teams": teams, "json": bulletin_json}
 
 
-def _body(found: Bulletin, site: str) -> str:
-    return "\n".join(bulletin_lines(found, site)).rstrip()
+def _body(bulletin: Bulletin, site: str) -> str:
+    return "\n".join(bulletin_lines(bulletin, site)).rstrip()
 
 
 def _line(value: str) -> str:

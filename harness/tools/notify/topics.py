@@ -103,11 +103,11 @@ def why_reported(
 
 def grouped(failures: Sequence[Failure]) -> dict[str, list[Failure]]:
     """Return the red failures by group, the group with most cases first."""
-    found: dict[str, list[Failure]] = {}
+    by_group: dict[str, list[Failure]] = {}
     for failure in failures:
         if failure.outcome.is_red:
-            found.setdefault(failure.group, []).append(failure)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+            by_group.setdefault(failure.group, []).append(failure)
+    return dict(sorted(by_group.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date) -> Bulletin:
@@ -116,7 +116,7 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
     before = answers.runs[news.previous] if news.previous is not None else None
     groups = grouped(answers.failures(run["run"]))
     past = _past(answers, run, list(groups))
-    topics, silenced, known = [], 0, 0
+    topics, silenced, still_red = [], 0, 0
     for key, failures in groups.items():
         cases = tuple(sorted({failure.case for failure in failures}))
         covering = [silence for silence in rules.silences if silence.covers(key, cases)]
@@ -125,17 +125,17 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
             run["night"],
             before["night"] if before else None,
             rules,
-            [each for each in covering if each.until < today],
+            [silence for silence in covering if silence.until < today],
         )
-        if any(each.until >= today for each in covering):
+        if any(silence.until >= today for silence in covering):
             silenced += 1
         elif why is None:
-            known += 1
+            still_red += 1
         else:
-            first = min(failures, key=lambda each: each.case)
+            first = min(failures, key=lambda failure: failure.case)
             since = past[key].since if why in (Why.REMINDER, Why.UNSILENCED) else None
             owner = rules.owner(first.case)
-            outcomes = tuple(sorted({each.outcome.value for each in failures}))
+            outcomes = tuple(sorted({failure.outcome.value for failure in failures}))
             topics.append(Topic(why, key, first.title, cases, first.message, first.reproduce, since, owner, outcomes))
     topics += [Topic(Why.NEW, "", kind, (), message) for kind, message in news.findings]
     return Bulletin(
@@ -152,7 +152,7 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
         topics=tuple(topics),
         fixed=news.fixed,
         silenced=silenced,
-        known=known,
+        known=still_red,
     )
 
 
@@ -161,16 +161,16 @@ def _past(answers: Answers, run: Mapping[str, Any], keys: Sequence[str]) -> dict
     nights: dict[str, list[tuple[int, date]]] = {}
     for key, number in answers.red_runs_of_groups(keys, run["lane"]):
         nights.setdefault(key, []).append((number, answers.runs[number]["night"]))
-    earlier = [number for number, each in answers.runs.items() if each["lane"] == run["lane"]]
+    earlier = [number for number, row in answers.runs.items() if row["lane"] == run["lane"]]
     earlier = earlier[: earlier.index(run["run"])]
-    found = {}
+    past = {}
     for key, seen in nights.items():
         there = {number: night for number, night in seen if number in earlier}
         if there:
             last = answers.runs[max(there, key=earlier.index)]
             ended = last["begun"] + timedelta(seconds=last["seconds"] or 0.0)
-            found[key] = Past(max(there.values()), _spell(earlier, there), ended.date())
-    return found
+            past[key] = Past(max(there.values()), _spell(earlier, there), ended.date())
+    return past
 
 
 def _spell(earlier: Sequence[int], there: Mapping[int, date]) -> date:
@@ -181,17 +181,17 @@ def _spell(earlier: Sequence[int], there: Mapping[int, date]) -> date:
     return there[earlier[last]]
 
 
-def by_channel(found: Bulletin, rules: Rules) -> Iterator[tuple[str, Bulletin]]:
+def by_channel(whole: Bulletin, rules: Rules) -> Iterator[tuple[str, Bulletin]]:
     """Yield each channel that hears something, with what it hears. Findings go to every channel of the profile."""
     of: dict[str, list[Topic]] = {}
-    for topic in found.topics:
-        names = rules.channels_of(topic.cases, found.profile) if topic.cases else _all(rules, found.profile)
+    for topic in whole.topics:
+        names = rules.channels_of(topic.cases, whole.profile) if topic.cases else _all(rules, whole.profile)
         for name in names:
             of.setdefault(name, []).append(topic)
-    if not found.complete and not of:
-        of = {name: [] for name in _all(rules, found.profile)}
+    if not whole.complete and not of:
+        of = {name: [] for name in _all(rules, whole.profile)}
     for name, topics in of.items():
-        yield name, found.only(topics)
+        yield name, whole.only(topics)
 
 
 def _all(rules: Rules, profile: str) -> tuple[str, ...]:
@@ -199,15 +199,15 @@ def _all(rules: Rules, profile: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for route in routes for name in route.to))
 
 
-def unheard(found: Bulletin, rules: Rules) -> list[Topic]:
+def unheard(whole: Bulletin, rules: Rules) -> list[Topic]:
     """Return the topics that no route leads anywhere."""
-    reported = {id(topic) for _, heard in by_channel(found, rules) for topic in heard.topics}
-    return [topic for topic in found.topics if id(topic) not in reported]
+    reported = {id(topic) for _, heard in by_channel(whole, rules) for topic in heard.topics}
+    return [topic for topic in whole.topics if id(topic) not in reported]
 
 
 def idle_silences(rules: Rules, today: date) -> Iterator[str]:
     """Yield a sentence for each silence whose last day is over."""
     for silence in rules.silences:
         if silence.until < today:
-            what = silence.group or silence.cases
-            yield f"the silence of {what!r} ended on {silence.until} ({silence.reason}): remove it"
+            subject = silence.group or silence.cases
+            yield f"the silence of {subject!r} ended on {silence.until} ({silence.reason}): remove it"

@@ -45,9 +45,9 @@ def test_a_fault_that_occurred_and_reddened_nothing_is_missed(
 ) -> None:
     fault = Break("soft_slow", "takes long", ("suites/streams/test_pace.py",), device="soft", fault="slow")
 
-    def run(name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger:
-        assert (name, device, tuple(cases)) == (each.name if each else f"{CLEAN}-soft", "soft", fault.suites)
-        return with_it if each else ledger(Outcome.PASSED)
+    def run(name: str, device: str, cases: Sequence[str], entry: Break | None) -> Ledger:
+        assert (name, device, tuple(cases)) == (entry.name if entry else f"{CLEAN}-soft", "soft", fault.suites)
+        return with_it if entry else ledger(Outcome.PASSED)
 
     table = run_mutations([fault], run, {}, jobs=1, tell=lambda _: None)
     assert table.missed == missed

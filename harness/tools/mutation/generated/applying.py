@@ -26,11 +26,11 @@ class UnfitError(HarnessError):
 def living_functions(files: Iterable[Path]) -> Functions:
     """Return the functions of these files. What `gc.freeze` has frozen is not found."""
     wanted = {str(file) for file in files}
-    found: dict[tuple[str, str], list[FunctionType]] = {}
-    for each in gc.get_objects():
-        if type(each) is FunctionType and each.__code__.co_filename in wanted:
-            found.setdefault((each.__code__.co_filename, each.__code__.co_qualname), []).append(each)
-    return found
+    functions: dict[tuple[str, str], list[FunctionType]] = {}
+    for living in gc.get_objects():
+        if type(living) is FunctionType and living.__code__.co_filename in wanted:
+            functions.setdefault((living.__code__.co_filename, living.__code__.co_qualname), []).append(living)
+    return functions
 
 
 def apply(mutant: Mutant, file: Path, functions: Functions) -> None:

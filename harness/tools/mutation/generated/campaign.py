@@ -79,8 +79,8 @@ def recording_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
 def _files_of(cases: Iterable[str]) -> list[Path]:
     """Return the Python files of the cases' suites: cases use helpers of the folders above."""
     tops = {Path(case.partition("::")[0]) for case in cases}
-    found = {file for top in tops for file in (top.rglob("*.py") if top.is_dir() else [top])}
-    return sorted(found)
+    files = {file for top in tops for file in (top.rglob("*.py") if top.is_dir() else [top])}
+    return sorted(files)
 
 
 def record_cases(settings: Settings, folder: Path, tell: Callable[[str], object]) -> None:
@@ -118,10 +118,10 @@ def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict
     callers: dict[str, list[str]] = {}
     arguments: dict[str, dict[str, set[str]]] = {}
     for folder in folders:
-        found = recorded(folder)
-        for name, cases in found.callers.items():
+        recording = recorded(folder)
+        for name, cases in recording.callers.items():
             callers[name] = list(dict.fromkeys([*callers.get(name, ()), *cases]))
-        for name, values in found.arguments.items():
+        for name, values in recording.arguments.items():
             noted = arguments.setdefault(name, {})
             for parameter, shown in values.items():
                 noted.setdefault(parameter, set()).update(shown)
@@ -150,10 +150,10 @@ def _mutants_of(name: str, file: Path, folder: Path, rules: bytes) -> list[Mutan
         from harness.tools.mutation.generated.walk import mutants_of
     except ImportError:
         raise GenerateError("mutants need the package libcst: pip install 'gpu-conformance-harness[mutate]'") from None
-    found, _ = mutants_of(name, source)
+    mutants, _ = mutants_of(name, source)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(kept, json.dumps([each.to_json() for each in found]).encode())
-    return found
+    write_atomically(kept, json.dumps([mutant.to_json() for mutant in mutants]).encode())
+    return mutants
 
 
 def run_mutants(
@@ -171,14 +171,14 @@ def run_mutants(
     how long all may take. Results that the folder has already are kept, and the mutants not run again.
     """
     # By name, which is as good as by chance: of a call that `seconds` ends, the results are a fair sample.
-    planned = [(mutant, recording.reaching(mutant)) for mutant in sorted(mutants, key=lambda each: each.name)]
-    planned = [(each, cases) for each, cases in planned if cases]
+    planned = [(mutant, recording.reaching(mutant)) for mutant in sorted(mutants, key=lambda mutant: mutant.name)]
+    planned = [(mutant, cases) for mutant, cases in planned if cases]
     if not planned:
         raise GenerateError("no case reaches one of the mutants: name other modules or other cases")
     files = sorted({case.partition("::")[0] for _, cases in planned for case in cases})
     backend = BACKENDS[settings.device]
     provided = provider.provider_of(backend).provide() if backend.provider else ProvidedDevice(None, {})
-    inifile = next((str(each) for each in (Path("pyproject.toml").absolute(),) if each.exists()), None)
+    inifile = next((str(path) for path in (Path("pyproject.toml").absolute(),) if path.exists()), None)
     results.mkdir(parents=True, exist_ok=True)
     plan, file = results / "plan.json", results / "mutants.ndjson"
     values = {
@@ -188,7 +188,7 @@ def run_mutants(
         "arguments": [*files, "-p", "no:cacheprovider", "-q", *_kept(settings.options)],
         "rootdir": os.getcwd(),
         "inifile": inifile,
-        "mutants": [(each.to_json(), cases) for each, cases in planned],
+        "mutants": [(mutant.to_json(), cases) for mutant, cases in planned],
         "seconds": {case: recording.seconds[case] for _, cases in planned for case in cases},
         "limit": limit,
         "time": seconds,
@@ -212,7 +212,7 @@ def run_mutants(
         raise GenerateError(
             f"the mutants do not run (exit status {done.returncode}): {' '.join(map(single_line, last))!r}"
         )
-    names = {each.name for each in mutants}
+    names = {mutant.name for mutant in mutants}
     return [result for result in read_results(file) if result.mutant.name in names]
 
 

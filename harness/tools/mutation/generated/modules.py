@@ -62,7 +62,7 @@ def is_wanted(path: str, patterns: Iterable[str] = MODULES) -> bool:
     A star also stands for folders.
     """
     return any(fnmatchcase(path, pattern) for pattern in patterns) and not any(
-        fnmatchcase(path, each) for each in EXCLUDED
+        fnmatchcase(path, pattern) for pattern in EXCLUDED
     )
 
 
@@ -70,5 +70,5 @@ def wanted_files(root: Path, patterns: Iterable[str] = MODULES) -> list[str]:
     """Return the files below the folder that has torch, or another package, in order."""
     patterns = tuple(patterns)
     tops = sorted({pattern.partition("/")[0] for pattern in patterns})
-    found = [path.relative_to(root).as_posix() for top in tops for path in sorted((root / top).rglob("*.py"))]
-    return [path for path in found if is_wanted(path, patterns)]
+    files = [path.relative_to(root).as_posix() for top in tops for path in sorted((root / top).rglob("*.py"))]
+    return [path for path in files if is_wanted(path, patterns)]

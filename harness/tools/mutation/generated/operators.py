@@ -168,7 +168,7 @@ def _arguments_swapped(node: cst.CSTNode) -> Iterator[Change]:
         return
     left, right = plain[:2]
     if code(left.value) != code(right.value):
-        rest = [right, left, *(each for each in node.args if each is not left and each is not right)]
+        rest = [right, left, *(argument for argument in node.args if argument is not left and argument is not right)]
         yield node, f"{code(node.func)}({_arguments(rest)})"
 
 

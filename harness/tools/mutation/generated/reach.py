@@ -36,24 +36,24 @@ class Recording:
         if case in self.seconds or (keep is not None and case not in keep):
             return
         self.seconds[case] = float(record["seconds"])  # type: ignore[arg-type]
-        self._note(case, record, known=False)
+        self._note(case, record, again=False)
 
     def add_of_a_fork(self, record: Mapping[str, object]) -> None:
         """Add what a fork of one of the cases ran."""
         case = str(record["case"])
         if case in self.seconds:
-            self._note(case, record, known=True)
+            self._note(case, record, again=True)
 
-    def _note(self, case: str, record: Mapping[str, object], *, known: bool) -> None:
-        """Add the lines and calls of a case. `known`: it may have lines and calls already."""
+    def _note(self, case: str, record: Mapping[str, object], *, again: bool) -> None:
+        """Add the lines and calls of a case. `again`: it may have lines and calls already."""
         lines: Mapping[str, Sequence[int]] = record["lines"]  # type: ignore[assignment]
         for path, numbers in lines.items():
             by_line = self.lines.setdefault(path, {})
             for number in numbers:
-                _add(by_line.setdefault(number, []), case, known)
+                _add(by_line.setdefault(number, []), case, again)
         arguments: Mapping[str, Mapping[str, Sequence[str]]] = record["arguments"]  # type: ignore[assignment]
         for name, values in arguments.items():
-            _add(self.callers.setdefault(name, []), case, known)
+            _add(self.callers.setdefault(name, []), case, again)
             noted = self.arguments.setdefault(name, {})
             for parameter, shown in values.items():
                 noted.setdefault(parameter, set()).update(shown)
@@ -64,24 +64,24 @@ class Recording:
         Near is a case that also runs one of the next lines, if few others do: what a condition guards, for example.
         """
         by_line = self.lines.get(mutant.path, {})
-        found: dict[str, None] = {}
+        reached: dict[str, None] = {}
         for line in range(mutant.first, mutant.last + 1):
-            found.update(dict.fromkeys(by_line.get(line, ())))
-        rarity = dict.fromkeys(found, len(found))
+            reached.update(dict.fromkeys(by_line.get(line, ())))
+        rarity = dict.fromkeys(reached, len(reached))
         for line in range(mutant.last + 1, mutant.last + 1 + AROUND):
             cases = by_line.get(line, ())
             for case in cases:
                 if case in rarity:
                     rarity[case] = min(rarity[case], len(cases))
         near = sorted(
-            (case for case in found if rarity[case] < len(found)),
+            (case for case in reached if rarity[case] < len(reached)),
             key=lambda case: (rarity[case], self.seconds[case], case),
         )[:NEAR]
-        return [*near, *(case for case in found if case not in near)]
+        return [*near, *(case for case in reached if case not in near)]
 
 
-def _add(cases: list[str], case: str, known: bool) -> None:
-    if not known or case not in cases:
+def _add(cases: list[str], case: str, again: bool) -> None:
+    if not again or case not in cases:
         cases.append(case)
 
 
@@ -125,7 +125,7 @@ def in_order(
     for case in sorted(reaching.difference(ahead), key=lambda case: (seconds.get(case, 0.0), case)):
         by_function.setdefault(case.partition("[")[0], []).append(case)
     ranked = [
-        (place, seconds.get(case, 0.0), case) for found in by_function.values() for place, case in enumerate(found)
+        (place, seconds.get(case, 0.0), case) for group in by_function.values() for place, case in enumerate(group)
     ]
     order: list[str] = []
     total = 0.0
@@ -145,7 +145,7 @@ def sampled(mutants: Iterable[Mutant], share: float, seed: int) -> list[Mutant]:
         digest = hashlib.sha256(f"{seed}\0{mutant.name}".encode()).digest()
         return int.from_bytes(digest[:8], "big") / 2**64
 
-    return [each for each in mutants if place(each) < share]
+    return [mutant for mutant in mutants if place(mutant) < share]
 
 
 def nearest(mutant: Mutant, recording: Recording) -> list[str]:

@@ -56,20 +56,20 @@ class Watch:
 
     def lines(self) -> dict[str, list[int]]:
         """Return the lines that ran, by file."""
-        found: dict[str, set[int]] = {}
+        by_file: dict[str, set[int]] = {}
         for code, lines in self._seen.items():
-            known = self._known[code]
-            assert known is not None
-            found.setdefault(known[0], set()).update(lines)
-        return {name: sorted(lines) for name, lines in sorted(found.items())}
+            place = self._known[code]
+            assert place is not None
+            by_file.setdefault(place[0], set()).update(lines)
+        return {name: sorted(lines) for name, lines in sorted(by_file.items())}
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG002
         code = frame.f_code
         try:
-            known = self._known[code]
+            place = self._known[code]
         except KeyError:
-            known = self._known[code] = self._place(code)
-        if known is None:
+            place = self._known[code] = self._place(code)
+        if place is None:
             return None
         seen = self._seen.get(code)
         if seen is None:
@@ -77,9 +77,9 @@ class Watch:
         count = self._calls.get(code, 0)
         if count < CALLS:
             self._calls[code] = count + 1
-            self._note_arguments(known[0], code, frame)
+            self._note_arguments(place[0], code, frame)
         seen.add(code.co_firstlineno)
-        if len(seen) >= len(known[1]):
+        if len(seen) >= len(place[1]):
             return None
 
         def on_line(inner: FrameType, event: str, argument: object) -> Any:  # noqa: ARG001
@@ -150,9 +150,9 @@ class MonitoringWatch(Watch):
             return monitoring.DISABLE
         self._calls[code] = count + 1
         frame = sys._getframe(1)
-        known = self._known[code]
-        if known is not None and frame.f_code is code:
-            self._note_arguments(known[0], code, frame)
+        place = self._known[code]
+        if place is not None and frame.f_code is code:
+            self._note_arguments(place[0], code, frame)
         return None
 
     def _on_line(self, code: CodeType, line: int) -> object:

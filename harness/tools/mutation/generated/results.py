@@ -56,11 +56,11 @@ class MutantResult:
 
 def read_results(file: Path) -> list[MutantResult]:
     """Read the results. A line that a killed process has not finished is left out."""
-    found = []
+    results = []
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
             values = json.loads(line)
         except ValueError:
             continue
-        found.append(MutantResult.from_json(values))
-    return found
+        results.append(MutantResult.from_json(values))
+    return results

@@ -43,7 +43,7 @@ def scores(
     reason: Callable[[Mutant], str] = lambda _: "",
 ) -> list[Score]:
     """Return the scores by module, in order. `reason`: why no case can observe a mutant, or an empty text."""
-    all_, some = (Counter(each.module for each in group) for group in (mutants, reached))
+    made, covered = (Counter(mutant.module for mutant in group) for group in (mutants, reached))
     verdicts = Counter(
         (
             result.mutant.module,
@@ -54,47 +54,47 @@ def scores(
     return [
         Score(
             module,
-            all_[module],
-            some[module],
+            made[module],
+            covered[module],
             verdicts[module, "killed"],
             verdicts[module, "survived"],
             verdicts[module, "stillborn"],
             verdicts[module, "unfit"],
             verdicts[module, "unobservable"],
         )
-        for module in sorted(all_)
+        for module in sorted(made)
     ]
 
 
-def total(found: Sequence[Score]) -> Score:
+def total(rows: Sequence[Score]) -> Score:
     """Return the sums."""
     return Score(
         "total",
-        sum(each.all for each in found),
-        sum(each.reached for each in found),
-        sum(each.killed for each in found),
-        sum(each.survived for each in found),
-        sum(each.stillborn for each in found),
-        sum(each.unfit for each in found),
-        sum(each.unobservable for each in found),
+        sum(row.all for row in rows),
+        sum(row.reached for row in rows),
+        sum(row.killed for row in rows),
+        sum(row.survived for row in rows),
+        sum(row.stillborn for row in rows),
+        sum(row.unfit for row in rows),
+        sum(row.unobservable for row in rows),
     )
 
 
-def scores_text(found: Sequence[Score]) -> str:
+def scores_text(rows: Sequence[Score]) -> str:
     """Return the table: mutants, share reached, those tried, and share killed."""
     cells = [("module", "mutants", "reached", "tried", "killed", "unobservable", "stillborn", "unfit")]
     cells += [
         (
-            each.module,
-            str(each.all),
-            _share(each.reached, each.all),
-            str(each.tried),
-            _share(each.killed, each.tried),
-            str(each.unobservable),
-            str(each.stillborn),
-            str(each.unfit),
+            row.module,
+            str(row.all),
+            _share(row.reached, row.all),
+            str(row.tried),
+            _share(row.killed, row.tried),
+            str(row.unobservable),
+            str(row.stillborn),
+            str(row.unfit),
         )
-        for each in [*found, total(found)]
+        for row in [*rows, total(rows)]
     ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = [
@@ -125,13 +125,13 @@ def survivors_text(
         else:
             by_function.setdefault((result.mutant.path, result.mutant.function), []).append(result)
     lines = []
-    for (path, function), found in sorted(by_function.items()):
-        lines.append(f"{path} {function}: {format_count(len(found), 'survivor')}")
-        for each in sorted(found, key=lambda one: (one.mutant.first, one.mutant.name)):
-            words = each.mutant.sentence.partition(f"{function}: ")[2]
-            cases = ", ".join(case.rpartition("/")[2] for case in nearest.get(each.mutant.name, ())[:_SHOWN])
-            ran = f"{each.ran} of {each.reaching} cases ran"
-            lines.append(f"    {each.mutant.name} line {each.mutant.first}: {words} ({ran}; nearest: {cases})")
+    for (path, function), survivors in sorted(by_function.items()):
+        lines.append(f"{path} {function}: {format_count(len(survivors), 'survivor')}")
+        for survivor in sorted(survivors, key=lambda survivor: (survivor.mutant.first, survivor.mutant.name)):
+            words = survivor.mutant.sentence.partition(f"{function}: ")[2]
+            cases = ", ".join(case.rpartition("/")[2] for case in nearest.get(survivor.mutant.name, ())[:_SHOWN])
+            ran = f"{survivor.ran} of {survivor.reaching} cases ran"
+            lines.append(f"    {survivor.mutant.name} line {survivor.mutant.first}: {words} ({ran}; nearest: {cases})")
     if by_reason:
         lines.append(f"{format_count(by_reason.total(), 'survivor')} that no case can observe:")
         lines += [f"    {count} {why}" for why, count in sorted(by_reason.items())]
@@ -139,22 +139,22 @@ def survivors_text(
 
 
 def scores_json(
-    found: Sequence[Score], results: Iterable[MutantResult], reason: Callable[[Mutant], str] = lambda _: ""
+    rows: Sequence[Score], results: Iterable[MutantResult], reason: Callable[[Mutant], str] = lambda _: ""
 ) -> str:
     """Return all as JSON. `reason`: as of `scores`."""
     values = {
         "modules": [
             {
-                "module": each.module,
-                "mutants": each.all,
-                "reached": each.reached,
-                "killed": each.killed,
-                "survived": each.survived,
-                "stillborn": each.stillborn,
-                "unfit": each.unfit,
-                "unobservable": each.unobservable,
+                "module": row.module,
+                "mutants": row.all,
+                "reached": row.reached,
+                "killed": row.killed,
+                "survived": row.survived,
+                "stillborn": row.stillborn,
+                "unfit": row.unfit,
+                "unobservable": row.unobservable,
             }
-            for each in found
+            for row in rows
         ],
         "mutants": [
             {

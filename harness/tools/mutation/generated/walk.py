@@ -87,7 +87,7 @@ class _Walk(cst.CSTVisitor):
     def _enter(self, node: cst.FunctionDef) -> None:
         parameters = [*node.params.posonly_params, *node.params.params, *node.params.kwonly_params]
         self._scopes += [node.name.value, "<locals>"]
-        self._functions.append(_Function(node, {each.name.value for each in parameters}))
+        self._functions.append(_Function(node, {parameter.name.value for parameter in parameters}))
         body = _without_documentation(node)
         if not body:
             return
@@ -128,8 +128,8 @@ class _Walk(cst.CSTVisitor):
         return operator == "arithmetic changed"
 
     def _assign(self, node: cst.Assign | cst.AnnAssign) -> None:
-        targets = [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
-        names = {each.value for each in targets if isinstance(each, cst.Name)}
+        targets = [target.target for target in node.targets] if isinstance(node, cst.Assign) else [node.target]
+        names = {target.value for target in targets if isinstance(target, cst.Name)}
         assigned = self._functions[-1].assigned
         if names and names <= assigned and node.value is not None and len(names) == len(targets):
             self._add("assignment dropped", node, "pass")
@@ -152,7 +152,7 @@ class _Walk(cst.CSTVisitor):
                 if rest:
                     continue
             elif rest:
-                words = [f"{code(each.item)}{f' {code(each.asname).strip()}' if each.asname else ''}" for each in rest]
+                words = [f"{code(left.item)}{f' {code(left.asname).strip()}' if left.asname else ''}" for left in rest]
                 new = f"with {', '.join(words)}"
             else:
                 new = "if True"

@@ -38,7 +38,7 @@ class Warm:
         self._root = Path(plan["root"])
         self._backend = BACKENDS[plan["device"]]
         self._library: str = plan["library"]
-        self._mutants = [(Mutant.from_json(each), tuple(cases)) for each, cases in plan["mutants"]]
+        self._mutants = [(Mutant.from_json(values), tuple(cases)) for values, cases in plan["mutants"]]
         self._seconds: dict[str, float] = plan["seconds"]
         self._limit: float = plan["limit"]
         self._until: float = time.time() + plan["time"]
@@ -57,7 +57,7 @@ class Warm:
         gc.unfreeze()
         functions = living_functions({self._root / mutant.path for mutant, _ in self._mutants})
         freeze_baseline(collected)
-        done = {each.mutant.name for each in read_results(self._results)} if self._results.exists() else set()
+        done = {result.mutant.name for result in read_results(self._results)} if self._results.exists() else set()
         with self._results.open("a", encoding="utf-8") as file:
             for mutant, cases in self._mutants:
                 if time.time() > self._until:
