@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from harness.tools.cluster.engine import Engine
+    from harness.tools.cluster.run import ClusterOptions
 
 app = typer.Typer(help="Run on many hosts: with Slurm, with ssh, or as a Kubernetes Job.", no_args_is_help=True)
 
@@ -27,84 +28,98 @@ class EngineName(StrEnum):
     LOCAL = "local"
 
 
+_Arguments = Annotated[
+    list[str], typer.Argument(metavar="-- PYTEST-ARGUMENTS", help="Arguments for pytest on each node.")
+]
+_EngineOption = Annotated[
+    EngineName,
+    typer.Option(
+        "--engine",
+        help="slurm: the current allocation, or a new one; ssh: the hosts of --hosts; "
+        "local: agents on this machine, for a trial.",
+    ),
+]
+_Nodes = Annotated[
+    int, typer.Option("--nodes", "-N", min=1, metavar="N", help="Nodes of a new allocation, or local agents.")
+]
+_Hosts = Annotated[
+    Path | None, typer.Option("--hosts", metavar="FILE", help="With ssh: a file of hosts, one per line.")
+]
+_ResultsDir = Annotated[
+    Path | None,
+    typer.Option("--results-dir", metavar="DIR", help="The run directory. Default: results/<time>-<id>."),
+]
+_Resume = Annotated[
+    Path | None, typer.Option("--resume", metavar="DIR", help="Resume the interrupted cluster run in DIR.")
+]
+_ForceResume = Annotated[
+    bool, typer.Option("--force-resume", help="Resume even if torch, suites or options have changed.")
+]
+_Grace = Annotated[
+    float, typer.Option("--grace", min=0, help="Seconds that running cases get to end when the run is stopped.")
+]
+_LostAfter = Annotated[
+    float, typer.Option("--lost-after", min=6, help="Seconds without a message after which a node is lost.")
+]
+_StartLimit = Annotated[
+    float, typer.Option("--start-limit", min=1, help="Seconds to wait for the first message of an agent.")
+]
+_StuckAfter = Annotated[
+    float,
+    typer.Option("--stuck-after", min=1, help="Seconds without a message about cases after which a node is lost."),
+]
+_SecondDevice = Annotated[
+    int, typer.Option("--second-device", min=0, metavar="N", help="Try up to N red cases on a second device.")
+]
+_Python = Annotated[
+    str, typer.Option("--python", metavar="PATH", help="The Python on the nodes. Default: the current one.")
+]
+_Folder = Annotated[
+    str,
+    typer.Option("--folder", metavar="DIR", help="The folder of the suites on the nodes. Default: the current one."),
+]
+_Launcher = Annotated[
+    str,
+    typer.Option("--launcher", metavar="WORDS", help="Command prefix for Python, such as 'apptainer exec --nv IMAGE'."),
+]
+_SlurmOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm-option", metavar="OPTION", help="Option for a new allocation, such as --gres=gpu:8; may be repeated."
+    ),
+]
+_ContainerImage = Annotated[
+    str, typer.Option("--container-image", metavar="IMAGE", help="With slurm: the container of the steps (pyxis).")
+]
+_ContainerMounts = Annotated[
+    str, typer.Option("--container-mounts", metavar="MOUNTS", help="With slurm: its mounts (pyxis).")
+]
+_SshConfig = Annotated[
+    Path | None, typer.Option("--ssh-config", metavar="FILE", help="With ssh: an ssh configuration file.")
+]
+
+
 @app.command("run")
 def run(
-    arguments: Annotated[
-        list[str], typer.Argument(metavar="-- PYTEST-ARGUMENTS", help="Arguments for pytest on each node.")
-    ],
-    engine: Annotated[
-        EngineName,
-        typer.Option(
-            "--engine",
-            help="slurm: the current allocation, or a new one; ssh: the hosts of --hosts; "
-            "local: agents on this machine, for a trial.",
-        ),
-    ],
-    nodes: Annotated[
-        int, typer.Option("--nodes", "-N", min=1, metavar="N", help="Nodes of a new allocation, or local agents.")
-    ] = 2,
-    hosts: Annotated[
-        Path | None, typer.Option("--hosts", metavar="FILE", help="With ssh: a file of hosts, one per line.")
-    ] = None,
-    results_dir: Annotated[
-        Path | None,
-        typer.Option("--results-dir", metavar="DIR", help="The run directory. Default: results/<time>-<id>."),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Resume the interrupted cluster run in DIR.")
-    ] = None,
-    force_resume: Annotated[
-        bool, typer.Option("--force-resume", help="Resume even if torch, suites or options have changed.")
-    ] = False,
-    grace: Annotated[
-        float, typer.Option("--grace", min=0, help="Seconds that running cases get to end when the run is stopped.")
-    ] = 10.0,
-    silence: Annotated[
-        float, typer.Option("--lost-after", min=6, help="Seconds without a message after which a node is lost.")
-    ] = 10.0,
-    start_limit: Annotated[
-        float, typer.Option("--start-limit", min=1, help="Seconds to wait for the first message of an agent.")
-    ] = 120.0,
-    stuck: Annotated[
-        float,
-        typer.Option("--stuck-after", min=1, help="Seconds without a message about cases after which a node is lost."),
-    ] = 7200.0,
-    second_device: Annotated[
-        int,
-        typer.Option("--second-device", min=0, metavar="N", help="Try up to N red cases on a second device."),
-    ] = 20,
-    python: Annotated[
-        str, typer.Option("--python", metavar="PATH", help="The Python on the nodes. Default: the current one.")
-    ] = sys.executable,
-    folder: Annotated[
-        str,
-        typer.Option(
-            "--folder", metavar="DIR", help="The folder of the suites on the nodes. Default: the current one."
-        ),
-    ] = "",
-    launcher: Annotated[
-        str,
-        typer.Option(
-            "--launcher", metavar="WORDS", help="Command prefix for Python, such as 'apptainer exec --nv IMAGE'."
-        ),
-    ] = "",
-    slurm_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slurm-option",
-            metavar="OPTION",
-            help="Option for a new allocation, such as --gres=gpu:8; may be repeated.",
-        ),
-    ] = None,
-    container_image: Annotated[
-        str, typer.Option("--container-image", metavar="IMAGE", help="With slurm: the container of the steps (pyxis).")
-    ] = "",
-    container_mounts: Annotated[
-        str, typer.Option("--container-mounts", metavar="MOUNTS", help="With slurm: its mounts (pyxis).")
-    ] = "",
-    ssh_config: Annotated[
-        Path | None, typer.Option("--ssh-config", metavar="FILE", help="With ssh: an ssh configuration file.")
-    ] = None,
+    arguments: _Arguments,
+    engine: _EngineOption,
+    nodes: _Nodes = 2,
+    hosts: _Hosts = None,
+    results_dir: _ResultsDir = None,
+    resume: _Resume = None,
+    force_resume: _ForceResume = False,
+    grace: _Grace = 10.0,
+    silence: _LostAfter = 10.0,
+    start_limit: _StartLimit = 120.0,
+    stuck: _StuckAfter = 7200.0,
+    second_device: _SecondDevice = 20,
+    python: _Python = sys.executable,
+    folder: _Folder = "",
+    launcher: _Launcher = "",
+    slurm_option: _SlurmOption = None,
+    container_image: _ContainerImage = "",
+    container_mounts: _ContainerMounts = "",
+    ssh_config: _SshConfig = None,
 ) -> None:
     """Run the suites on many hosts: one command, one run directory, one verdict.
 
@@ -112,26 +127,15 @@ def run(
     is lost, its cases run on other nodes. The exit status is that of pytest: 0 green, 1 red, 2 stopped, 3 the run did
     not begin, 4 usage error, 5 no case ran.
     """
-    import shlex
+    from harness.tools.cluster.run import ClusterOptions
 
-    from harness.core.errors import WriteError
-    from harness.core.outcome import EXIT_INTERNAL
-    from harness.tools.cluster import engine as engines
-    from harness.tools.cluster import run as cluster
-
-    try:
-        words = tuple(shlex.split(launcher))
-    except ValueError as error:
-        raise engines.EngineError(f"--launcher={launcher!r}: expected words as in a shell ({error})") from None
-    argv = ("harness", *sys.argv[1:])
+    words = _launcher_words(launcher)
     if engine is EngineName.SLURM and _IN_ALLOCATION not in os.environ:
-        cluster.pytest_arguments(arguments, 0)  # report a mistake before the user waits for an allocation
-        engines.check_request(nodes, slurm_option or ())
-        command = engines.allocate(nodes, slurm_option or (), [sys.executable, "-m", "harness.cli", *sys.argv[1:]])
-        _become(command)
-    asked = cluster.ClusterOptions(
+        _become_allocation(arguments, nodes, slurm_option or ())
+    container = {"--container-image": container_image, "--container-mounts": container_mounts}
+    asked = ClusterOptions(
         arguments=tuple(arguments),
-        argv=argv,
+        argv=("harness", *sys.argv[1:]),
         results_dir=results_dir,
         resume=resume,
         force=force_resume,
@@ -142,10 +146,39 @@ def run(
         second_looks=second_device,
         folder=folder,
     )
-    container = {"--container-image": container_image, "--container-mounts": container_mounts}
-    made = _made_engine(engine, nodes, hosts, python, words, ssh_config, container)
+    _run(asked, _made_engine(engine, nodes, hosts, python, words, ssh_config, container))
+
+
+def _launcher_words(text: str) -> tuple[str, ...]:
+    """Return the words of ``--launcher``. Raise EngineError."""
+    import shlex
+
+    from harness.tools.cluster.engine import EngineError
+
     try:
-        status = cluster.run_cluster(asked, made, _say)
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise EngineError(f"--launcher={text!r}: expected words as in a shell ({error})") from None
+
+
+def _become_allocation(arguments: Sequence[str], nodes: int, options: Sequence[str]) -> None:
+    """Replace this process with the same command in a new allocation. Raise ClusterError, EngineError."""
+    from harness.tools.cluster import engine as engines
+    from harness.tools.cluster import run as cluster
+
+    cluster.pytest_arguments(arguments, 0)  # report a mistake before the user waits for an allocation
+    engines.check_request(nodes, options)
+    _become(engines.allocate(nodes, options, [sys.executable, "-m", "harness.cli", *sys.argv[1:]]))
+
+
+def _run(asked: ClusterOptions, engine: Engine) -> None:
+    """Run the suites. Raise typer.Exit with the status of the run unless it is 0."""
+    from harness.core.errors import WriteError
+    from harness.core.outcome import EXIT_INTERNAL
+    from harness.tools.cluster import run as cluster
+
+    try:
+        status = cluster.run_cluster(asked, engine, _say)
     except WriteError as error:
         print(f"harness: {error}; make room, then type: harness cluster run … --resume DIR", file=sys.stderr)
         raise typer.Exit(EXIT_INTERNAL) from None

@@ -172,14 +172,14 @@ def devices(
     if examine:
         _examine(inventory)
         return
-    found = {device.uuid: detect_capabilities(inventory, device) for device in inventory.usable}
+    detected = {device.uuid: detect_capabilities(inventory, device) for device in inventory.usable}
     if as_json:
-        print(json.dumps(present.inventory_json(inventory, found), indent=2))
+        print(json.dumps(present.inventory_json(inventory, detected), indent=2))
         return
     if capabilities:
-        tables = present.capability_tables(inventory, found)
+        tables = present.capability_tables(inventory, detected)
     else:
-        tables = present.inventory_tables(inventory, found[inventory.usable[0].uuid])
+        tables = present.inventory_tables(inventory, detected[inventory.usable[0].uuid])
     console = make_console()
     for table in tables:
         console.print(table)
@@ -196,11 +196,11 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
     from harness.tools import device_history
     from harness.tools.matrix.folders import find_runs
 
-    found = device_history.device_history(
+    past = device_history.device_history(
         reader.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
     )
     if as_json:
-        print(json.dumps(found.as_json(), indent=2))
+        print(json.dumps(past.as_json(), indent=2))
         return
     table = Table()
     for name in (
@@ -216,15 +216,15 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
         "findings",
     ):
         table.add_column(name, overflow="fold")
-    for device in found.devices:
+    for device in past.devices:
         last = time.strftime("%Y-%m-%d", time.gmtime(device.last))
         numbers = (device.cases, device.red, device.only_here, device.on_both, device.sick + device.drained)
         hosts, findings = ", ".join(sorted(device.hosts)), _kinds(device.findings)
         table.add_row(device.device, hosts, str(device.runs), last, *map(str, numbers), findings)
     console = make_console()
     console.print(table)
-    if found.findings:
-        console.print(f"findings about no device: {_kinds(found.findings)}", soft_wrap=True)
+    if past.findings:
+        console.print(f"findings about no device: {_kinds(past.findings)}", soft_wrap=True)
 
 
 def _kinds(findings: Mapping[str, int]) -> str:
@@ -241,10 +241,10 @@ def _examine(inventory: Inventory) -> None:
     looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
     with HealthWatch([device for device in looked if device.backend.nvml]) as watch:
         for device in looked:
-            found = health.check_device(device)
-            sick += not found.healthy
-            state, style = ("healthy", "green") if found.healthy else ("SICK", "bold red")
-            line = f"{state} {device.uuid} ({device.name}): {found.text}, in {found.seconds:.1f} s"
+            result = health.check_device(device)
+            sick += not result.healthy
+            state, style = ("healthy", "green") if result.healthy else ("SICK", "bold red")
+            line = f"{state} {device.uuid} ({device.name}): {result.text}, in {result.seconds:.1f} s"
             console.print(line, style=style, soft_wrap=True)
             signs = standing_problems(watch.read(device.uuid)) if device.backend.nvml else ()
             for sign in signs:
@@ -255,75 +255,97 @@ def _examine(inventory: Inventory) -> None:
         raise typer.Exit(EXIT_RED)
 
 
+_CatalogPaths = Annotated[
+    list[str] | None,
+    typer.Argument(help="Folders, files or case ids. Default: suites, here or of this installation."),
+]
+_Hardware = Annotated[
+    str, typer.Option(metavar="NAME", help="Only cases that this kind of machine must run (configs/hardware).")
+]
+_Exclude = Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be repeated.")]
+_Default = Annotated[bool, typer.Option("--default", help="Leave out the cases that only --extended runs.")]
+_MustPass = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Check this must-pass list against the cases. Write it if it does not exist."),
+]
+_Update = Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")]
+_Description = Annotated[str, typer.Option(help="A description for the header of the must-pass list.")]
+_Operators = Annotated[
+    bool,
+    typer.Option(
+        "--operators", help="List the overloads of aten that have kernels of their own, and which case calls each."
+    ),
+]
+_Api = Annotated[
+    bool, typer.Option("--api", help="List the public names of torch's Python modules, and which case calls each.")
+]
+
+
 @app.command()
 def catalog(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(help="Folders, files or case ids. Default: suites, here or of this installation."),
-    ] = None,
+    paths: _CatalogPaths = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the list.")] = Format.TABLE,
-    hardware: Annotated[
-        str, typer.Option(metavar="NAME", help="Only cases that this kind of machine must run (configs/hardware).")
-    ] = "",
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be repeated.")
-    ] = None,
-    default: Annotated[bool, typer.Option("--default", help="Leave out the cases that only --extended runs.")] = False,
-    must_pass: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Check this must-pass list against the cases. Write it if it does not exist."
-        ),
-    ] = None,
-    update: Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")] = False,
-    description: Annotated[str, typer.Option(help="A description for the header of the must-pass list.")] = "",
-    operators: Annotated[
-        bool,
-        typer.Option(
-            "--operators", help="List the overloads of aten that have kernels of their own, and which case calls each."
-        ),
-    ] = False,
-    api: Annotated[
-        bool,
-        typer.Option("--api", help="List the public names of torch's Python modules, and which case calls each."),
-    ] = False,
+    hardware: _Hardware = "",
+    exclude: _Exclude = None,
+    default: _Default = False,
+    must_pass: _MustPass = None,
+    update: _Update = False,
+    description: _Description = "",
+    operators: _Operators = False,
+    api: _Api = False,
 ) -> None:
     """List every case: what it checks, requires and covers. No case runs.
 
     With --must-pass, exit status 1 means that the list names cases that do not exist. With --operators or
     --api, it means that the installed torch has an overload or a name that no case calls, without a reason.
     """
-    from harness.catalog import catalog as cases
-
     if operators:
         _list_operators(format_)
         return
     if api:
         _list_api(format_)
         return
-    chosen, configs = paths or ["suites"], Path("configs")
-    if not Path("suites").exists() and all(path.partition("/")[0] == "suites" for path in chosen):
-        from harness.cli.installed import Home
-
-        home = Home.find()
-        chosen, configs = home.arguments(chosen, None), home.folder / "configs"
-    entries = cases.collect_catalog(chosen)
+    entries, configs = _collected(paths or ["suites"])
     if hardware:
         entries = _promised(entries, hardware, configs)
     if default:
         entries = [entry for entry in entries if not entry.extended]
     if exclude:
-        from harness.gating import patterns
-
-        entries = [entry for entry in entries if not any(patterns.matches_pattern(each, entry.id) for each in exclude)]
+        entries = _without(entries, exclude)
     if must_pass is not None:
         _keep_must_pass(entries, must_pass, update=update, description=description)
-    elif format_ is Format.JSON:
-        print(cases.catalog_json(entries))
-    elif format_ is Format.MARKDOWN:
-        from harness.catalog import suites_page
+    else:
+        _print_entries(entries, format_)
 
-        print(suites_page.suites_page(entries, Path()), end="")
+
+def _collected(paths: list[str]) -> tuple[list[CatalogEntry], Path]:
+    """Return the cases, and the folder of the configuration: here, or of this installation."""
+    from harness.catalog.catalog import collect_catalog
+
+    if Path("suites").exists() or not all(path.partition("/")[0] == "suites" for path in paths):
+        return collect_catalog(paths), Path("configs")
+    from harness.cli.installed import Home
+
+    home = Home.find()
+    return collect_catalog(home.arguments(paths, None)), home.folder / "configs"
+
+
+def _without(entries: list[CatalogEntry], exclude: list[str]) -> list[CatalogEntry]:
+    """Return the cases that match none of the patterns."""
+    from harness.gating.patterns import matches_pattern
+
+    return [entry for entry in entries if not any(matches_pattern(pattern, entry.id) for pattern in exclude)]
+
+
+def _print_entries(entries: list[CatalogEntry], format_: Format) -> None:
+    if format_ is Format.JSON:
+        from harness.catalog.catalog import catalog_json
+
+        print(catalog_json(entries))
+    elif format_ is Format.MARKDOWN:
+        from harness.catalog.suites_page import suites_page
+
+        print(suites_page(entries, Path()), end="")
     else:
         _print_catalog(entries)
 
@@ -335,12 +357,12 @@ def _promised(entries: list[CatalogEntry], name: str, configs: Path) -> list[Cat
     from harness.gating.implication import implication
 
     kind = load_hardware(name, configs, Path()).value
-    known = requirements.parse_requirements({**kind.device, **kind.offers})
+    promised = requirements.parse_requirements({**kind.device, **kind.offers})
     conditions = (
         (entry, [requirement for mark in entry.requires for requirement in requirements.parse_requirements(mark)])
         for entry in entries
     )
-    return [entry for entry, wanted in conditions if not wanted or implication(wanted, known).certain]
+    return [entry for entry, wanted in conditions if not wanted or implication(wanted, promised).certain]
 
 
 def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, description: str) -> None:
@@ -357,8 +379,8 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
         print(f"does not exist: {case_id}")
     for case_id in new:
         print(f"not on the list: {case_id}")
-    found = f"{format_count(len(listed.ids), 'case')}, {listed.hash}"
-    print(f"{path}: {found}; {len(missing)} do not exist, {len(new)} not on the list")
+    counted = f"{format_count(len(listed.ids), 'case')}, {listed.hash}"
+    print(f"{path}: {counted}; {len(missing)} do not exist, {len(new)} not on the list")
     if missing:
         print("restore the missing cases, or use --update to remove them from the list")
         raise typer.Exit(EXIT_RED)
@@ -380,11 +402,11 @@ def bisect(
     company = order.company_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
     print(f"{case} was {company.outcome} after {format_count(len(company.earlier), 'case')} in its process")
-    found = order.bisect_order(company, lambda line: console.print(line, style="dim", soft_wrap=True))
-    order.record_dependence(run_dir, found)
-    for culprit in found.culprits:
+    dependence = order.bisect_order(company, lambda line: console.print(line, style="dim", soft_wrap=True))
+    order.record_dependence(run_dir, dependence)
+    for culprit in dependence.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
-    print(f"goes wrong:     {company.command(found.culprits)}")
+    print(f"goes wrong:     {company.command(dependence.culprits)}")
     print(f"does not alone: {company.command([])}")
 
 
@@ -395,14 +417,14 @@ def _list_operators(format_: Format) -> None:
 
     folder = Path("suites") if Path("suites").exists() else Home.find().folder / "suites"
     listed = overloads.read_overloads(folder / "operators" / "overloads.txt")
-    found = overloads.with_installed(listed, overloads.registered_overloads())
+    table = overloads.with_installed(listed, overloads.registered_overloads())
     if format_ is Format.JSON:
-        print(overloads.overloads_json(found))
+        print(overloads.overloads_json(table))
     elif format_ is Format.MARKDOWN:
-        print(overloads.overloads_page(found), end="")
+        print(overloads.overloads_page(table), end="")
     else:
-        _print_overloads(found)
-    if any(each.missing for each in found):
+        _print_overloads(table)
+    if any(row.missing for row in table):
         raise typer.Exit(EXIT_RED)
 
 
@@ -412,35 +434,35 @@ def _list_api(format_: Format) -> None:
     from harness.cli.installed import Home
 
     folder = Path("suites") if Path("suites").exists() else Home.find().folder / "suites"
-    found = api.with_installed_names(api.read_api(folder / "api.txt"), api.public_names())
+    names = api.with_installed_names(api.read_api(folder / "api.txt"), api.public_names())
     if format_ is Format.JSON:
-        print(api.api_json(found))
+        print(api.api_json(names))
     elif format_ is Format.MARKDOWN:
-        print(api.api_page(found), end="")
+        print(api.api_page(names), end="")
     else:
-        _print_api(found)
-    if any(each.missing for each in found):
+        _print_api(names)
+    if any(name.missing for name in names):
         raise typer.Exit(EXIT_RED)
 
 
-def _print_api(found: list[PublicName]) -> None:
+def _print_api(names: list[PublicName]) -> None:
     from harness.catalog.api import api_summary, shares
 
     console = make_console()
-    rows = [((each.name, str(each.cases), each.text, each.arguments), each.missing) for each in found]
+    rows = [((name.name, str(name.cases), name.text, name.arguments), name.missing) for name in names]
     console.print(_table_of_cases(("name", "cases", _ONE_OF_THEM, "arguments"), rows))
-    for module, (whole, reached, excused) in shares(found).items():
+    for module, (whole, reached, excused) in shares(names).items():
         console.print(f"{module}: {reached} of {whole - excused}", soft_wrap=True)
-    console.print(api_summary(found), soft_wrap=True)
+    console.print(api_summary(names), soft_wrap=True)
 
 
-def _print_overloads(found: list[Overload]) -> None:
+def _print_overloads(table: list[Overload]) -> None:
     from harness.catalog.overloads import overloads_summary
 
     console = make_console()
-    rows = [((each.name, ", ".join(each.keys), str(each.cases), each.text), each.missing) for each in found]
+    rows = [((row.name, ", ".join(row.keys), str(row.cases), row.text), row.missing) for row in table]
     console.print(_table_of_cases(("overload", "kernels", "cases", _ONE_OF_THEM), rows))
-    console.print(overloads_summary(found), soft_wrap=True)
+    console.print(overloads_summary(table), soft_wrap=True)
 
 
 _ONE_OF_THEM = "one of them, or why there is none"

@@ -14,17 +14,20 @@ import typer
 from harness.core.outcome import EXIT_RED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from harness.tools.mutation.breaks import Break
     from harness.tools.mutation.generated.campaign import Settings
+    from harness.tools.mutation.generated.mutant import Mutant
+    from harness.tools.mutation.generated.reach import Recording
+    from harness.tools.mutation.generated.results import MutantResult
 
 app = typer.Typer(
     help="Breaks of torch: list them, and find out which cases notice them and which cases notice nothing.",
     no_args_is_help=True,
 )
 
-_CATALOGUE = Annotated[
+_Catalogue = Annotated[
     Path | None,
     typer.Option(
         "--catalogue", metavar="FILE", help="A Python file with breaks of your own, instead of the harness's."
@@ -34,7 +37,7 @@ _CATALOGUE = Annotated[
 
 @app.command("list")
 def list_(
-    catalogue: _CATALOGUE = None,
+    catalogue: _Catalogue = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every field of each break, by name.")] = False,
 ) -> None:
     """List the breaks, and what each of them breaks."""
@@ -42,17 +45,17 @@ def list_(
 
     from harness.tools.mutation import source
 
-    known = source.read_source(catalogue)
+    breaks = source.read_source(catalogue)
     if as_json:
         rows = {
-            name: {"breaks": each.breaks, "device": each.device, "suites": list(each.suites)}
-            for name, each in known.items()
+            name: {"breaks": entry.breaks, "device": entry.device, "suites": list(entry.suites)}
+            for name, entry in breaks.items()
         }
         print(json.dumps(rows, indent=2))
         return
-    width, devices = (max(map(len, words)) for words in (known, [each.device for each in known.values()]))
-    for name, each in known.items():
-        print(f"{name:{width}}  {each.device:{devices}}  {each.breaks}")
+    width, devices = (max(map(len, words)) for words in (breaks, [entry.device for entry in breaks.values()]))
+    for name, entry in breaks.items():
+        print(f"{name:{width}}  {entry.device:{devices}}  {entry.breaks}")
 
 
 @app.command()
@@ -79,7 +82,7 @@ def run(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the table as JSON.")
     ] = None,
-    catalogue: _CATALOGUE = None,
+    catalogue: _Catalogue = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Number of parallel runs.")] = 1,
     case_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Limit for cases without a timeout mark.")
@@ -101,35 +104,35 @@ def run(
 
     chosen = _chosen(source.read_source(catalogue), only or [], device or [])
     if suites:
-        chosen = [dataclasses.replace(each, suites=tuple(suites)) for each in chosen]
+        chosen = [dataclasses.replace(selected, suites=tuple(suites)) for selected in chosen]
     results = (results_dir or Path("results") / f"mutate-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     if results.exists():
         raise BreakError(f"--results-dir={str(results)!r} exists already: name a new folder")
     unusable: dict[str, str] = {}
-    for kind in sorted({each.device for each in chosen}):
-        names = [each.name for each in chosen if each.device == kind and each.apply is not None]
+    for kind in sorted({selected.device for selected in chosen}):
+        names = [selected.name for selected in chosen if selected.device == kind and selected.apply is not None]
         unusable |= demonstration.unusable(names, kind, catalogue)
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}", *(arguments or ["-n0"])]
-    found = campaign.run_mutations(
+    result = campaign.run_mutations(
         chosen,
         campaign.Runner(results, options, catalogue),
         unusable,
         jobs=jobs,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    print(table.mutation_text(found), end="")
+    print(table.mutation_text(result), end="")
     print(f"results: {results}")
     if json_file is not None:
-        write_atomically(json_file, table.mutation_json(found).encode("ascii"))
-    if not found.green:
+        write_atomically(json_file, table.mutation_json(result).encode("ascii"))
+    if not result.green:
         raise typer.Exit(EXIT_RED)
 
 
-_CASES = Annotated[
+_Cases = Annotated[
     list[str] | None, typer.Argument(metavar="[PATH]...", help="Folders or files of cases.", show_default="suites")
 ]
-_DEVICE = Annotated[str, typer.Option("--device", metavar="KIND", help="The kind of device that the cases run on.")]
-_MODULES = Annotated[
+_Device = Annotated[str, typer.Option("--device", metavar="KIND", help="The kind of device that the cases run on.")]
+_Modules = Annotated[
     list[str] | None,
     typer.Option(
         "--module",
@@ -138,7 +141,7 @@ _MODULES = Annotated[
         "modules of torch whose contracts the suites claim.",
     ),
 ]
-_OPTION = Annotated[
+_PytestOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--pytest", metavar="OPTION", help="An option for pytest in the recording run, such as -n2; repeatable."
@@ -148,7 +151,7 @@ _OPTION = Annotated[
 
 @app.command()
 def record(
-    paths: _CASES = None, device: _DEVICE = "cpu", module: _MODULES = None, pytest_options: _OPTION = None
+    paths: _Cases = None, device: _Device = "cpu", module: _Modules = None, pytest_options: _PytestOptions = None
 ) -> None:
     """Run the cases once, and record which lines of which modules each of them runs.
 
@@ -162,80 +165,112 @@ def record(
     print(folder)
 
 
+_Recording = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="A folder of 'harness mutate record'. Default: the one of these options."),
+]
+_Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="NAME", help="Only the mutant with this name; repeatable.")
+]
+_Share = Annotated[float, typer.Option(min=0.0, max=1.0, metavar="X", help="A share of the mutants, by seed.")]
+_Seed = Annotated[int, typer.Option(metavar="N", help="Chooses the share.")]
+_Limit = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Limit for the cases of one mutant, by their recorded times.")
+]
+_Time = Annotated[float, typer.Option("--time", metavar="SECONDS", help="Limit for the whole command.")]
+_Killed = Annotated[
+    float, typer.Option(min=0.0, max=1.0, metavar="X", help="Exit status 1 if a smaller share is killed.")
+]
+_Reasons = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Mutants that no case can observe, with reasons; they do not count. Default: "
+        "configs/unobservable.yaml, if there is one.",
+    ),
+]
+_ListOnly = Annotated[bool, typer.Option("--list", help="Print the mutants, and run none.")]
+_JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write everything as JSON.")]
+_MutantsDir = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder for the results; an earlier call's is continued. Default: a new one."),
+]
+
+
 @app.command()
 def generate(
-    paths: _CASES = None,
-    device: _DEVICE = "cpu",
-    module: _MODULES = None,
-    pytest_options: _OPTION = None,
-    recording: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder of 'harness mutate record'. Default: the one of these options."),
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="Only the mutant with this name; repeatable.")
-    ] = None,
-    share: Annotated[float, typer.Option(min=0.0, max=1.0, metavar="X", help="A share of the mutants, by seed.")] = 1.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Chooses the share.")] = 1,
-    limit: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Limit for the cases of one mutant, by their recorded times.")
-    ] = 6.0,
-    seconds: Annotated[float, typer.Option("--time", metavar="SECONDS", help="Limit for the whole command.")] = 86400.0,
-    killed: Annotated[
-        float, typer.Option(min=0.0, max=1.0, metavar="X", help="Exit status 1 if a smaller share is killed.")
-    ] = 0.0,
-    reasons: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Mutants that no case can observe, with reasons; they do not count. Default: "
-            "configs/unobservable.yaml, if there is one.",
-        ),
-    ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="Print the mutants, and run none.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write everything as JSON.")
-    ] = None,
-    results_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the results; an earlier call's is continued. Default: a new one."),
-    ] = None,
+    paths: _Cases = None,
+    device: _Device = "cpu",
+    module: _Modules = None,
+    pytest_options: _PytestOptions = None,
+    recording: _Recording = None,
+    only: _Only = None,
+    share: _Share = 1.0,
+    seed: _Seed = 1,
+    limit: _Limit = 6.0,
+    seconds: _Time = 86400.0,
+    killed: _Killed = 0.0,
+    reasons: _Reasons = None,
+    list_only: _ListOnly = False,
+    json_file: _JsonFile = None,
+    results_dir: _MutantsDir = None,
 ) -> None:
     """Make small changes of torch's Python code by rules, and run each against the cases that reach it.
 
     Print the share of the changes that a case notices, by module, and the changes that no case notices.
     """
     from harness.core.atomic import write_atomically
-    from harness.tools.mutation.breaks import BreakError
-    from harness.tools.mutation.generated import campaign, reach, score
+    from harness.tools.mutation.generated import campaign, score
     from harness.tools.mutation.generated.reasons import read_reasons
 
     settings = _settings(paths, device, module, pytest_options)
-    mutants = reach.sampled(campaign.all_mutants(settings.patterns, os.environ), share, seed)
-    if only:
-        if unknown := set(only) - {each.name for each in mutants}:
-            raise BreakError(f"--only={min(unknown)!r}: there is no such mutant; see 'harness mutate generate --list'")
-        mutants = [each for each in mutants if each.name in only]
+    mutants = _chosen_mutants(settings, share, seed, only or [])
     if list_only:
         for mutant in mutants:
             print(mutant.name, mutant.sentence)
         return
     reason = read_reasons(reasons).of
-    folder = recording or campaign.recording_folder(settings, os.environ)
-    if recording is None and not (folder / campaign.COMPLETE).exists():
-        campaign.record_cases(settings, folder, _tell)
-    known = campaign.recorded(folder)
-    results = (results_dir or Path("results") / f"mutants-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-    found = campaign.run_mutants(settings, mutants, known, results, limit=limit, seconds=seconds)
-    table = score.scores(mutants, [each for each in mutants if known.reaching(each)], found, reason)
-    nearest = {each.mutant.name: reach.nearest(each.mutant, known) for each in found if each.verdict == "survived"}
-    print(score.survivors_text(found, nearest, reason) + "\n" + score.scores_text(table), end="")
-    print(f"results: {results}")
+    recorded = _recorded(settings, recording)
+    folder = (results_dir or Path("results") / f"mutants-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    results = campaign.run_mutants(settings, mutants, recorded, folder, limit=limit, seconds=seconds)
+    table = score.scores(mutants, [mutant for mutant in mutants if recorded.reaching(mutant)], results, reason)
+    print(_survivors(results, recorded, reason) + "\n" + score.scores_text(table), end="")
+    print(f"results: {folder}")
     if json_file is not None:
-        write_atomically(json_file, score.scores_json(table, found, reason).encode("ascii"))
+        write_atomically(json_file, score.scores_json(table, results, reason).encode("ascii"))
     whole = score.total(table)
     if whole.killed < killed * whole.tried:
         raise typer.Exit(EXIT_RED)
+
+
+def _chosen_mutants(settings: Settings, share: float, seed: int, only: Collection[str]) -> list[Mutant]:
+    """Return the mutants of a share, or those of `only` among them. Raise BreakError for an unknown name."""
+    from harness.tools.mutation.breaks import BreakError
+    from harness.tools.mutation.generated import campaign, reach
+
+    mutants = reach.sampled(campaign.all_mutants(settings.patterns, os.environ), share, seed)
+    if unknown := set(only) - {mutant.name for mutant in mutants}:
+        raise BreakError(f"--only={min(unknown)!r}: there is no such mutant; see 'harness mutate generate --list'")
+    return [mutant for mutant in mutants if mutant.name in only] if only else mutants
+
+
+def _recorded(settings: Settings, given: Path | None) -> Recording:
+    """Return what the cases run: of the folder `given`, else as recorded with these settings, now if need be."""
+    from harness.tools.mutation.generated import campaign
+
+    folder = given or campaign.recording_folder(settings, os.environ)
+    if given is None and not (folder / campaign.COMPLETE).exists():
+        campaign.record_cases(settings, folder, _tell)
+    return campaign.recorded(folder)
+
+
+def _survivors(results: Sequence[MutantResult], recorded: Recording, reason: Callable[[Mutant], str]) -> str:
+    """Return the changes that no case noticed, each with the cases nearest to it."""
+    from harness.tools.mutation.generated import reach, score
+
+    survivors = [result.mutant for result in results if result.verdict == "survived"]
+    nearest = {mutant.name: reach.nearest(mutant, recorded) for mutant in survivors}
+    return score.survivors_text(results, nearest, reason)
 
 
 @app.command()
@@ -254,12 +289,12 @@ def api(
     from harness.catalog import api as names
     from harness.tools.mutation.generated import campaign, modules
 
-    reasons = {each.name: each.text for each in names.read_api(output) if not each.cases} if output.exists() else {}
+    reasons = {row.name: row.text for row in names.read_api(output) if not row.cases} if output.exists() else {}
     callers, arguments = campaign.calls(recordings)
     root = campaign.package_root(["torch"])
-    found = names.called(names.public_names(), root, modules.is_wanted, callers, arguments, reasons)
-    names.write_api(output, found)
-    print(names.api_summary(found))
+    rows = names.called(names.public_names(), root, modules.is_wanted, callers, arguments, reasons)
+    names.write_api(output, rows)
+    print(names.api_summary(rows))
 
 
 def _settings(
@@ -275,14 +310,14 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _chosen(known: Mapping[str, Break], only: Sequence[str], devices: Sequence[str]) -> list[Break]:
+def _chosen(breaks: Mapping[str, Break], only: Sequence[str], devices: Sequence[str]) -> list[Break]:
     """Return the selected breaks. Raise BreakError for an unknown name, or if no break is left."""
     from harness.tools.mutation.breaks import BreakError
 
-    if unknown := [name for name in only if name not in known]:
+    if unknown := [name for name in only if name not in breaks]:
         raise BreakError(f"--only={unknown[0]!r}: there is no such break; see 'harness mutate list'")
-    chosen = [each for name, each in known.items() if not only or name in only]
-    chosen = [each for each in chosen if not devices or each.device in devices]
+    chosen = [entry for name, entry in breaks.items() if not only or name in only]
+    chosen = [entry for entry in chosen if not devices or entry.device in devices]
     if not chosen:
         raise BreakError("no break is left: leave out --only or --device")
     return chosen
