@@ -50,8 +50,9 @@ def conformance(
     if update_lists:
         from harness.catalog.catalog import collect_catalog
 
-        found = collect_catalog(levels.folders(configs))
-        entries = {entry.id: entry.requires for entry in found if not entry.extended}  # those of a run without options
+        collected = collect_catalog(levels.folders(configs))
+        # Those of a run without options.
+        entries = {entry.id: entry.requires for entry in collected if not entry.extended}
         for listed in levels.update_lists(configs, entries):
             print(f"{listed.name}: {format_count(len(listed.ids), 'case')}, {listed.hash}")
         return
@@ -74,7 +75,7 @@ def conformance(
     if keep:
         with convert_to_write_error(f"{str(run_dir)!r}"):
             write_atomically(run_dir / tool.FILE_NAME, tool.kept_bytes(statement, chosen))
-    if any(each.state in (tool.FAILED, tool.INCOMPLETE) for each in statement.levels):
+    if any(result.state in (tool.FAILED, tool.INCOMPLETE) for result in statement.levels):
         raise typer.Exit(EXIT_RED)
 
 

@@ -58,12 +58,12 @@ def diff(
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
         raise DiffError("a run cannot be compared with itself: give each directory once")
     *baseline, new = (record.read_run_record(path) for path in run_dirs)
-    found = comparison.compare_runs(baseline, new)
+    compared = comparison.compare_runs(baseline, new)
     write = {
         Form.TEXT: comparison_text.comparison_text,
         Form.JSON: comparison_text.comparison_json,
         Form.MARKDOWN: comparison_text.comparison_markdown,
     }
-    sys.stdout.write(write[form](found))
-    if found.is_worse(strict=strict):
+    sys.stdout.write(write[form](compared))
+    if compared.is_worse(strict=strict):
         raise typer.Exit(EXIT_RED)

@@ -35,11 +35,11 @@ def durations(
     runs = [DurationHistory.of_runs([path]).seconds for path in run_dirs]
     if not any(runs):
         raise HarnessError(f"no case ran in {', '.join(repr(str(path)) for path in run_dirs)}")
-    found = slow_files.measured_slow_files(runs)
-    text = slow_files.slow_files_text(found)
+    slow = slow_files.measured_slow_files(runs)
+    text = slow_files.slow_files_text(slow)
     if out is None:
         sys.stdout.write(text)
         return
     write_atomically(out, text.encode())
     cases = len({case for run in runs for case in run})
-    print(f"wrote {out}: {len(found.files)} slow test files, from {cases} cases in {len(runs)} runs")
+    print(f"wrote {out}: {len(slow.files)} slow test files, from {cases} cases in {len(runs)} runs")

@@ -46,8 +46,8 @@ def package(
     refused = [problem for problem in run.problems if not (problem.unfinished and unfinished)]
     if refused:
         print(f"not packed: harness verify would refuse {escape_invalid_xml(str(run_dir))}:", file=sys.stderr)
-        _list([each.text for each in refused])
-        if all(each.unfinished for each in refused):
+        _list([problem.text for problem in refused])
+        if all(problem.unfinished for problem in refused):
             print("use --unfinished to pack it as an unfinished run", file=sys.stderr)
         raise typer.Exit(EXIT_RED)
     manifest = run.write(out)
@@ -111,18 +111,18 @@ def verify(
     if extract is not None and extract.exists():
         raise ArchiveError(f"--extract={str(extract)!r} exists already: name a new folder")
     with _open_archive(evidence) as file:
-        found = verification.verify_archive(file, evidence, demands, max_size << 20)
-        problems, who = list(found.problems), ""
+        verified = verification.verify_archive(file, evidence, demands, max_size << 20)
+        problems, who = list(verified.problems), ""
         if signers is not None:
             who, problem = signature.signature_problem(
                 file, signature_file or signature.signature_path(evidence), signers, identity
             )
             problems += [problem] if problem else []
-        if problems or found.record is None or found.manifest is None:
+        if problems or verified.record is None or verified.manifest is None:
             print(f"refused: {escape_invalid_xml(str(evidence))}", file=sys.stderr)
             _list(problems)
             raise typer.Exit(EXIT_RED)
-        for line in verification.verification_lines(found.record, found.manifest):
+        for line in verification.verification_lines(verified.record, verified.manifest):
             print(line)
         print("  shown: its files are unchanged since they were packed, and the results follow from its journal")
         print(f"  signed by {escape_invalid_xml(who)}" if who else _unsigned(signature.signature_path(evidence)))

@@ -47,12 +47,12 @@ def list_(
     """List the faults that --inject accepts, and what each of them breaks."""
     import json
 
-    known = _faults(device)
+    texts = _faults(device)
     if as_json:
-        print(json.dumps(dict(known), indent=2))
+        print(json.dumps(dict(texts), indent=2))
         return
-    width = max(map(len, known))
-    for name, breaks in known.items():
+    width = max(map(len, texts))
+    for name, breaks in texts.items():
         print(f"{name:{width}}  {breaks}")
 
 
@@ -90,7 +90,7 @@ def run(
     from harness.sim.native import faults
     from harness.tools.diagnosis import campaign
 
-    known = _faults(device)
+    texts = _faults(device)
     try:
         chosen = [faults.parse_injection(name, device) for name in names.split(",")] if names else []
     except faults.InjectionError as error:
@@ -102,17 +102,17 @@ def run(
     if results.exists():
         raise NothingToRunError(f"--results-dir={str(results)!r} exists already: name a new folder")
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}"]
-    found = campaign.run_orders(
-        chosen or [faults.Injection(name) for name in known],
+    result = campaign.run_orders(
+        chosen or [faults.Injection(name) for name in texts],
         campaign.Runs(tuple(cases), (*given, *options), results, device).run,
         results,
         device=device,
         first=first,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    print(campaign.orders_text(found), end="")
+    print(campaign.orders_text(result), end="")
     print(f"results: {results}")
-    if not found.green:
+    if not result.green:
         raise typer.Exit(EXIT_RED)
 
 

@@ -88,9 +88,9 @@ def add(
     from harness.tools.history.database import HistoryError
 
     store = _store(db)
-    found = runs.find(paths)
+    run_paths = runs.find(paths)
     counts: dict[str, int] = {}
-    for path in found.paths:
+    for path in run_paths.paths:
         try:
             made = record.read_history_record(path, machine)
         except HarnessError as error:
@@ -99,14 +99,14 @@ def add(
             continue
         result = store.add(made).value
         counts[result] = counts.get(result, 0) + 1
-        if len(found.paths) <= 20:
+        if len(run_paths.paths) <= 20:
             cases = format_count(len(made.verdicts), "case")
             print(escape_invalid_xml(f"{path}: run {made.run_id}, {cases}: {result}"))
-    for note in found.notes:
+    for note in run_paths.notes:
         print(note)
     if not counts:
         raise HistoryError(f"no run in {', '.join(repr(str(path)) for path in paths)}: give run directories")
-    print(f"{db}: {', '.join(f'{number} {what}' for what, number in counts.items())}")
+    print(f"{db}: {', '.join(f'{number} {word}' for word, number in counts.items())}")
     if "refused" in counts:
         raise typer.Exit(EXIT_RED)
 

@@ -18,8 +18,8 @@ class _PageByDefault(TyperGroup):
     """``harness matrix DIR...`` is ``harness matrix page DIR...``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = {*self.commands, "--help"}
-        return super().parse_args(ctx, args if not args or args[0] in known else ["page", *args])
+        own = {*self.commands, "--help"}
+        return super().parse_args(ctx, args if not args or args[0] in own else ["page", *args])
 
 
 app = typer.Typer(
@@ -67,10 +67,10 @@ def page(
     from harness.tools.matrix.fleet import Fleet, exit_status
     from harness.tools.matrix.reading import read_summaries
 
-    found = run_folders.find_runs(folders)
+    run_paths = run_folders.find_runs(folders)
     gc.disable()  # millions of small values, without reference cycles
-    fleet = Fleet(found.notes)
-    for run in read_summaries(found.runs):
+    fleet = Fleet(run_paths.notes)
+    for run in read_summaries(run_paths.runs):
         fleet.add(run)
     made = fleet.matrix()
     write_atomically(out, pages.render_matrix(made))

@@ -49,12 +49,14 @@ def notify(
         every = [bulletin(answers, answers.run_by_id(run_id), loaded, today) for run_id in _run_ids(run)]
     for note in idle_silences(loaded, today):
         print(f"harness: {rules}: {note}", file=sys.stderr)
-    for found in every:
-        for topic in unheard(found, loaded):
-            what = topic.cases[0] if topic.cases else topic.title
-            print(f"harness: {rules}: no route leads to a channel for {what!r}, which is {topic.why}", file=sys.stderr)
+    for whole in every:
+        for topic in unheard(whole, loaded):
+            subject = topic.cases[0] if topic.cases else topic.title
+            print(
+                f"harness: {rules}: no route leads to a channel for {subject!r}, which is {topic.why}", file=sys.stderr
+            )
         sent = 0
-        for name, heard in by_channel(found, loaded):
+        for name, heard in by_channel(whole, loaded):
             channel = loaded.channels[name]
             if dry_run:
                 missing = ", ".join(f"{variable} is not set" for variable in missing_variables(channel))
@@ -68,7 +70,7 @@ def notify(
             else:
                 sent += channel.kind != "stdout"
         if not dry_run:
-            print(f"{texts.title(found)}: {format_count(sent, 'message')} sent", file=sys.stderr)
+            print(f"{texts.title(whole)}: {format_count(sent, 'message')} sent", file=sys.stderr)
 
 
 def _run_ids(text: str) -> list[str]:
@@ -79,4 +81,4 @@ def _run_ids(text: str) -> list[str]:
     from harness.tools.history import runs
     from harness.tools.history.record import read_history_record
 
-    return [read_history_record(each).run_id for each in runs.find([path]).paths]
+    return [read_history_record(folder).run_id for folder in runs.find([path]).paths]

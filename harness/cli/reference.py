@@ -134,19 +134,21 @@ def _commands(name: str, group: Any) -> Iterator[tuple[str, Any]]:
 
 def _section(name: str, command: Any) -> list[str]:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
     needed = [option for option in options if option.required]
     words = [
         name,
-        *(f"{each.opts[-1]} {_metavar(each)}" for each in needed),
+        *(f"{option.opts[-1]} {_metavar(option)}" for option in needed),
         *(["[OPTIONS]"] if options[len(needed) :] else []),
     ]
-    words += [_argument(each) for each in arguments] or (["[PYTEST_ARGUMENTS]"] if command.allow_extra_args else [])
+    words += [_argument(argument) for argument in arguments] or (
+        ["[PYTEST_ARGUMENTS]"] if command.allow_extra_args else []
+    )
     lines = [f"    {' '.join(words)}"]
     for paragraph in re.split(r"\n\s*\n", command.help or ""):
         lines += ["", *_sentences(paragraph)]
     rows = [_row([f"`{_argument(argument)}`", _meaning(argument)]) for argument in arguments]
-    rows += [_row([_option(each), _meaning(each)]) for each in options]
+    rows += [_row([_option(option), _meaning(option)]) for option in options]
     return [*lines, "", "| argument or option | meaning |", "| --- | --- |", *rows] if rows else lines
 
 

@@ -39,8 +39,8 @@ class _ShowByDefault(TyperGroup):
     """``harness report DIR`` is ``harness report show DIR``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = {*self.commands, "--help"}
-        return super().parse_args(ctx, args if not args or args[0] in known else ["show", *args])
+        own = {*self.commands, "--help"}
+        return super().parse_args(ctx, args if not args or args[0] in own else ["show", *args])
 
 
 app = typer.Typer(
@@ -148,8 +148,8 @@ def as_json(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     """
     from harness.reporting import report_json
 
-    with _results(run_dir) as (results, known):
-        _write(out, report_json.report_json_chunks(results, known))
+    with _results(run_dir) as (results, facts):
+        _write(out, report_json.report_json_chunks(results, facts))
 
 
 @app.command()
@@ -172,8 +172,8 @@ def markdown(
 
     if annotations and out == _STANDARD_OUTPUT:
         raise ReportError('--annotations prints to standard output: add -o FILE, for example -o "$GITHUB_STEP_SUMMARY"')
-    with _results(run_dir) as (results, known):
-        _write(out, [github.job_summary(results, known)], append=True)
+    with _results(run_dir) as (results, facts):
+        _write(out, [github.job_summary(results, facts)], append=True)
         for command in github.workflow_commands(results) if annotations else ():
             print(command)
 
@@ -189,8 +189,8 @@ def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
 
     if out != _STANDARD_OUTPUT and not out.endswith(".prom"):
         raise ReportError(f"-o {out!r}: the textfile collector reads only files whose name ends with .prom")
-    with _results(run_dir) as (results, known):
-        _write(out, [metrics.prometheus_text(results, known)])
+    with _results(run_dir) as (results, facts):
+        _write(out, [metrics.prometheus_text(results, facts)])
 
 
 @contextmanager
@@ -202,11 +202,11 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
 
     with StoredRun.of(run_dir) as results:
         try:
-            known = environment.read_environment(run_dir)
+            facts = environment.read_environment(run_dir)
         except EnvironmentFileError as error:
             print(f"harness: {error}; the report does without it", file=sys.stderr)
-            known = None
-        yield results, known
+            facts = None
+        yield results, facts
 
 
 def _write(out: str, chunks: Iterable[bytes], *, append: bool = False) -> None:
@@ -264,7 +264,7 @@ def merge(
     argv = ["harness", "report", "merge", *map(str, shards), "-o", str(out)]
     events = merging.merged_events(parts, run_id=run_id, argv=argv, now=time.time())
     environments = {
-        str(part.shard): known for part in parts if (known := environment.read_environment(Path(part.name)))
+        str(part.shard): facts for part in parts if (facts := environment.read_environment(Path(part.name)))
     }
     contents = merging.write_merged_run(out, events, environments)
     ledger = Ledger.from_journal(contents)
@@ -302,10 +302,10 @@ def _print_report(
             "yellow",
         )
     for unknown in contents.unknown[:20]:
-        what = (
+        where = (
             f"line {unknown.number} of the journal has the unknown kind {single_line(unknown.kind)!r} and was ignored"
         )
-        line(f"{what}: use a newer harness to read it", "yellow")
+        line(f"{where}: use a newer harness to read it", "yellow")
     if ledger.end is None:
         line("the run did not finish, so it counts as red: run it again", "yellow")
     line(f"exit status {ledger.run_exit_status()}")

@@ -47,12 +47,12 @@ def import_(
     from harness.core.text import escape_invalid_xml
     from harness.sim.native import archive
 
-    found = archive.read_library_archive(path, _recipes())
-    for each in found:
-        state = "in the cache already" if each.there else "imported"
-        fit = "" if each.needed else "; this environment needs another one: its sources, compiler or torch differ"
-        print(f"{escape_invalid_xml(each.noun)}: {each.key}: {state}{fit}")
-    if not any(each.needed for each in found):
+    libraries = archive.read_library_archive(path, _recipes())
+    for library in libraries:
+        state = "in the cache already" if library.there else "imported"
+        fit = "" if library.needed else "; this environment needs another one: its sources, compiler or torch differ"
+        print(f"{escape_invalid_xml(library.noun)}: {library.key}: {state}{fit}")
+    if not any(library.needed for library in libraries):
         raise typer.Exit(EXIT_RED)
 
 
@@ -64,8 +64,8 @@ def _recipes() -> list[BuildRecipe]:
     from harness.sim.simcuda.toolchain import find_simcuda_toolchains
     from harness.sim.softdevice.build import softdevice_recipe
 
-    found = [softdevice_recipe(toolchain.find_torch_toolchain())]
+    recipes = [softdevice_recipe(toolchain.find_torch_toolchain())]
     if software.torch_cuda_version().value is not None:
         tools = find_simcuda_toolchains()
-        found += [simcuda_recipe(tools), interposer_recipe(tools)]
-    return found
+        recipes += [simcuda_recipe(tools), interposer_recipe(tools)]
+    return recipes

@@ -53,7 +53,7 @@ def lint(
     from harness.gating.waiverfile import load_waivers
 
     here = Path.cwd()
-    paths = dict.fromkeys(path.resolve() for each in files or [WAIVERS] for path in _files(each))
+    paths = dict.fromkeys(path.resolve() for given in files or [WAIVERS] for path in _files(given))
     waivers: list[Waiver] = []
     errors = 0
     for path in paths:
@@ -89,8 +89,8 @@ def update(
     from harness.tools import proposals
 
     contents = reader.read_run_journal(run / journal.FILE_NAME)
-    found = proposals.propose_waivers(contents, proposals.read_machine(run), date.today())
-    text = proposals.proposals_yaml(found, f"proposed by: harness waivers update {run}")
+    proposal = proposals.propose_waivers(contents, proposals.read_machine(run), date.today())
+    text = proposals.proposals_yaml(proposal, f"proposed by: harness waivers update {run}")
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -101,7 +101,7 @@ def update(
         raise OutputError(f"{str(output)!r} exists already and is not replaced: name a new file") from None
     except OSError as error:
         raise OutputError(f"cannot write {str(output)!r}") from error
-    proposed, remarks = format_count(len(found.entries), "waiver"), format_count(len(found.remarks), "remark")
+    proposed, remarks = format_count(len(proposal.entries), "waiver"), format_count(len(proposal.remarks), "remark")
     _say(f"wrote {output}: {proposed} to check, {remarks}")
 
 
