@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,46 +22,51 @@ from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 Record = Callable[[Mapping[str, Any]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutorNaming:
+    """Names and folders of the executors of one worker."""
+
+    worker: str
+    #: The folder of their temporary files.
+    temp: Path
+    #: The folder of the files that are kept.
+    kept: Path
+    #: The number of the last executor that the worker had before the run was resumed.
+    last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHooks:
+    """What the owner of a slot does around the life of an executor."""
+
+    #: Finds or starts a zygote. Raises ZygoteError, StoppedError.
+    connect: Callable[[], ZygoteClient]
+    #: Cleans up after an executor whose exit status is not 0.
+    after_unclean_exit: Callable[[], None]
+    #: Waits until the driver has released these devices of the executor with this name and these last cases.
+    await_release: Callable[[Sequence[str], str, Sequence[str]], None]
+
+
 class ExecutorSlot:
     """Spawns executors and disposes of them."""
 
     def __init__(
-        self,
-        *,
-        worker: str,
-        temp: Path,
-        files: Path,
-        record: Record,
-        stop: StopListener,
-        leases: DeviceLeases,
-        connect: Callable[[], ZygoteClient],
-        after_unclean_exit: Callable[[], None],
-        await_release: Callable[[Sequence[str], str, Sequence[str]], None],
-        numbered: int = 0,
+        self, naming: ExecutorNaming, hooks: SlotHooks, *, record: Record, stop: StopListener, leases: DeviceLeases
     ) -> None:
-        """`temp` is the folder for temporary files, `files` the folder for kept files. `leases` are of the devices
-        of an executor. `connect` finds or starts a zygote. `after_unclean_exit` cleans up after an executor whose exit
-        status is not 0. `await_release` waits until the driver has released the devices of an executor that has ended,
-        with its name and its last case. `numbered`: the number of the last executor that this worker had before the
-        run was resumed.
-        """
-        self._worker = worker
-        self._temp = temp
-        self._files = files
+        """`leases`: of the devices of an executor. `record` writes a line into the journal."""
+        self._naming = naming
+        self._hooks = hooks
         self._keep_budget = kept_files.MOST_OF_WORKER
         self._record = record
         self.stop = stop
         self._leases = leases
         self._lease = Lease(())
-        self._connect = connect
-        self._after_unclean_exit = after_unclean_exit
-        self._await_release = await_release
         #: What the worker does between attempts at cases.
-        self.activities = Activities(record, worker)
+        self.activities = Activities(record, naming.worker)
         #: Those that no executor uses.
         self._outputs: list[Outputs] = []
         self._link: ZygoteClient | None = None
-        self._count = numbered
+        self._count = naming.last
         self._reported_failures: set[str] = set()
         self.current: ExecutorHandle | None = None
         self._spare: ExecutorHandle | None = None
@@ -132,7 +138,7 @@ class ExecutorSlot:
         begun = clock.monotonic()
         if self._link is None:
             with doing("waiting for the zygote to collect the cases"):
-                self._link = self._connect()
+                self._link = self._hooks.connect()
         handle = self._adopt(binding) or self._start(self._link, binding)
         self.current = handle
         self._leases.bind(handle.pid)
@@ -143,12 +149,12 @@ class ExecutorSlot:
     def _start(self, link: ZygoteClient, binding: Binding, *, ahead: bool = False) -> ExecutorHandle:
         """Raise ZygoteError, StoppedError, WriteError."""
         self._count += 1
-        name = f"{self._worker}-e{self._count}"
+        name, naming = f"{self._naming.worker}-e{self._count}", self._naming
         outputs = self._outputs.pop() if self._outputs else Outputs()
         try:
             # A cold executor has to import and collect; a fork takes milliseconds.
             with self.activities.doing(f"starting executor {name} cold") if link.cold else contextlib.nullcontext():
-                return ExecutorHandle(name, link, outputs, binding, self._temp / name, self._files / name, ahead=ahead)
+                return ExecutorHandle(name, link, outputs, binding, naming.temp / name, naming.kept / name, ahead=ahead)
         except BaseException:
             self._outputs.append(outputs)
             raise
@@ -205,8 +211,8 @@ class ExecutorSlot:
         self._put_away(handle)
         self.current = None
         if handle.exit_status != 0:
-            self._after_unclean_exit()
-        self._await_release(handle.binding.devices, handle.name, handle.cases[-1:])
+            self._hooks.after_unclean_exit()
+        self._hooks.await_release(handle.binding.devices, handle.name, handle.cases[-1:])
         if not hold:
             self._leases.give_back()
         if handle.lost:
@@ -215,7 +221,7 @@ class ExecutorSlot:
         if keep_files:
             compiler_caches.unshare_default(handle.temp)
             most = min(kept_files.MOST_OF_EXECUTOR, self._keep_budget)
-            with convert_to_write_error(f"into {str(self._files)!r}"):
+            with convert_to_write_error(f"into {str(self._naming.kept)!r}"):
                 self._keep_budget -= kept_files.keep(handle.temp, handle.kept, most)
         temp_folder.remove_temp_folder(handle.temp)
 
@@ -246,7 +252,7 @@ class ExecutorSlot:
             self._journal(self.current, "ended", reason="the zygote was lost")
             self._put_away(self.current)
             self.current = None
-            self._after_unclean_exit()
+            self._hooks.after_unclean_exit()
         self._put_spare_away()
         self._leases.give_back()
         if self._link is not None:
@@ -287,7 +293,7 @@ class ExecutorSlot:
             lines.executor(
                 handle.name,
                 state,
-                worker=self._worker,
+                worker=self._naming.worker,
                 pid=handle.pid,
                 devices=handle.binding.devices,
                 startup=startup,

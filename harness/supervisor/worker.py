@@ -48,7 +48,7 @@ from harness.supervisor.ahead import RunOrder
 from harness.supervisor.case_preparation import CasePreparation, slots_per_device
 from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
 from harness.supervisor.executor_handle import Binding
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.supervisor.inline import InlineCase
 from harness.supervisor.supervisor import Supervisor
 from harness.supervisor.zygote_links import ZygoteLinks
@@ -147,18 +147,18 @@ class Worker:
             on_write_error=self._note_failure,
             skip_early_exit_handlers=not self._pool.device.backend.hardware,
         )
-        self._slot = ExecutorSlot(
-            worker=self.name,
+        naming = ExecutorNaming(
+            self.name,
             temp=Path(context.temp_dir),
-            files=Path(context.run_dir) / kept_files.FOLDER,
-            record=self._record,
-            stop=self._stop,
-            leases=self._device_leases(),
+            kept=Path(context.run_dir) / kept_files.FOLDER,
+            last=self._resumption.executors.get(self.name, 0),
+        )
+        hooks = SlotHooks(
             connect=self._zygotes.connect,
             after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
             await_release=self._pool.await_release,
-            numbered=self._resumption.executors.get(self.name, 0),
         )
+        self._slot = ExecutorSlot(naming, hooks, record=self._record, stop=self._stop, leases=self._device_leases())
         self._supervisor = Supervisor(
             context,
             self.policy,

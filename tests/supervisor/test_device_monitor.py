@@ -23,7 +23,7 @@ from harness.scheduling.stop_request import StopListener, StoppedError, StopRequ
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.zygote.client import ZygoteClient
 from tests.supervisor.fakes import FakeExecutor, FakeZygote, case
 from tests.supervisor.test_case_history import attempt
@@ -78,15 +78,11 @@ class Bench:
         self.other = DeviceLeases(folder / "leases", worker="gw9", limit=0.0)
         self.stop = StopListener(folder / "stop", worker)
         self.slot = ExecutorSlot(
-            worker=worker,
-            temp=folder / worker,
-            files=folder / worker / "files",
+            ExecutorNaming(worker, folder / worker, folder / worker / "files"),
+            SlotHooks(self._connect, after_unclean_exit=lambda: None, await_release=lambda *_: None),
             stop=self.stop,
             record=self.reported.append,
             leases=DeviceLeases(folder / "leases", worker=worker, limit=0.0),
-            connect=self._connect,
-            after_unclean_exit=lambda: None,
-            await_release=lambda *_: None,
         )
         self.monitor = DeviceMonitor(
             self.pool,

@@ -18,7 +18,7 @@ from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_handle import Outputs
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.zygote.client import ZygoteClient, ZygoteError
 from tests.supervisor.fakes import BINDING, NO_PID, FakeExecutor, FakeZygote
 
@@ -36,18 +36,15 @@ class Bench:
         #: What is done to each zygote before the slot has it.
         self.prepare: Callable[[FakeZygote], None] = lambda _: None
         self.script: Callable[[FakeExecutor], None] = lambda _: None
+        self.connect: Callable[[], ZygoteClient] = self._connect
         self.other = DeviceLeases(folder / "leases", worker="gw1", limit=0.0)
         self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
-            worker="gw0",
-            temp=folder,
-            files=folder / "files",
+            ExecutorNaming("gw0", folder, folder / "files"),
+            SlotHooks(lambda: self.connect(), after_unclean_exit=self._count_unclean, await_release=lambda *_: None),
             stop=self.stop,
             record=self._record,
             leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
-            connect=self._connect,
-            after_unclean_exit=self._count_unclean,
-            await_release=lambda *_: None,
         )
 
     def lines(self, *fields: str) -> list[tuple[Any, ...]]:
@@ -147,11 +144,11 @@ def test_zygotes_that_go_one_after_the_other_are_given_up(bench: Bench) -> None:
     assert bench.slot.current is None
 
 
-def test_a_zygote_that_cannot_be_found_gives_the_devices_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zygote_that_cannot_be_found_gives_the_devices_back(bench: Bench) -> None:
     def refuse() -> ZygoteClient:
         raise ZygoteError("none can be had")
 
-    monkeypatch.setattr(bench.slot, "_connect", refuse)
+    bench.connect = refuse
     with pytest.raises(ZygoteError, match="none can be had"):
         bench.slot.spawn(BINDING)
     assert bench.free

@@ -18,7 +18,7 @@ from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
 from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.executor_handle import ExecutorHandle
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.supervisor.exit_bisect import ExitBisect
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, case
 from tests.supervisor.test_case_history import attempt
@@ -41,15 +41,11 @@ class FakeRunner:
         self._zygote = FakeZygote(self._answer, {int(signal.SIGTERM): -15})
         self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
-            worker="gw0",
-            temp=folder,
-            files=folder / "files",
+            ExecutorNaming("gw0", folder, folder / "files"),
+            SlotHooks(lambda: self._zygote.client, after_unclean_exit=lambda: None, await_release=lambda *_: None),
             stop=self.stop,
             record=lambda _: None,
             leases=DeviceLeases(None),
-            connect=lambda: self._zygote.client,
-            after_unclean_exit=lambda: None,
-            await_release=lambda *_: None,
         )
 
     def close(self) -> None:
